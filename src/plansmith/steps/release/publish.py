@@ -74,42 +74,10 @@ def publish(
         ServedCheckError: one does not load it; the release was withdrawn.
     """
     with stages.timed("publish") as clock:
-        package, model = made.package, made.model
-        names = package.record.files
-        files = stages.digester.entries(package.folder, [package.folder / name for name in names])
-        kept = model.kept()
-        for name, one in made.beside.items():
-            kept |= {f"{BESIDE_FOLDER}/{name}/{place}": path for place, path in one.kept().items()}
-        if made.script is not None:
-            kept |= {case.file: made.script.folder / case.file for case in made.script.record.cases}
-        manifest = Manifest(
-            name=package.record.model,
-            version=0,
-            created=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            plansmith=__version__,
-            target=spec.target,
-            release_digest=digest_of_files(files),
-            spec=spec.model_dump(mode="json"),
-            source=model.source.record,
-            onnx=model.onnx.record,
-            data=model.data.record if model.data else None,
-            lowered=model.lowered.record,
-            engine=model.engine.record,
-            pipeline=model.pipeline.record if model.pipeline else None,
-            beside={name: one.released() for name, one in made.beside.items()},
-            script=made.script.record if made.script else None,
-            package=package.record,
-            validation=model.validation.record,
-            served=made.served.record if made.served else None,
-            files=(*files, *(stages.digester.entry(path, place) for place, path in sorted(kept.items()))),
-            steps=tuple(stages.records),
-        )
+        content = _content(made)
+        manifest = _manifest(stages, spec, made)
         if stages.dry:
-            newest = repository.newest(manifest.name)
-            if newest is None or not repository.holds(newest, manifest):
-                raise WouldRun("publish")
-            published = stages.made["publish"] = repository.published(newest, unchanged=True)
-            return published, newest
+            return _published_before(stages, repository, manifest)
         servers = LoadedInto(spec.load_into, stages.progress, load_seconds=spec.load_seconds, serves=spec.triton.serves)
         servers.require_reachable()
         again = reproduction(
@@ -118,7 +86,7 @@ def publish(
         require_not_superseded(spec, _noted(repository, manifest.name))
         published = repository.publish(
             manifest,
-            {name: package.folder / name for name in names} | kept,
+            content,
             {**again, "build.log": stages.worker_log()},
             allow_interface_change=spec.allow_interface_change,
             force=spec.force,
@@ -127,17 +95,82 @@ def publish(
             servers=servers if spec.load_into else None,
         )
         assert made.before is not None
-        basis = completed(made.before, spec, model, made.beside)
+        basis = completed(made.before, spec, made.model, made.beside)
         note = partial(_note, stages, repository, basis)
         note(published)
         published = deliveries.deliver(published, note)
         deliveries.note(published, _delivered(basis, published))
         clock.cached = published.unchanged and all(one.unchanged for one in published.publications)
-        if not spec.triton.serves(published.version):
-            unasked = f"; not loaded into {', '.join(spec.load_into)}" if spec.load_into else ""
-            words = f"Triton does not serve version {published.version}: triton.version_policy names others"
-            stages.notice(f"{words}{unasked}")
+        _notice_unserved(stages, spec, published)
         return published, manifest.model_copy(update={"version": published.version})
+
+
+def _content(made: Made) -> dict[str, Path]:
+    """The files of the release by their places in it: those of the package, and those that only the release keeps."""
+    package = made.package
+    return {name: package.folder / name for name in package.record.files} | _kept(made)
+
+
+def _kept(made: Made) -> dict[str, Path]:
+    """The files that Triton does not read: reference answers, and what shows how the release was made."""
+    kept = dict(made.model.kept())
+    for name, one in made.beside.items():
+        kept |= {f"{BESIDE_FOLDER}/{name}/{place}": path for place, path in one.kept().items()}
+    if made.script is not None:
+        kept |= {case.file: made.script.folder / case.file for case in made.script.record.cases}
+    return kept
+
+
+def _manifest(stages: StageRunner, spec: ModelSpec, made: Made) -> Manifest:
+    """The manifest of the release, which has no number yet."""
+    package, model = made.package, made.model
+    files = stages.digester.entries(package.folder, [package.folder / name for name in package.record.files])
+    kept = sorted(_kept(made).items())
+    return Manifest(
+        name=package.record.model,
+        version=0,
+        created=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        plansmith=__version__,
+        target=spec.target,
+        release_digest=digest_of_files(files),
+        spec=spec.model_dump(mode="json"),
+        source=model.source.record,
+        onnx=model.onnx.record,
+        data=model.data.record if model.data else None,
+        lowered=model.lowered.record,
+        engine=model.engine.record,
+        pipeline=model.pipeline.record if model.pipeline else None,
+        beside={name: one.released() for name, one in made.beside.items()},
+        script=made.script.record if made.script else None,
+        package=package.record,
+        validation=model.validation.record,
+        served=made.served.record if made.served else None,
+        files=(*files, *(stages.digester.entry(path, place) for place, path in kept)),
+        steps=tuple(stages.records),
+    )
+
+
+def _published_before(
+    stages: StageRunner, repository: ModelRepository, manifest: Manifest
+) -> tuple[PublishedVersion, Manifest]:
+    """The newest version, where it is what a dry run would publish.
+
+    Raises:
+        WouldRun: it is not.
+    """
+    newest = repository.newest(manifest.name)
+    if newest is None or not repository.holds(newest, manifest):
+        raise WouldRun("publish")
+    published = stages.made["publish"] = repository.published(newest, unchanged=True)
+    return published, newest
+
+
+def _notice_unserved(stages: StageRunner, spec: ModelSpec, published: PublishedVersion) -> None:
+    """Say that Triton does not serve a version which the version policy of its spec leaves out."""
+    if spec.triton.serves(published.version):
+        return
+    unasked = f"; not loaded into {', '.join(spec.load_into)}" if spec.load_into else ""
+    stages.notice(f"Triton does not serve version {published.version}: triton.version_policy names others{unasked}")
 
 
 def _noted(repository: ModelRepository, model: str) -> Basis | None:

@@ -118,43 +118,59 @@ def check_served(  # noqa: PLR0913 - what is served, what it is asked, and where
     configs = [(one, _stage(one, place, scratch, runtime.device)) for one, place in staged]
     try:
         progress("starting Triton")
-        with TritonServer(
-            scratch,
-            runtime.installation,
-            log,
-            site=runtime.site,
-            dali_site=runtime.dali_site,
-            models=[package.model],
-            arguments=package.server_arguments,
-            library_folders=runtime.library_folders,
-            deadline_seconds=runtime.load_seconds,
-            # Ended by us, it is told with the reason; the kernel might choose the compile instead.
-            memory_bytes=usable_memory() if is_measurable() else None,
-            pythons=[one.environment.python for one, _ in staged if one.environment is not None],
-        ) as server:
+        with _server(package, scratch, runtime, log) as server:
             completed = {one.model: _compare_config(one, config, server) for one, config in configs}[model.model]
             progress("asking Triton")
             checks = _ask_all(server, model, questions, Padding(model.interface.inputs, mask_input), tolerances)
             if raw:
                 progress("asking Triton with raw inputs")
                 checks += [check for one in raw for check in _ask_raw(server, package, one)]
-            seconds = [c.seconds for c in checks]
             progress("stopping Triton")
-            return ServedReport(
-                server_version=server.version,
-                device=runtime.device,
-                backend="real" if runtime.site is None else "stand-in",
-                backend_runtime=runtime.words,
-                dali=("real" if runtime.dali_site is None else "stand-in") if package.has_dali else None,
-                requests=len(checks),
-                concurrent_clients=CONCURRENT_CLIENTS,
-                median_seconds=statistics.median(seconds),
-                worst_seconds=max(seconds),
-                checks=tuple(checks),
-                completed=completed,
-            )
+            return _report(package, runtime, server.version, checks, completed)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _server(package: Package, repository: Path, runtime: ServingRuntime, log: Path) -> TritonServer:
+    """A server that loads the package, with the environments of all its models."""
+    environments = [package.environment, *(member.environment for member in package.members)]
+    return TritonServer(
+        repository,
+        runtime.installation,
+        log,
+        site=runtime.site,
+        dali_site=runtime.dali_site,
+        models=[package.model],
+        arguments=package.server_arguments,
+        library_folders=runtime.library_folders,
+        deadline_seconds=runtime.load_seconds,
+        # Ended by us, it is told with the reason; the kernel might choose the compile instead.
+        memory_bytes=usable_memory() if is_measurable() else None,
+        pythons=[environment.python for environment in environments if environment is not None],
+    )
+
+
+def _report(
+    package: Package,
+    runtime: ServingRuntime,
+    server_version: str,
+    checks: Sequence[ServedCheck],
+    completed: Mapping[str, Any],
+) -> ServedReport:
+    seconds = [check.seconds for check in checks]
+    return ServedReport(
+        server_version=server_version,
+        device=runtime.device,
+        backend="real" if runtime.site is None else "stand-in",
+        backend_runtime=runtime.words,
+        dali=("real" if runtime.dali_site is None else "stand-in") if package.has_dali else None,
+        requests=len(checks),
+        concurrent_clients=CONCURRENT_CLIENTS,
+        median_seconds=statistics.median(seconds),
+        worst_seconds=max(seconds),
+        checks=tuple(checks),
+        completed=dict(completed),
+    )
 
 
 def _stage(package: Package, folder: Path, repository: Path, device: Device) -> str:
