@@ -19,7 +19,7 @@ from ..support.cli.completion import bash
 from .conftest import Compiled
 
 COMMANDS = [
-    *("check", "compile", "diff", "doctor", "fleet", "flows", "gc", "history", "infer", "init", "inspect"),
+    *("capacity", "check", "compile", "diff", "doctor", "fleet", "flows", "gc", "history", "infer", "init", "inspect"),
     *(
         "loadtest",
         "lower",

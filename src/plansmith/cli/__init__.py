@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 
 from plansmith import __version__
+from plansmith.cli.capacity.capacity import capacity_command
 from plansmith.cli.compile.compile import compile_command
 from plansmith.cli.compile.init import init_command
 from plansmith.cli.compile.lower import lower_command
@@ -84,6 +85,7 @@ def cli() -> None:
 
 
 for command in (
+    capacity_command,
     check_command,
     compile_command,
     diff_command,
