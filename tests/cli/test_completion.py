@@ -19,7 +19,8 @@ from ..support.cli.completion import bash
 from .conftest import Compiled
 
 COMMANDS = [
-    *("check", "compare", "compile", "diff", "doctor", "fleet", "flows", "gc", "history", "infer", "init", "inspect"),
+    *("capacity", "check", "compare", "compile", "diff", "doctor", "fleet", "flows", "gc"),
+    *("history", "infer", "init", "inspect"),
     *(
         "loadtest",
         "lower",

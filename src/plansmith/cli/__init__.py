@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 
 from plansmith import __version__
+from plansmith.cli.capacity.capacity import capacity_command
 from plansmith.cli.compare.compare import compare_command
 from plansmith.cli.compile.compile import compile_command
 from plansmith.cli.compile.init import init_command
@@ -86,6 +87,7 @@ def cli() -> None:
 
 
 for command in (
+    capacity_command,
     check_command,
     compare_command,
     compile_command,

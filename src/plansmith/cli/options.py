@@ -62,6 +62,19 @@ def artifacts_option(words: str) -> Callable[[Any], Any]:
     )
 
 
+def size_from_option(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    """A size as a person writes it."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from plansmith.records.fields import ByteCount
+
+    del context
+    try:
+        return None if value is None else TypeAdapter[int](ByteCount).validate_python(value)
+    except ValidationError:
+        raise click.BadParameter(f"{value!r} is no size such as 8G or 512M", param=parameter) from None
+
+
 def complete_target(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """What the shell offers for a target: the known names, or else files."""
     from plansmith.config.target.names import target_names

@@ -102,6 +102,21 @@ def held(gpu: Gpu, waiting: Waiting = lambda _: None) -> Iterator[None]:
         yield
 
 
+def used_memory(gpus: Sequence[Gpu]) -> tuple[int, ...]:
+    """Bytes in use of each GPU, by all programs on it.
+
+    Raises:
+        EnvironmentFault: the driver does not tell.
+    """
+    if not gpus:
+        return ()
+    with _driver() as nvml:
+        if nvml is None:
+            raise EnvironmentFault("no NVIDIA driver answers any more", remedy="nvidia-smi says more")
+        handles = [nvml.nvmlDeviceGetHandleByUUID(gpu.uuid.encode()) for gpu in gpus]
+        return tuple(int(nvml.nvmlDeviceGetMemoryInfo(handle).used) for handle in handles)
+
+
 class MemoryWatch:
     """While its `with` block lasts, sees how much of a GPU's memory is used beyond what was at the beginning.
 

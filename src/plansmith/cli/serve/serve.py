@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from plansmith.cli.options import complete_model, repository_option
+from plansmith.cli.options import complete_model, repository_option, size_from_option
 
 if TYPE_CHECKING:
     from plansmith.triton.repository.repository import ModelRepository
@@ -26,19 +26,6 @@ _LOAD_SECONDS = 3600
 _LOOK_SECONDS = 0.5
 
 _PORT = click.IntRange(0, 65535)
-
-
-def _bytes(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    """A size as a person writes it."""
-    from pydantic import TypeAdapter, ValidationError
-
-    from plansmith.records.fields import ByteCount
-
-    del context
-    try:
-        return None if value is None else TypeAdapter[int](ByteCount).validate_python(value)
-    except ValidationError:
-        raise click.BadParameter(f"{value!r} is no size such as 8G or 512M", param=parameter) from None
 
 
 @click.command("serve", short_help="Run Triton on a model repository until Ctrl-C.")
@@ -63,7 +50,7 @@ def _bytes(context: click.Context, parameter: click.Parameter, value: str | None
     "--memory",
     "memory_bytes",
     metavar="SIZE",
-    callback=_bytes,
+    callback=size_from_option,
     help="End it, with its Python models, where they hold more: 8G, 512M.",
 )
 def serve_command(

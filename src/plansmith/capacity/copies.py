@@ -1,0 +1,199 @@
+"""Renamed copies of a release: for Triton different models, with files of their own.
+
+Files are copied and not linked: what a backend maps into memory would be there once for all copies otherwise.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from plansmith.errors import EnvironmentFault
+from plansmith.formatting import bytes_in_words
+from plansmith.records.model import Device
+from plansmith.records.release import CONFIG_FILE, Manifest
+from plansmith.sagemaker.contents import ArchivedRelease, archive_contents
+from plansmith.sagemaker.signatures import ServedModel
+from plansmith.sagemaker.tarball import Content
+from plansmith.triton.config.members import put_members
+from plansmith.triton.config.model_config import parse_config, text_of, with_cpu_instances
+from plansmith.triton.repository.ensembles import members_of_script, read_config
+
+RESERVED_DISK_BYTES = 2**30
+"""Of a disk, left to others."""
+
+_VERSION = 1
+_TEXT_FILES = {".json", ".py"}
+"""In which a script names the models that it asks."""
+
+
+class DiskFull(Exception):
+    """The files of one more copy do not fit; the text says how much is left."""
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A model's folder in a repository.
+
+    Attributes:
+        name: of the model.
+        files: by their paths in it.
+        folders: that have to be there even where they are empty.
+    """
+
+    name: str
+    files: Mapping[str, Content]
+    folders: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class CopiedRelease:
+    """A release that is copied.
+
+    Attributes:
+        model: with its manifest, folder and signature.
+        device: on which its copies run; "cpu" puts them there whatever it was compiled for.
+    """
+
+    model: ServedModel
+    device: Device
+
+    @property
+    def manifest(self) -> Manifest:
+        """Its manifest."""
+        assert self.model.manifest is not None
+        return self.model.manifest
+
+    @property
+    def release(self) -> str:
+        """It as it is typed: MODEL@VERSION."""
+        return f"{self.manifest.name}@{self.manifest.version}"
+
+    @property
+    def is_script(self) -> bool:
+        """Whether it is a script, which Triton loads without the models that it asks."""
+        assert self.model.folder is not None
+        return bool(members_of_script(read_config(self.model.folder)))
+
+    @property
+    def file_bytes(self) -> int:
+        """The size of all files of a copy."""
+        return sum(content.size for model in self.copy(self.manifest.name) for content in model.files.values())
+
+    def copy(self, name: str) -> tuple[ModelFolder, ...]:
+        """The models of a copy: members of an ensemble or script before itself.
+
+        Args:
+            name: of the copy, with which the names of its members begin.
+
+        Raises:
+            RepositoryError: the release is damaged, or its configuration cannot be read.
+        """
+        assert self.model.folder is not None
+        archived = ArchivedRelease(self.manifest, self.model.folder, name, _VERSION)
+        members = {
+            member.model: f"{name}{member.model.removeprefix(self.manifest.name)}"
+            for member in self.manifest.package.members
+        }
+        names = {**members, name: name}
+        files: dict[str, dict[str, Content]] = {model: {} for model in names}
+        for path, content in archive_contents([archived]).items():
+            model, _, inner = path.partition("/")
+            files[model][inner] = _renamed_text(inner, content, members)
+        folders: dict[str, set[str]] = {model: set() for model in names}
+        for path in archived.version_folders:
+            model, _, inner = path.partition("/")
+            folders[model].add(inner)
+        return tuple(
+            ModelFolder(new, self._configured(files[old], new, members), frozenset(folders[old]))
+            for old, new in names.items()
+        )
+
+    def _configured(self, files: Mapping[str, Content], name: str, members: Mapping[str, str]) -> dict[str, Content]:
+        text = files[CONFIG_FILE].read_text()
+        config = parse_config(with_cpu_instances(text) if self.device == "cpu" else text)
+        config.name = name
+        for step in config.ensemble_scheduling.step:
+            step.model_name = members.get(step.model_name, step.model_name)
+        if members_of_script(config):
+            put_members(config, [members.get(member, member) for member in members_of_script(config)])
+        return {**files, CONFIG_FILE: Content.of(text_of(config).encode())}
+
+
+class CopyFolders:
+    """The folders of copies on a disk of this machine.
+
+    Args:
+        root: holds them.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._folders: dict[int, list[Path]] = {}
+
+    def write(self, number: int, models: tuple[ModelFolder, ...]) -> None:
+        """Write the folders of a copy; nothing where they are there already.
+
+        Raises:
+            DiskFull: they do not fit.
+            EnvironmentFault: a folder of that name is there already, or cannot be written.
+        """
+        if number in self._folders:
+            return
+        size = sum(content.size for model in models for content in model.files.values())
+        free = shutil.disk_usage(self.root).free
+        if free - size < RESERVED_DISK_BYTES:
+            raise DiskFull(
+                f"{bytes_in_words(free)} are left in {self.root}, a copy takes {bytes_in_words(size)}, and"
+                f" {bytes_in_words(RESERVED_DISK_BYTES)} are reserved"
+            )
+        self._folders[number] = []
+        try:
+            for model in models:
+                folder = self.root / model.name
+                folder.mkdir()
+                self._folders[number].append(folder)
+                _write(model, folder)
+        except OSError as error:
+            self.remove(number)
+            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+                raise DiskFull(f"{self.root}: {error.strerror}") from error
+            raise EnvironmentFault(
+                f"copies cannot be written to {self.root}: {error.strerror}",
+                remedy="see that the folder can be written, and that nothing of that name is in it",
+            ) from error
+
+    def remove(self, number: int) -> None:
+        """Remove those of a copy; nothing where there are none."""
+        for folder in self._folders.pop(number, []):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def remove_all(self) -> None:
+        """Remove those of all copies."""
+        for number in list(self._folders):
+            self.remove(number)
+
+
+def _write(model: ModelFolder, root: Path) -> None:
+    for name in model.folders:
+        (root / name).mkdir(parents=True, exist_ok=True)
+    for path, content in model.files.items():
+        file = root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content.source, bytes):
+            file.write_bytes(content.source)
+        else:
+            shutil.copyfile(content.source, file)
+
+
+def _renamed_text(path: str, content: Content, members: Mapping[str, str]) -> Content:
+    """A file with the names of the copy's members, which end in a digest each, in place of the release's."""
+    if not members or PurePosixPath(path).suffix not in _TEXT_FILES:
+        return content
+    text = original = content.read_text()
+    for old, new in members.items():
+        text = text.replace(old, new)
+    return content if text == original else Content.of(text.encode())

@@ -1,0 +1,272 @@
+"""Servers that take copies: what the measurement needs of them, and a Triton in explicit mode."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from plansmith.capacity.copies import CopiedRelease, CopyFolders
+from plansmith.capacity.memory import Meter, ProcessMeter, memory_limit
+from plansmith.capacity.plan import CapacityPlan
+from plansmith.config.target.targets import load_target
+from plansmith.errors import PlansmithError, ServedCheckError
+from plansmith.records.model import Device
+from plansmith.sagemaker.examples import check_example
+from plansmith.sagemaker.signatures import ServedModel
+from plansmith.system.gpus import used_memory, visible_gpus
+from plansmith.system.temporary import scratch_folder
+from plansmith.triton.client import Client
+from plansmith.triton.server.control.client import ToldServer
+from plansmith.triton.server.installation import Installation, serving_device
+from plansmith.triton.server.needs import ServerNeeds, needs_of
+from plansmith.triton.server.server import TritonServer
+
+_PAUSE_SECONDS = 0.02
+_DEATH_SECONDS = 1
+_CPU_NOTE = "the release is for GPUs, and ran on the CPU here: there are no figures of GPU memory"
+_STANDIN_NOTE = "ONNX models answered through plansmith's stand-in backend: its memory and speed are not Triton's own"
+_LOADED_STATES = {"READY", "LOADING", "UNLOADING"}
+
+
+class CopyServer(ABC):
+    """A server that takes copies of releases in turn, numbered from 1.
+
+    Args:
+        releases: that are copied.
+        meter: reads its memory.
+        process: the server, where it was started here; None for a running one.
+
+    Attributes:
+        description: of the server.
+        notes: what a reader of its figures has to know.
+    """
+
+    def __init__(self, releases: Sequence[CopiedRelease], meter: Meter, process: TritonServer | None) -> None:
+        self.releases = tuple(releases)
+        self.meter = meter
+        self.description = ""
+        self.notes: list[str] = []
+        self._process = process
+
+    def source(self, number: int) -> CopiedRelease:
+        """The release of which a copy is one."""
+        return self.releases[(number - 1) % len(self.releases)]
+
+    @property
+    def device(self) -> Device:
+        """On which the copies run."""
+        return "gpu" if any(release.device == "gpu" for release in self.releases) else "cpu"
+
+    @property
+    def is_started(self) -> bool:
+        """Whether it was started for the copies, and ends with them."""
+        return self._process is not None
+
+    def death(self) -> PlansmithError | None:
+        """Why a server that was started here ended; None while it runs."""
+        status = self._process.wait(_DEATH_SECONDS) if self._process is not None else None
+        return None if status is None or self._process is None else self._process.obituary(status, "while it was asked")
+
+    @abstractmethod
+    def name(self, number: int) -> str:
+        """Of a copy on the server."""
+
+    @abstractmethod
+    def write(self, number: int) -> None:
+        """Put the files of a copy where the server reads them.
+
+        Raises:
+            DiskFull: they do not fit.
+        """
+
+    @abstractmethod
+    def remove(self, number: int) -> None:
+        """Remove the files of a copy that is not loaded."""
+
+    @abstractmethod
+    def load(self, number: int) -> None:
+        """Load a copy, and wait for that; raises PlansmithError where it does not load."""
+
+    @abstractmethod
+    def unload(self, number: int) -> None:
+        """Unload a copy, and wait until it is gone; raises PlansmithError where the server refuses."""
+
+    @abstractmethod
+    def invoke(self, number: int) -> float:
+        """Seconds until a loaded copy has answered; raises PlansmithError where the answer is wrong."""
+
+
+class ExplicitTriton(CopyServer):
+    """A Triton in explicit mode that reads the folder of the copies.
+
+    Args:
+        releases: that are copied.
+        meter: reads its memory.
+        process: as for `CopyServer`.
+        url: where it answers.
+        folder: of the copies, a repository of the server.
+        timeout_seconds: how long each load, unload and answer may take.
+    """
+
+    def __init__(
+        self,
+        releases: Sequence[CopiedRelease],
+        meter: Meter,
+        process: TritonServer | None,
+        *,
+        url: str,
+        folder: Path,
+        timeout_seconds: float,
+    ) -> None:
+        super().__init__(releases, meter, process)
+        self.folders = CopyFolders(folder)
+        self._url = url
+        self._timeout_seconds = timeout_seconds
+        self._control = ToldServer(url, load_seconds=timeout_seconds)
+        self._models: dict[int, list[str]] = {}
+
+    def name(self, number: int) -> str:
+        """See `CopyServer`."""
+        return f"{self.source(number).manifest.name}-copy{number}"
+
+    def write(self, number: int) -> None:
+        """See `CopyServer`."""
+        models = self.source(number).copy(self.name(number))
+        self._models[number] = [model.name for model in models]
+        self.folders.write(number, models)
+
+    def remove(self, number: int) -> None:
+        """See `CopyServer`."""
+        self.folders.remove(number)
+
+    def load(self, number: int) -> None:
+        """See `CopyServer`; of a script the models that it asks are loaded first."""
+        *members, own = self._models[number]
+        for model in (*(members if self.source(number).is_script else ()), own):
+            self._control.change("load", model)
+
+    def unload(self, number: int) -> None:
+        """See `CopyServer`; Triton answers before a model is gone, so that its index is asked until it is."""
+        models = self._models[number][::-1]
+        for model in models:
+            self._control.change("unload", model)
+        deadline = time.monotonic() + self._timeout_seconds
+        while any(row["name"] in models and row.get("state") in _LOADED_STATES for row in self._control.index()):
+            if time.monotonic() > deadline:
+                raise ServedCheckError(
+                    f"{self.name(number)} is still loaded {self._timeout_seconds:g} s after its unload",
+                    remedy="read the server's log",
+                )
+            time.sleep(_PAUSE_SECONDS)
+
+    def invoke(self, number: int) -> float:
+        """See `CopyServer`."""
+        model = self.source(number).model
+        return invoke_triton(self._url, model, self.name(number), timeout_seconds=self._timeout_seconds)
+
+
+def invoke_triton(url: str, model: ServedModel, name: str, *, timeout_seconds: float) -> float:
+    """Send the example of a release to its copy, and check the answer.
+
+    Args:
+        url: of the server; gRPC.
+        model: of the release.
+        name: of the copy.
+        timeout_seconds: how long it may take.
+
+    Returns:
+        The seconds until the answer.
+
+    Raises:
+        ServedCheckError: it is wrong, or refused.
+        EnvironmentFault: the server is not reached, or not in time.
+    """
+    assert model.manifest is not None
+    package = model.manifest.package
+    with Client(
+        url,
+        model=name,
+        protocol="http" if url.startswith("http") else "grpc",
+        interface=package.interface,
+        max_batch_size=package.max_batch_size,
+        decoupled=package.decoupled,
+        timeout_seconds=timeout_seconds,
+    ) as client:
+        return check_example(client, model).seconds
+
+
+def release_devices(installation: Installation, models: Sequence[ServedModel]) -> list[CopiedRelease]:
+    """The releases with the device on which a server of this machine runs each."""
+    copied = []
+    for model in models:
+        assert model.manifest is not None
+        target = load_target(model.manifest.target)
+        copied.append(CopiedRelease(model, serving_device(installation, target, model.manifest.engine.kind)))
+    return copied
+
+
+@contextmanager
+def start_triton(
+    models: Sequence[ServedModel], plan: CapacityPlan, installation: Installation, log: Path
+) -> Iterator[ExplicitTriton]:
+    """Start a Triton for copies; it ends with the block, and their files go with it.
+
+    Args:
+        models: of releases.
+        plan: how much memory it may use.
+        installation: the Triton.
+        log: takes what it prints.
+
+    Raises:
+        EnvironmentFault: this machine or its Triton lacks what the releases need, or the kernel does not tell memory.
+        UsageError: more memory is stated than there is.
+        EngineError: nothing says which ONNX Runtime, or which DALI, the target has.
+    """
+    limit = memory_limit(plan.memory_bytes)
+    releases = release_devices(installation, models)
+    needs = server_needs(installation, releases)
+    gpus = visible_gpus() if any(release.device == "gpu" for release in releases) else ()
+    gpu_bytes = used_memory(gpus)
+    with scratch_folder("capacity") as scratch:
+        process = TritonServer(
+            Path(scratch),
+            installation,
+            log,
+            site=needs.site,
+            dali_site=needs.dali_site,
+            models=(),
+            deadline_seconds=plan.timeout_seconds,
+            arguments=needs.arguments,
+            memory_bytes=limit,
+            pythons=needs.pythons,
+        )
+        with process:
+            server = ExplicitTriton(
+                releases,
+                ProcessMeter(process.group, gpus, plan.memory_bytes, gpu_bytes),
+                process,
+                url=f"grpc://{process.grpc_url}",
+                folder=Path(scratch),
+                timeout_seconds=plan.timeout_seconds,
+            )
+            server.description = f"Triton {process.version} on this machine"
+            server.notes += local_notes(releases, needs)
+            yield server
+
+
+def server_needs(installation: Installation, releases: Sequence[CopiedRelease]) -> ServerNeeds:
+    """What a server of this machine needs for the releases; errors as of `needs_of`."""
+    manifests = [release.manifest for release in releases]
+    return needs_of(installation, load_target(manifests[0].target), manifests)
+
+
+def local_notes(releases: Sequence[CopiedRelease], needs: ServerNeeds) -> list[str]:
+    """In what a server of this machine differs from what the releases are for."""
+    notes = [_STANDIN_NOTE] if needs.site is not None else []
+    is_moved = any(
+        release.device == "cpu" and load_target(release.manifest.target).device == "gpu" for release in releases
+    )
+    return [*notes, *([_CPU_NOTE] if is_moved else [])]

@@ -1,0 +1,1 @@
+"""`plansmith capacity`."""

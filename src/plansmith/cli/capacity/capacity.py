@@ -1,0 +1,151 @@
+"""`plansmith capacity`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from plansmith.cli.options import repository_option, size_from_option
+from plansmith.cli.store.completion import complete_served
+from plansmith.cli.text import echo_lines, printable, short
+from plansmith.errors import EXIT_INTERRUPTED, UsageError
+
+if TYPE_CHECKING:
+    from plansmith.capacity.plan import CapacityPlan
+    from plansmith.capacity.server import CopyServer
+    from plansmith.sagemaker.signatures import ServedModel
+
+_EPILOG = """\
+\b
+Examples:
+  plansmith capacity minilm
+  plansmith capacity minilm@3 resnet50 --share 0.8
+  plansmith capacity minilm --memory 8G --max-copies 20
+  plansmith capacity minilm --dry-run
+  plansmith capacity minilm --json
+
+\b
+Exit codes: 0 measured, also where a copy did not load or the server ended; 2 something is mistyped, or more memory is
+stated than there is; 6, 7 a release that the server cannot serve, or that is not there; 8 not one copy loads, or one
+fails to answer; 9 no server, or none whose memory can be read; 130 interrupted, with what was measured.
+"""
+
+
+@click.command("capacity", epilog=_EPILOG, short_help="Measure how many models fit into a Triton's memory.")
+@click.argument("models", nargs=-1, required=True, metavar="MODEL[@VERSION]...", shell_complete=complete_served)
+@click.option("--share", type=float, default=0.9, show_default=True, help="Of memory that may be used.")
+@click.option("--max-copies", type=int, metavar="N", help="Load no more copies than these.")
+@click.option(
+    "--memory",
+    "memory_bytes",
+    metavar="SIZE",
+    callback=size_from_option,
+    help="Host memory that the server and its copies may use: 8G, 512M [all of the machine].",
+)
+@click.option(
+    "--timeout",
+    type=float,
+    default=600,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long each load, unload and answer may take.",
+)
+@click.option("--tritonserver", type=click.Path(path_type=Path), help="The server; found when left out.")
+@repository_option("Where the releases are.")
+@click.option("--dry-run", is_flag=True, help="Show what would be loaded, and load nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--quiet", is_flag=True, help="Print no progress.")
+def capacity_command(
+    models: tuple[str, ...], *, repository: Path, dry_run: bool, as_json: bool, quiet: bool, **options: Any
+) -> None:
+    """Load renamed copies of releases into a Triton until a share of its memory is used, or a load fails.
+
+    Several releases are copied in turn. Each copy answers a request of its release once it is loaded, and again when
+    all are. Before each load the memory that the copy will take is compared with what is left, so that the machine
+    keeps the rest. In the end all copies are unloaded.
+    """
+    from plansmith.capacity.measurement import measure
+    from plansmith.capacity.plan import CapacityPlan
+    from plansmith.capacity.table import report_lines
+    from plansmith.cli.capacity.progress import CapacityProgress
+    from plansmith.cli.loadtest.workers import terminable
+    from plansmith.sagemaker.signatures import model_from_release
+    from plansmith.triton.repository.repository import ModelRepository
+
+    plan = CapacityPlan(
+        share=options["share"],
+        max_copies=options["max_copies"],
+        memory_bytes=options["memory_bytes"],
+        timeout_seconds=options["timeout"],
+    )
+    if not repository.is_dir():
+        raise UsageError(f"{repository} does not exist", remedy="name the folder of the releases: --repository DIR")
+    served = [model_from_release(ModelRepository(repository), model) for model in models]
+    names = [model.name for model in served]
+    if len(set(names)) < len(names):
+        raise UsageError("two releases of one model", remedy="name one release of each model")
+    if dry_run:
+        _show_plan(served, plan, options, as_json=as_json)
+        return
+    log = _log_file(repository)
+    try:
+        with terminable(), CapacityProgress(quiet=quiet or as_json) as progress:
+            report = measure(_server(served, plan, log, options), plan, progress.callbacks)
+    except KeyboardInterrupt:
+        click.echo("plansmith: interrupted before a copy was loaded; nothing was measured", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+    if as_json:
+        click.echo(report.model_dump_json())
+    else:
+        echo_lines([printable(line) for line in report_lines(report)])
+    if report.ending == "interrupted":
+        sys.exit(EXIT_INTERRUPTED)
+    error = report.failure()
+    if error is not None:
+        click.echo(f"plansmith: {error.located(log=log if log.is_file() else None)}", err=True)
+        sys.exit(error.exit_code)
+    if report.ending in {"server-lost", "load-failed"} and not as_json:
+        click.echo(f"log  {short(log)}")
+
+
+def _server(
+    models: Sequence[ServedModel], plan: CapacityPlan, log: Path, options: dict[str, Any]
+) -> AbstractContextManager[CopyServer]:
+    from plansmith.capacity.server import start_triton
+    from plansmith.triton.server.installation import find_installation
+
+    return start_triton(models, plan, find_installation(options["tritonserver"]), log)
+
+
+def _show_plan(models: Sequence[ServedModel], plan: CapacityPlan, options: dict[str, Any], *, as_json: bool) -> None:
+    """What would be loaded, and the memory for it."""
+    import json
+
+    from plansmith.capacity.copies import CopiedRelease
+    from plansmith.capacity.memory import host_pool
+    from plansmith.formatting import bytes_in_words
+
+    del options
+    pool = host_pool(plan.memory_bytes, 0)
+    copies = {one.release: one.file_bytes for one in (CopiedRelease(model, "cpu") for model in models)}
+    if as_json:
+        document = {"copies": copies, "share": plan.share, "max_copies": plan.max_copies, "memory": pool.model_dump()}
+        click.echo(json.dumps(document))
+        return
+    click.echo("would load copies, and loads none now (--dry-run)")
+    echo_lines([f"  {release}: {bytes_in_words(size)} of files per copy" for release, size in copies.items()])
+    free = bytes_in_words(max(0, pool.free_bytes(plan.share)))
+    click.echo(f"  {free} of host memory are free within {plan.share:.0%} of {bytes_in_words(pool.total_bytes)}")
+    if plan.max_copies is not None:
+        click.echo(f"  at most {plan.max_copies} copies")
+
+
+def _log_file(repository: Path) -> Path:
+    from plansmith.cli.serve.serve import log_file
+
+    return log_file(repository.absolute(), "capacity")

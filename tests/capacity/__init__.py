@@ -1,0 +1,1 @@
+"""Capacity: copies of models on a Triton until its memory is used."""
