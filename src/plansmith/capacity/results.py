@@ -67,6 +67,36 @@ class LoadedCopy(Record):
     memory_bytes: dict[str, int]
 
 
+class Eviction(Record):
+    """Random invocations of more models than fit, of which the least recently used is unloaded for another.
+
+    Attributes:
+        models: that were invoked.
+        slots: that were loaded at a time at most.
+        popularity: of the models, such as zipf:1.
+        seed: of their order.
+        hits: invocations of a model that was loaded.
+        misses: of one that was not.
+        evictions: unloads for another model.
+        hit_ms: until the answer.
+        miss_ms: likewise, with the unloads and the load.
+        errors: invocations without an answer.
+        first_error: the first of them.
+    """
+
+    models: int
+    slots: int
+    popularity: str
+    seed: int
+    hits: int
+    misses: int
+    evictions: int
+    hit_ms: Spread = Spread()
+    miss_ms: Spread = Spread()
+    errors: int = 0
+    first_error: str = ""
+
+
 class CapacityReport(Record):
     """A measurement.
 
@@ -85,6 +115,7 @@ class CapacityReport(Record):
         answers_ms: of all copies, once all were loaded.
         failed_answers: copies that did not answer then, and why.
         unload_seconds: of each copy.
+        eviction: random invocations; None where there were none.
         still_loaded: copies that a running server did not unload.
         seconds: duration of everything.
         notes: what a reader has to know to read the figures correctly.
@@ -104,6 +135,7 @@ class CapacityReport(Record):
     answers_ms: Spread = Spread()
     failed_answers: dict[str, str] = Field(default_factory=dict)
     unload_seconds: Spread = Spread()
+    eviction: Eviction | None = None
     still_loaded: tuple[str, ...] = ()
     seconds: float = 0
     notes: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from plansmith.capacity.results import CapacityReport, LoadedCopy, MemoryPool, Spread
+from plansmith.capacity.results import CapacityReport, Eviction, LoadedCopy, MemoryPool, Spread
 from plansmith.errors import in_one_line
 from plansmith.formatting import bytes_in_words
 
@@ -31,6 +31,7 @@ def report_lines(report: CapacityReport) -> Iterator[str]:
     if len(rows) > 1:
         yield from _table(rows)
     yield from _memory_lines(report)
+    yield from _eviction_lines(report.eviction) if report.eviction is not None else ()
     yield from (f"  {name} failed: {message}" for name, message in report.failed_answers.items())
     if report.still_loaded:
         yield f"  STILL LOADED: {', '.join(report.still_loaded)}"
@@ -75,6 +76,20 @@ def _memory_lines(report: CapacityReport) -> Iterator[str]:
         line = f"  memory, {pool.name}: {_signed(per_copy)} per copy; {_size(before[pool.name])} before the first"
         line += f", {_size(pool)} with all"
         yield line + (f", {_size(after[pool.name])} after unloading" if pool.name in after else "")
+
+
+def _eviction_lines(eviction: Eviction) -> Iterator[str]:
+    number = eviction.hits + eviction.misses
+    rate = f", {eviction.hits / number:.0%}" if number else ""
+    yield (
+        f"  {number} invocations of {eviction.models} models ({eviction.popularity}, seed {eviction.seed}), at most"
+        f" {eviction.slots} loaded: {eviction.hits} hits{rate}, {eviction.evictions} evictions"
+    )
+    for name, spread in (("hits", eviction.hit_ms), ("misses", eviction.miss_ms)):
+        if spread.count:
+            yield f"    {name} answer in {spread.median:.4g} ms, at most {spread.max:.4g} ms"
+    if eviction.errors:
+        yield f"    {eviction.errors} failed: {eviction.first_error}"
 
 
 def _size(pool: MemoryPool) -> str:

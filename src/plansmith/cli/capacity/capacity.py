@@ -26,6 +26,8 @@ Examples:
   plansmith capacity minilm
   plansmith capacity minilm@3 resnet50 --share 0.8
   plansmith capacity minilm --memory 8G --max-copies 20
+  plansmith capacity minilm --invocations 500 --popularity zipf:1.1
+  plansmith capacity minilm --sagemaker --memory 4G
   plansmith capacity minilm --dry-run
   plansmith capacity minilm --json
 
@@ -55,6 +57,13 @@ fails to answer; 9 no server, or none whose memory can be read; 130 interrupted,
     metavar="SECONDS",
     help="How long each load, unload and answer may take.",
 )
+@click.option("--sagemaker", is_flag=True, help="Through SageMaker's front end, as a multi-model endpoint.")
+@click.option(
+    "--invocations", type=int, default=0, show_default=True, metavar="N", help="Random ones over more than fit."
+)
+@click.option("--models", "model_count", type=int, metavar="N", help="That these invoke [twice as many as fit].")
+@click.option("--popularity", default="uniform", show_default=True, metavar="LAW", help="uniform, zipf or zipf:1.2")
+@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of their order.")
 @click.option("--tritonserver", type=click.Path(path_type=Path), help="The server; found when left out.")
 @repository_option("Where the releases are.")
 @click.option("--dry-run", is_flag=True, help="Show what would be loaded, and load nothing.")
@@ -68,7 +77,11 @@ def capacity_command(
     Several releases are copied in turn. Each copy answers a request of its release once it is loaded, and again when
     all are. Before each load the memory that the copy will take is compared with what is left, so that the machine
     keeps the rest. In the end all copies are unloaded.
+
+    With --invocations random requests go to more models than fit: one that is not loaded is, and the least recently
+    used is unloaded for it, as SageMaker's multi-model endpoints do.
     """
+    from plansmith.capacity.eviction import Popularity
     from plansmith.capacity.measurement import measure
     from plansmith.capacity.plan import CapacityPlan
     from plansmith.capacity.table import report_lines
@@ -82,7 +95,11 @@ def capacity_command(
         max_copies=options["max_copies"],
         memory_bytes=options["memory_bytes"],
         timeout_seconds=options["timeout"],
+        invocations=options["invocations"],
+        models=options["model_count"],
+        seed=options["seed"],
     )
+    popularity = Popularity.read(options["popularity"])
     if not repository.is_dir():
         raise UsageError(f"{repository} does not exist", remedy="name the folder of the releases: --repository DIR")
     served = [model_from_release(ModelRepository(repository), model) for model in models]
@@ -93,9 +110,10 @@ def capacity_command(
         _show_plan(served, plan, options, as_json=as_json)
         return
     log = _log_file(repository)
+    options["repository"] = repository
     try:
         with terminable(), CapacityProgress(quiet=quiet or as_json) as progress:
-            report = measure(_server(served, plan, log, options), plan, progress.callbacks)
+            report = measure(_server(served, plan, log, options), plan, progress.callbacks, popularity)
     except KeyboardInterrupt:
         click.echo("plansmith: interrupted before a copy was loaded; nothing was measured", err=True)
         sys.exit(EXIT_INTERRUPTED)
@@ -119,6 +137,12 @@ def _server(
     from plansmith.capacity.server import start_triton
     from plansmith.triton.server.installation import find_installation
 
+    if options["sagemaker"]:
+        from plansmith.capacity.front_end import start_front_end
+        from plansmith.triton.repository.repository import ModelRepository
+
+        repository = ModelRepository(options["repository"])
+        return start_front_end(models, repository, plan, find_installation(options["tritonserver"]), log)
     return start_triton(models, plan, find_installation(options["tritonserver"]), log)
 
 

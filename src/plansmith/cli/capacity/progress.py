@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from plansmith.capacity.measurement import Progress
+from plansmith.capacity.loader import Progress
 from plansmith.capacity.results import LoadedCopy, MemoryPool
 from plansmith.capacity.table import copy_line
 from plansmith.cli.compile.progress import WithMovingLine

@@ -1,0 +1,181 @@
+"""Copies behind SageMaker's front end of a Triton of this machine, as a multi-model endpoint loads them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from plansmith.capacity.copies import CopiedRelease, CopyFolders, ModelFolder
+from plansmith.capacity.memory import Meter, ProcessMeter, memory_limit
+from plansmith.capacity.plan import CapacityPlan
+from plansmith.capacity.server import CopyServer, local_notes, release_devices, server_needs
+from plansmith.errors import EnvironmentFault, ServedCheckError
+from plansmith.records.release import CONFIG_FILE
+from plansmith.sagemaker.archives import ArchivePlan, plan_archives
+from plansmith.sagemaker.examples import check_example
+from plansmith.sagemaker.selection import PackageRequest
+from plansmith.sagemaker.signatures import ServedModel
+from plansmith.sagemaker.start_script import multi_model_start
+from plansmith.sagemaker.tarball import Content
+from plansmith.system.gpus import used_memory, visible_gpus
+from plansmith.system.temporary import scratch_folder
+from plansmith.triton.client.sagemaker.client import SageMakerClient
+from plansmith.triton.config.model_config import with_cpu_instances
+from plansmith.triton.repository.repository import ModelRepository
+from plansmith.triton.server.installation import Installation
+from plansmith.triton.server.server import TritonServer
+
+
+class FrontEnd(CopyServer):
+    """SageMaker's front end with no model loaded.
+
+    Args:
+        releases: that are copied.
+        meter: reads its memory.
+        process: the server.
+        archives: of the releases, in their order.
+        folder: takes what the archives of copies unpack to.
+        timeout_seconds: how long each load, unload and answer may take.
+    """
+
+    def __init__(
+        self,
+        releases: Sequence[CopiedRelease],
+        meter: Meter,
+        process: TritonServer,
+        *,
+        archives: Sequence[ArchivePlan],
+        folder: Path,
+        timeout_seconds: float,
+    ) -> None:
+        super().__init__(releases, meter, process)
+        self.description = f"SageMaker's front end of Triton {process.version} on this machine"
+        self._archives = tuple(archives)
+        self._folders = CopyFolders(folder)
+        self._address = process.sagemaker_url
+        self._timeout_seconds = timeout_seconds
+
+    def name(self, number: int) -> str:
+        """See `CopyServer`; as a request names an archive (TargetModel)."""
+        return f"{self.source(number).manifest.name}-copy{number}.tar.gz"
+
+    def write(self, number: int) -> None:
+        """See `CopyServer`."""
+        archive, device = self._archives[(number - 1) % len(self._archives)], self.source(number).device
+        entries = {path: _on_device(path, content, device) for path, content in archive.entries.items()}
+        self._folders.write(number, (ModelFolder(self.name(number), entries, archive.folders),))
+
+    def remove(self, number: int) -> None:
+        """See `CopyServer`."""
+        self._folders.remove(number)
+
+    def load(self, number: int) -> None:
+        """See `CopyServer`."""
+        name = self.name(number)
+        self._request("POST", "/models", {"model_name": name, "url": str(self._folders.root / name)})
+
+    def unload(self, number: int) -> None:
+        """See `CopyServer`."""
+        self._request("DELETE", f"/models/{self.name(number)}")
+
+    def invoke(self, number: int) -> float:
+        """See `CopyServer`."""
+        model = self.source(number).model
+        with SageMakerClient(
+            "capacity",
+            signature=model.signature,
+            model=model.name,
+            url=f"http://{self._address}",
+            target_model=self.name(number),
+            timeout_seconds=self._timeout_seconds,
+        ) as client:
+            return check_example(client, model).seconds
+
+    def _request(self, method: str, path: str, document: Mapping[str, str] | None = None) -> None:
+        connection = http.client.HTTPConnection(self._address, timeout=self._timeout_seconds)
+        body = json.dumps(document) if document else None
+        try:
+            connection.request(method, path, body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            answer = response.read().decode(errors="replace").strip()
+        except (OSError, http.client.HTTPException) as error:
+            raise EnvironmentFault(
+                f"the front end does not answer {method} {path}: {error or type(error).__name__}",
+                remedy="read the log; or give it longer (--timeout)",
+            ) from error
+        finally:
+            connection.close()
+        if response.status != http.client.OK:
+            raise ServedCheckError(
+                f"{method} {path} is answered with status {response.status}: {answer}", remedy="read the log"
+            )
+
+
+@contextmanager
+def start_front_end(
+    models: Sequence[ServedModel],
+    repository: ModelRepository,
+    plan: CapacityPlan,
+    installation: Installation,
+    log: Path,
+) -> Iterator[FrontEnd]:
+    """Start SageMaker's front end for copies; it ends with the block, and their files go with it.
+
+    Args:
+        models: of releases.
+        repository: has them.
+        plan: how much memory it may use.
+        installation: the Triton.
+        log: takes what it prints.
+
+    Raises:
+        EnvironmentFault: this machine or its Triton lacks what the releases need, or the kernel does not tell memory.
+        UsageError: more memory is stated than there is.
+        EngineError: a release was compiled for no image of SageMaker.
+        RepositoryError: a multi-model endpoint cannot serve it.
+    """
+    limit = memory_limit(plan.memory_bytes)
+    releases = release_devices(installation, models)
+    needs = server_needs(installation, releases)
+    gpus = visible_gpus() if any(release.device == "gpu" for release in releases) else ()
+    gpu_bytes = used_memory(gpus)
+    with scratch_folder("capacity") as scratch, scratch_folder("capacity-root") as root:
+        request = PackageRequest([release.release for release in releases], multi_model=True)
+        archives = plan_archives(repository, request, Path(scratch))
+        environment = {name: text for archive in archives for name, text in archive.archive.environment.items()}
+        start = multi_model_start(environment)
+        with TritonServer(
+            Path(root),
+            installation,
+            log,
+            site=needs.site,
+            dali_site=needs.dali_site,
+            models=(),
+            deadline_seconds=plan.timeout_seconds,
+            sagemaker_port=0,
+            arguments=start.arguments,
+            variables=start.variables,
+            memory_bytes=limit,
+            pythons=needs.pythons,
+        ) as process:
+            meter = ProcessMeter(process.group, gpus, plan.memory_bytes, gpu_bytes)
+            server = FrontEnd(
+                releases,
+                meter,
+                process,
+                archives=archives,
+                folder=Path(scratch),
+                timeout_seconds=plan.timeout_seconds,
+            )
+            server.notes += local_notes(releases, needs)
+            yield server
+
+
+def _on_device(path: str, content: Content, device: str) -> Content:
+    """A configuration with its instances on the CPU, where the copies run there."""
+    if device != "cpu" or Path(path).name != CONFIG_FILE:
+        return content
+    return Content.of(with_cpu_instances(content.read_text()).encode())
