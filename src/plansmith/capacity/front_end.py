@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import http.client
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from plansmith.capacity.copies import CopiedRelease, CopyFolders, ModelFolder
 from plansmith.capacity.memory import Meter, ProcessMeter, memory_limit
 from plansmith.capacity.plan import CapacityPlan
 from plansmith.capacity.server import CopyServer, local_notes, release_devices, server_needs
-from plansmith.errors import EnvironmentFault, ServedCheckError
+from plansmith.errors import ServedCheckError
 from plansmith.records.release import CONFIG_FILE
 from plansmith.sagemaker.archives import ArchivePlan, plan_archives
 from plansmith.sagemaker.examples import check_example
@@ -23,6 +21,7 @@ from plansmith.sagemaker.tarball import Content
 from plansmith.system.gpus import used_memory, visible_gpus
 from plansmith.system.temporary import scratch_folder
 from plansmith.triton.client.sagemaker.client import SageMakerClient
+from plansmith.triton.client.sagemaker.front_end import FrontEndResponse, FrontEndTransport
 from plansmith.triton.config.model_config import with_cpu_instances
 from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.server.installation import Installation
@@ -55,8 +54,9 @@ class FrontEnd(CopyServer):
         self.description = f"SageMaker's front end of Triton {process.version} on this machine"
         self._archives = tuple(archives)
         self._folders = CopyFolders(folder)
-        self._address = process.sagemaker_url
+        self._url = f"http://{process.sagemaker_url}"
         self._timeout_seconds = timeout_seconds
+        self._front_end = FrontEndTransport(self._url, timeout_seconds=timeout_seconds)
 
     def name(self, number: int) -> str:
         """See `CopyServer`; as a request names an archive (TargetModel)."""
@@ -75,11 +75,12 @@ class FrontEnd(CopyServer):
     def load(self, number: int) -> None:
         """See `CopyServer`."""
         name = self.name(number)
-        self._request("POST", "/models", {"model_name": name, "url": str(self._folders.root / name)})
+        _require_ok(self._front_end.load(name, self._folders.root / name), f"the load of {name}")
 
     def unload(self, number: int) -> None:
         """See `CopyServer`."""
-        self._request("DELETE", f"/models/{self.name(number)}")
+        name = self.name(number)
+        _require_ok(self._front_end.unload(name), f"the unload of {name}")
 
     def invoke(self, number: int) -> float:
         """See `CopyServer`."""
@@ -88,30 +89,18 @@ class FrontEnd(CopyServer):
             "capacity",
             signature=model.signature,
             model=model.name,
-            url=f"http://{self._address}",
+            url=self._url,
             target_model=self.name(number),
             timeout_seconds=self._timeout_seconds,
         ) as client:
             return check_example(client, model).seconds
 
-    def _request(self, method: str, path: str, document: Mapping[str, str] | None = None) -> None:
-        connection = http.client.HTTPConnection(self._address, timeout=self._timeout_seconds)
-        body = json.dumps(document) if document else None
-        try:
-            connection.request(method, path, body, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            answer = response.read().decode(errors="replace").strip()
-        except (OSError, http.client.HTTPException) as error:
-            raise EnvironmentFault(
-                f"the front end does not answer {method} {path}: {error or type(error).__name__}",
-                remedy="read the log; or give it longer (--timeout)",
-            ) from error
-        finally:
-            connection.close()
-        if response.status != http.client.OK:
-            raise ServedCheckError(
-                f"{method} {path} is answered with status {response.status}: {answer}", remedy="read the log"
-            )
+
+def _require_ok(response: FrontEndResponse, request: str) -> None:
+    if not response.is_ok:
+        raise ServedCheckError(
+            f"{request} is answered with status {response.status}: {response.text}", remedy="read the log"
+        )
 
 
 @contextmanager

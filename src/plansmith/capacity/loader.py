@@ -118,7 +118,8 @@ class CopyLoader:
     def free_memory_problem(self, number: int) -> str:
         """Why the next copy would not fit into the share of memory; empty where it would.
 
-        It is expected to take what the largest copy of its release took; before there is one, what its files take.
+        It is expected to take what the largest copy of its release took, without the first, which brings its backend;
+        before there is one, what its files take.
         """
         release = self.server.source(number)
         for pool in self.server.meter.read():
@@ -127,7 +128,7 @@ class CopyLoader:
                 for copy in self.copies
                 if copy.release == release.release and pool.name in copy.memory_bytes
             ]
-            expected = max(growth) if growth else release.file_bytes * (pool.name == "host")
+            expected = max(growth[1:] or growth) if growth else release.file_bytes * (pool.name == "host")
             if expected > pool.free_bytes(self.plan.share):
                 total = bytes_in_words(pool.total_bytes) + (", as stated," if pool.is_stated else "")
                 return (

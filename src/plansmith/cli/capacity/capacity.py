@@ -59,11 +59,28 @@ fails to answer; 9 no server, or none whose memory can be read; 130 interrupted,
 )
 @click.option("--sagemaker", is_flag=True, help="Through SageMaker's front end, as a multi-model endpoint.")
 @click.option(
-    "--invocations", type=int, default=0, show_default=True, metavar="N", help="Random ones over more than fit."
+    "--invocations",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Then send so many random requests to more models than fit.",
 )
-@click.option("--models", "model_count", type=int, metavar="N", help="That these invoke [twice as many as fit].")
-@click.option("--popularity", default="uniform", show_default=True, metavar="LAW", help="uniform, zipf or zipf:1.2")
-@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Of their order.")
+@click.option(
+    "--models",
+    "model_count",
+    type=int,
+    metavar="N",
+    help="How many models the random requests go to [twice as many as fit].",
+)
+@click.option(
+    "--popularity",
+    default="uniform",
+    show_default=True,
+    metavar="LAW",
+    help="How often each is requested: uniform, zipf or zipf:1.2.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Determines the random requests.")
 @click.option("--tritonserver", type=click.Path(path_type=Path), help="The server; found when left out.")
 @repository_option("Where the releases are.")
 @click.option("--dry-run", is_flag=True, help="Show what would be loaded, and load nothing.")
@@ -84,8 +101,8 @@ def capacity_command(
     from plansmith.capacity.eviction import Popularity
     from plansmith.capacity.measurement import measure
     from plansmith.capacity.plan import CapacityPlan
-    from plansmith.capacity.table import report_lines
     from plansmith.cli.capacity.progress import CapacityProgress
+    from plansmith.cli.capacity.table import report_lines
     from plansmith.cli.loadtest.workers import terminable
     from plansmith.sagemaker.signatures import model_from_release
     from plansmith.triton.repository.repository import ModelRepository
@@ -107,7 +124,7 @@ def capacity_command(
     if len(set(names)) < len(names):
         raise UsageError("two releases of one model", remedy="name one release of each model")
     if dry_run:
-        _show_plan(served, plan, options, as_json=as_json)
+        _show_plan(served, plan, as_json=as_json)
         return
     log = _log_file(repository)
     options["repository"] = repository
@@ -146,7 +163,7 @@ def _server(
     return start_triton(models, plan, find_installation(options["tritonserver"]), log)
 
 
-def _show_plan(models: Sequence[ServedModel], plan: CapacityPlan, options: dict[str, Any], *, as_json: bool) -> None:
+def _show_plan(models: Sequence[ServedModel], plan: CapacityPlan, *, as_json: bool) -> None:
     """What would be loaded, and the memory for it."""
     import json
 
@@ -154,7 +171,6 @@ def _show_plan(models: Sequence[ServedModel], plan: CapacityPlan, options: dict[
     from plansmith.capacity.memory import host_pool
     from plansmith.formatting import bytes_in_words
 
-    del options
     pool = host_pool(plan.memory_bytes, 0)
     copies = {one.release: one.file_bytes for one in (CopiedRelease(model, "cpu") for model in models)}
     if as_json:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from plansmith.capacity.loader import Progress
 from plansmith.capacity.results import LoadedCopy, MemoryPool
-from plansmith.capacity.table import copy_line
+from plansmith.cli.capacity.table import copy_line
 from plansmith.cli.compile.progress import WithMovingLine
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from plansmith.capacity.results import CapacityReport, Eviction, LoadedCopy, MemoryPool, Spread
+from plansmith.cli.text import table
 from plansmith.errors import in_one_line
 from plansmith.formatting import bytes_in_words
 
@@ -29,7 +30,7 @@ def report_lines(report: CapacityReport) -> Iterator[str]:
         if spread.count
     ]
     if len(rows) > 1:
-        yield from _table(rows)
+        yield from (f"  {line}" for line in table(rows))
     yield from _memory_lines(report)
     yield from _eviction_lines(report.eviction) if report.eviction is not None else ()
     yield from (f"  {name} failed: {message}" for name, message in report.failed_answers.items())
@@ -102,9 +103,3 @@ def _signed(size: int) -> str:
 
 def _copies(number: int) -> str:
     return f"{number} {'copy' if number == 1 else 'copies'}"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
