@@ -131,8 +131,8 @@ SPECS = {
     "a date that does not exist": _yaml("source: hf:bert\nname: 2026-13-45\n", "model.yaml is not YAML", "month"),
     "a list": _yaml("- source: hf:bert\n", "a spec is a mapping with at least `source`", "configs/models"),
     "an empty file": _yaml("", "a spec is a mapping with at least `source`", "configs/models"),
-    "a missing file": Refused(_SPEC, 2, ("cannot read the spec model.yaml", "No such file", "give a YAML file")),
-    "a folder": Refused(_SPEC, 2, ("cannot read the spec model.yaml", "Is a directory"), {"model.yaml/": ""}),
+    "a missing file": Refused(_SPEC, 2, ("cannot read model.yaml", "No such file", "name a YAML file")),
+    "a folder": Refused(_SPEC, 2, ("cannot read model.yaml", "Is a directory"), {"model.yaml/": ""}),
 }
 
 CASES = {

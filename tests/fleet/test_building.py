@@ -96,7 +96,7 @@ def test_a_spec_that_went_away_or_changed_its_name_meanwhile_is_one_failure(plac
     summary = build_fleet(planned, compiler(place, asked), {})
     assert [one.ended for one in summary.outcomes] == ["failed", "failed", "failed", "published"]
     messages = [one.failure.message for one in summary.failed if one.failure]
-    assert messages[0].startswith(f"cannot read the spec {files['gone']}: No such file")
+    assert messages[0].startswith(f"cannot read {files['gone']}: No such file")
     says = "has no model renamed for local-cpu any more; next: plan again: it has another for local-cpu"
     assert messages[1] == f"{files['renamed']} {says}"
     assert "is not YAML" in messages[2]

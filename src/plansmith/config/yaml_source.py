@@ -97,7 +97,7 @@ def read_text(
     try:
         found, values = _read(path, path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"cannot read the spec {path}: {error.strerror}", remedy="give a YAML file") from error
+        raise UsageError(f"cannot read {path}: {error.strerror}", remedy="name a YAML file that is there") from error
     except (yaml.YAMLError, ValueError) as error:
         raise UsageError(f"{path} is not YAML: {words_of_yaml(error)}", remedy="mend the file") from error
     except RecursionError as error:

@@ -53,7 +53,10 @@ def test_dry_run_lists_the_default_grid(
     document = run("compare", specs, "--dry-run", "--json").document
     assert len(document["cells"]) == 6 * 8
     assert document["load_seconds"] == 6 * 8 * 3 * (8 * 10 + 5)
-    shown = run("compare", net, "--dry-run", "--engines", "onnxruntime,tensorrt").stdout
+    default = run("compare", net, "--dry-run", "--json").document
+    assert {cell["engine"] for cell in default["cells"]} == {"onnxruntime"}, "an ONNX file is no PyTorch model"
+    shown = run("compare", net, "--dry-run", "--engines", "python,onnxruntime,tensorrt").stdout
+    assert "  PyTorch, no batching, 1 instance ! onnx:net.onnx is no model of transformers or timm\n" in shown
     assert "  ONNX Runtime, dynamic batching, 2 instances\n" in shown
     assert "  TensorRT, no batching, 1 instance ! " in shown
     assert not (net.parent / "artifacts").exists()

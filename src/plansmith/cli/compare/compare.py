@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,8 +43,9 @@ Examples:
   plansmith compare minilm --engines onnxruntime --instances 1,2,4 --users 1,8,32 --csv comparison.csv
   plansmith compare minilm --usd-per-hour 0.42 --dry-run
 
-Exit codes: 2 usage or spec; 3 source; 4 export; 5 accuracy gate; 6 engine or target; 7 repository or folder; 8 no cell
-could be measured; 9 something is missing on this machine; 130 interrupted, and resumed by the same command.
+Exit codes: 0 a cell or more was measured; 2 usage or spec; 3 source; 4 export; 5 accuracy gate; 6 engine or target; 7
+repository or folder; 8 no cell could be measured; 9 something is missing on this machine; 130 interrupted, and resumed by
+the same command.
 """
 
 _OPTIONS = (
@@ -192,7 +193,7 @@ def read_request(name: str, options: Mapping[str, Any]) -> ComparisonRequest:
     models = find_models(name, options["repository"], picked=options["picked"], target=options["target"])
     return ComparisonRequest(
         models=tuple(_with_server(model, options["tritonserver"]) for model in models),
-        grid=_read_grid(models[0].spec.target, options),
+        grid=_read_grid(models, options),
         plan=_read_plan(options),
         load=TuningLoad(users=1, protocol=options["protocol"], encoding=options["encoding"]),
         rounds=options["rounds"],
@@ -209,13 +210,13 @@ def _with_server(model: TunedModel, server: Path | None) -> TunedModel:
     return replace(model, spec=model.spec.model_copy(update={"tritonserver": str(server.absolute())}))
 
 
-def _read_grid(target: str, options: Mapping[str, Any]) -> Grid:
+def _read_grid(models: Sequence[TunedModel], options: Mapping[str, Any]) -> Grid:
     from plansmith.records.model import EngineKind
     from plansmith.tuning.comparison.cells import Grid, default_engines
 
     engines = tuple(map(EngineKind, read_names("--engines", options["engines"], _ENGINES)))
     return Grid(
-        engines=engines or default_engines(target),
+        engines=engines or default_engines(models),
         batching=tuple(_BATCHING[name] for name in read_names("--batching", options["batching"], _BATCHING)),
         instances=read_numbers("--instances", options["instances"], most=_MAX_INSTANCES),
     )
@@ -281,6 +282,10 @@ def _show_plan(request: ComparisonRequest, *, as_json: bool) -> None:
             lines.append(f"  {cell.label}{problem}")
     users = ", ".join(str(stage.users) for stage in request.plan.stages)
     limit = request.plan.stages[0].seconds or 0
+    price = request.pricing.price
+    if price is not None:
+        instance = f"{price.instance_type} at " if price.instance_type else ""
+        lines.append(f"costs: {instance}${price.usd_per_hour:g} an hour ({price.source})")
     lines.append(f"load: {users} users, {limit:g} s each, in {count(request.rounds, 'round')}")
     lines.append(
         f"Nothing was compiled or served; the load takes {seconds_in_words(request.load_seconds)} at most, and the"

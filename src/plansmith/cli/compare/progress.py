@@ -32,6 +32,7 @@ class CompareProgress(WithActivity, CompareObserver):
         self._total = len(request.cells) * request.rounds
         self._number = 0
         self._rounds = request.rounds
+        self._counts: dict[Cell, int] = {}
         self._load_seconds = request.load_seconds
 
     def compiling(self, model: str, build: Build | None) -> None:
@@ -49,6 +50,9 @@ class CompareProgress(WithActivity, CompareObserver):
     def measured(self, cell: Cell, run: CellRun | None, problem: str, *, reused: bool) -> None:
         """Print a line for a measured cell, or one that could not be."""
         self._number += 1
+        if problem:  # no further round of it
+            self._total -= self._rounds - self._counts.get(cell, 0) - 1
+        self._counts[cell] = self._counts.get(cell, 0) + 1
         state, style = ("failed", "red") if problem else ("done", "green")
         line = Text.assemble((f"  {self._number:>3}/{self._total} {state:<6} ", style), f"{cell.model}, {cell.label}")
         if problem or run is not None:

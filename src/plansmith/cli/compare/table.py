@@ -34,7 +34,9 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
         rows = comparison.rows_of(model)
         yield model
         head = [*_COLUMNS, *_cost_columns(comparison)]
-        yield from _indented(without_empty_columns([head, *(_cells(comparison, row) for row in rows)]))
+        measured = [_cells(comparison, row) for row in rows if row.figures]
+        if measured:
+            yield from _indented(without_empty_columns([head, *measured]))
         for row in rows:
             if row.problem:
                 yield f"  ! {row.cell.label} failed: {row.problem}"
@@ -115,8 +117,7 @@ def _cells(comparison: Comparison, row: Row) -> list[str]:
         label = f"{engine} {row.precision.upper()}, {rest}"
     width = len(_COLUMNS) + len(_cost_columns(comparison))
     figures = row.figures
-    if figures is None:
-        return [label, *[""] * (width - 1)]
+    assert figures is not None
     cells = [
         label,
         _figure(row, "p50_ms", _milliseconds),

@@ -85,7 +85,7 @@ def run_workers(
     Raises:
         EnvironmentFault: the driver is not reached, has another version, or is lost; or a process ends by itself.
     """
-    progress(f"waiting for a load test at {host}:{port}")
+    progress(f"waiting up to {wait_seconds / 60:g} min for a load test at {host}:{port}")
     _await_driver(host, port, wait_seconds)
     with scratch_folder("worker") as scratch, _processes(host, port, processes, scratch) as running:
         progress(f"{processes} client process{'es' * (processes > 1)} of the load test at {host}:{port}")

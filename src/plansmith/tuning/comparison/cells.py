@@ -10,6 +10,7 @@ from typing import Annotated, Protocol
 
 from pydantic import Field
 
+from plansmith.config.source_reference import parse_reference
 from plansmith.config.target.targets import load_target
 from plansmith.errors import PlansmithError, in_one_line
 from plansmith.loadtest.plan.stages import LoadPlan
@@ -139,10 +140,19 @@ class ComparisonObserver:
         """A cell was measured, or could not be; `reused`: by an earlier run."""
 
 
-def default_engines(target: str) -> tuple[EngineKind, ...]:
-    """PyTorch, and what the device of a target serves best: TensorRT on GPUs, ONNX Runtime on a CPU."""
-    is_gpu = load_target(target).device == "gpu"
-    return EngineKind.PYTHON, EngineKind.TENSORRT if is_gpu else EngineKind.ONNXRUNTIME
+def default_engines(models: Sequence[TunedModel]) -> tuple[EngineKind, ...]:
+    """PyTorch, and what the device of the target serves best: TensorRT on GPUs, ONNX Runtime on a CPU.
+
+    Without PyTorch where none of the models is one that the Python backend serves.
+    """
+    is_gpu = load_target(models[0].spec.target).device == "gpu"
+    compiled = EngineKind.TENSORRT if is_gpu else EngineKind.ONNXRUNTIME
+    return (EngineKind.PYTHON, compiled) if any(map(is_pytorch_model, models)) else (compiled,)
+
+
+def is_pytorch_model(model: TunedModel) -> bool:
+    """Whether a model is one that the Python backend serves: of transformers or timm."""
+    return parse_reference(model.spec.source, relative_to=model.base).scheme not in {"onnx", "torch"}
 
 
 def cells_of(model: str, grid: Grid) -> list[Cell]:

@@ -23,6 +23,7 @@ from plansmith.tuning.comparison.cells import (
     PlanRunner,
     cells_of,
     compile_cells,
+    is_pytorch_model,
 )
 from plansmith.tuning.comparison.figures import Comparison, Pricing, Row, comparison_notes, make_rows
 from plansmith.tuning.comparison.published import published_figures
@@ -95,6 +96,9 @@ def find_obstacles(request: ComparisonRequest) -> dict[Cell, str]:
     obstacles: dict[tuple[str, EngineKind], str] = {}
     for model in request.models:
         for engine in request.grid.engines:
+            if engine is EngineKind.PYTHON and not is_pytorch_model(model):
+                obstacles[model.name, engine] = f"{model.spec.source} is no model of transformers or timm"
+                continue
             try:
                 require_servable(model, engine)
             except PlansmithError as error:

@@ -165,7 +165,7 @@ class History(Generic[R]):
                 stack.enter_context(locked(self.folder / _LOCK, not_waiting))
             except HeldByAnother:
                 raise RepositoryError(
-                    f"another search in {self.folder} is running, and both would measure each other",
+                    f"another search or comparison in {self.folder} is running, and both would measure each other",
                     remedy="wait for its end, or stop it; what it has measured is used again",
                 ) from None
             yield
