@@ -44,8 +44,8 @@ Examples:
   plansmith compare minilm --usd-per-hour 0.42 --dry-run
 
 Exit codes: 0 a cell or more was measured; 2 usage or spec; 3 source; 4 export; 5 accuracy gate; 6 engine or target; 7
-repository or folder; 8 no cell could be measured; 9 something is missing on this machine; 130 interrupted, and resumed by
-the same command.
+repository or folder; 8 no cell could be measured; 9 something is missing on this machine; 130 interrupted: the same
+command resumes it.
 """
 
 _OPTIONS = (
