@@ -98,7 +98,7 @@ def test_an_interrupted_measurement_reports(command: InProcess, monkeypatch: pyt
 
 def test_a_full_disk_is_a_result(command: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loading ends where the files of a copy do not fit on the disk."""
-    monkeypatch.setattr("plansmith.capacity.copies.RESERVED_DISK_BYTES", shutil.disk_usage("/").total * 1000)
+    monkeypatch.setattr("plansmith.capacity.folders.RESERVED_DISK_BYTES", shutil.disk_usage("/").total * 1000)
     found = command.document("capacity", "block")
     assert (found["ending"], found["copies"]) == ("disk", [])
 

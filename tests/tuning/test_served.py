@@ -24,6 +24,7 @@ from plansmith.tuning.search_space import SpaceOptions
 from plansmith.tuning.trials import served_benchmark
 from plansmith.tuning.trials.measurement import TrialFailed
 from plansmith.tuning.trials.served_benchmark import ServedBenchmark, TuningLoad, measurement_of
+from plansmith.tuning.trials.trial_server import LocalServer
 from plansmith.tuning.tune import PreparedSearch, TuningRequest, prepare_search
 from plansmith.tuning.tuned_model import find_model, model_config
 
@@ -62,7 +63,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PreparedSearc
 
 def benchmark_of(prepared: PreparedSearch, progress: Callable[[Progress], None] = lambda _: None) -> ServedBenchmark:
     request = prepared.request
-    return ServedBenchmark(prepared.builds, prepared.inputs, request.load, request.model.folder, progress=progress)
+    folder = request.model.folder
+    server = LocalServer(folder)
+    return ServedBenchmark(prepared.builds, prepared.inputs, request.load, folder, server, progress=progress)
 
 
 def test_trial_is_served_as_configured(prepared: PreparedSearch) -> None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from plansmith.capacity.copies import DiskFull
+from plansmith.capacity.folders import DiskFull
 from plansmith.capacity.loader import CopyLoader
 from plansmith.capacity.results import Eviction, spread_of
 from plansmith.errors import PlansmithError, UsageError, in_one_line

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from plansmith.capacity.copies import CopiedRelease, CopyFolders, ModelFolder
+from plansmith.capacity.folders import CopyFolders
 from plansmith.capacity.memory import Meter, ProcessMeter, memory_limit
 from plansmith.capacity.plan import CapacityPlan
 from plansmith.capacity.server import CopyServer, local_notes, release_devices, server_needs
+from plansmith.copies.release import CopiedRelease, ModelFolder
 from plansmith.errors import ServedCheckError
 from plansmith.records.release import CONFIG_FILE
 from plansmith.sagemaker.archives import ArchivePlan, plan_archives

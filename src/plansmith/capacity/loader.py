@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from plansmith.capacity.copies import DiskFull
+from plansmith.capacity.folders import DiskFull
 from plansmith.capacity.plan import CapacityPlan
 from plansmith.capacity.results import Ending, Eviction, LoadedCopy, MemoryPool
 from plansmith.capacity.server import CopyServer

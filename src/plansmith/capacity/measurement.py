@@ -75,8 +75,8 @@ def _release(loader: CopyLoader) -> None:
     """Unload what is still loaded; of a server that cannot be asked, note what that is."""
     server = loader.server
     names = {number: server.name(number) for number in loader.loaded}
-    try:
-        for number in list(loader.loaded) if server.death() is None and not server.is_started else ():
+    try:  # one whose load was interrupted is written, and not among the loaded
+        for number in sorted(loader.written) if not server.is_started else ():
             loader.progress.activity(f"unloading copy {number}", None)
             try:
                 server.unload(number)
@@ -84,7 +84,8 @@ def _release(loader: CopyLoader) -> None:
                 break
             except PlansmithError:
                 continue
-            loader.loaded.remove(number)
+            if number in loader.loaded:
+                loader.loaded.remove(number)
     finally:
         if not server.is_started:
             loader.still_loaded += [names[number] for number in loader.loaded]

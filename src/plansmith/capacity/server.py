@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from plansmith.capacity.copies import CopiedRelease, CopyFolders
+from plansmith.capacity.folders import CopyFolders
 from plansmith.capacity.memory import Meter, ProcessMeter, memory_limit
 from plansmith.capacity.plan import CapacityPlan
 from plansmith.config.target.targets import load_target
-from plansmith.errors import PlansmithError, ServedCheckError
+from plansmith.copies.release import CopiedRelease, ModelFolder
+from plansmith.copies.sending import unload
+from plansmith.errors import PlansmithError
 from plansmith.records.model import Device
 from plansmith.sagemaker.examples import check_example
 from plansmith.sagemaker.signatures import ServedModel
@@ -24,11 +25,9 @@ from plansmith.triton.server.installation import Installation, serving_device
 from plansmith.triton.server.needs import ServerNeeds, needs_of
 from plansmith.triton.server.server import TritonServer
 
-_PAUSE_SECONDS = 0.02
 _DEATH_SECONDS = 1
 _CPU_NOTE = "the release is for GPUs, and ran on the CPU here: there are no figures of GPU memory"
 _STANDIN_NOTE = "ONNX models answered through plansmith's stand-in backend: its memory and speed are not Triton's own"
-_LOADED_STATES = {"READY", "LOADING", "UNLOADING"}
 
 
 class CopyServer(ABC):
@@ -100,14 +99,13 @@ class CopyServer(ABC):
 
 
 class ExplicitTriton(CopyServer):
-    """A Triton in explicit mode that reads the folder of the copies.
+    """A Triton in explicit mode.
 
     Args:
         releases: that are copied.
         meter: reads its memory.
         process: as for `CopyServer`.
         url: where it answers.
-        folder: of the copies, a repository of the server.
         timeout_seconds: how long each load, unload and answer may take.
     """
 
@@ -118,15 +116,12 @@ class ExplicitTriton(CopyServer):
         process: TritonServer | None,
         *,
         url: str,
-        folder: Path,
         timeout_seconds: float,
     ) -> None:
         super().__init__(releases, meter, process)
-        self.folders = CopyFolders(folder)
-        self._url = url
+        self.control = ToldServer(url, load_seconds=timeout_seconds)
+        self.models: dict[int, tuple[ModelFolder, ...]] = {}
         self._timeout_seconds = timeout_seconds
-        self._control = ToldServer(url, load_seconds=timeout_seconds)
-        self._models: dict[int, list[str]] = {}
 
     def name(self, number: int) -> str:
         """See `CopyServer`."""
@@ -134,45 +129,65 @@ class ExplicitTriton(CopyServer):
 
     def write(self, number: int) -> None:
         """See `CopyServer`."""
-        models = self.source(number).copy(self.name(number))
-        self._models[number] = [model.name for model in models]
-        self.folders.write(number, models)
-
-    def remove(self, number: int) -> None:
-        """See `CopyServer`."""
-        self.folders.remove(number)
-
-    def load(self, number: int) -> None:
-        """See `CopyServer`; of a script the models that it asks are loaded first."""
-        *members, own = self._models[number]
-        for model in (*(members if self.source(number).is_script else ()), own):
-            self._control.change("load", model)
+        self.models[number] = self.source(number).copy(self.name(number))
 
     def unload(self, number: int) -> None:
-        """See `CopyServer`; Triton answers before a model is gone, so that its index is asked until it is."""
-        models = self._models[number][::-1]
-        for model in models:
-            self._control.change("unload", model)
-        deadline = time.monotonic() + self._timeout_seconds
-        while any(row["name"] in models and row.get("state") in _LOADED_STATES for row in self._control.index()):
-            if time.monotonic() > deadline:
-                raise ServedCheckError(
-                    f"{self.name(number)} is still loaded {self._timeout_seconds:g} s after its unload",
-                    remedy="read the server's log",
-                )
-            time.sleep(_PAUSE_SECONDS)
+        """See `CopyServer`."""
+        names = [model.name for model in reversed(self.models[number])]
+        unload(self.control, names, timeout_seconds=self._timeout_seconds)
 
     def invoke(self, number: int) -> float:
         """See `CopyServer`."""
         model = self.source(number).model
-        return invoke_triton(self._url, model, self.name(number), timeout_seconds=self._timeout_seconds)
+        return invoke_triton(self.control.url, model, self.name(number), timeout_seconds=self._timeout_seconds)
+
+
+class FolderTriton(ExplicitTriton):
+    """A Triton that reads the folder of the copies.
+
+    Args:
+        releases: that are copied.
+        meter: reads its memory.
+        process: the server.
+        url: where it answers.
+        folder: of the copies, its repository.
+        timeout_seconds: how long each load, unload and answer may take.
+    """
+
+    def __init__(
+        self,
+        releases: Sequence[CopiedRelease],
+        meter: Meter,
+        process: TritonServer,
+        *,
+        url: str,
+        folder: Path,
+        timeout_seconds: float,
+    ) -> None:
+        super().__init__(releases, meter, process, url=url, timeout_seconds=timeout_seconds)
+        self._folders = CopyFolders(folder)
+
+    def write(self, number: int) -> None:
+        """See `CopyServer`."""
+        super().write(number)
+        self._folders.write(number, self.models[number])
+
+    def remove(self, number: int) -> None:
+        """See `CopyServer`."""
+        self._folders.remove(number)
+
+    def load(self, number: int) -> None:
+        """See `CopyServer`; of a script the models that it asks are loaded first."""
+        *members, own = self.models[number]
+        for model in (*(members if self.source(number).is_script else ()), own):
+            self.control.change("load", model.name)
 
 
 def invoke_triton(url: str, model: ServedModel, name: str, *, timeout_seconds: float) -> float:
     """Send the example of a release to its copy, and check the answer.
 
     Args:
-        url: of the server; gRPC.
+        url: of the server.
         model: of the release.
         name: of the copy.
         timeout_seconds: how long it may take.
@@ -211,7 +226,7 @@ def release_devices(installation: Installation, models: Sequence[ServedModel]) -
 @contextmanager
 def start_triton(
     models: Sequence[ServedModel], plan: CapacityPlan, installation: Installation, log: Path
-) -> Iterator[ExplicitTriton]:
+) -> Iterator[FolderTriton]:
     """Start a Triton for copies; it ends with the block, and their files go with it.
 
     Args:
@@ -244,7 +259,7 @@ def start_triton(
             pythons=needs.pythons,
         )
         with process:
-            server = ExplicitTriton(
+            server = FolderTriton(
                 releases,
                 ProcessMeter(process.group, gpus, plan.memory_bytes, gpu_bytes),
                 process,

@@ -72,7 +72,8 @@ def size_from_option(context: click.Context, parameter: click.Parameter, value: 
     try:
         return None if value is None else TypeAdapter[int](ByteCount).validate_python(value)
     except ValidationError:
-        raise click.BadParameter(f"{value!r} is no size such as 8G or 512M", param=parameter) from None
+        name = parameter.opts[0]
+        raise UsageError(f"{name} {value!r} is no size", remedy=f"write it like 8G or 512M: {name} 8G") from None
 
 
 def complete_target(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

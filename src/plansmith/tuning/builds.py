@@ -8,12 +8,16 @@ from pathlib import Path
 
 from plansmith.config.spec import ModelSpec
 from plansmith.config.target.targets import Target, load_target
+from plansmith.copies.release import CopiedRelease, ModelFolder
+from plansmith.copies.sending import require_sendable
 from plansmith.errors import EngineError, PlansmithError
-from plansmith.records.model import EngineKind, Precision
+from plansmith.records.model import Device, EngineKind, Precision
 from plansmith.records.release import Manifest
+from plansmith.sagemaker.signatures import model_from_release
 from plansmith.steps.runner import Listener
 from plansmith.triton.repository.release import interface_differences
 from plansmith.triton.repository.repository import ModelRepository
+from plansmith.triton.server.control.client import ToldServer
 from plansmith.triton.server.installation import find_installation, require_device
 from plansmith.triton.server.runtime import find_serving_runtime
 from plansmith.tuning.configuration import Build, Configuration
@@ -21,6 +25,7 @@ from plansmith.tuning.tuned_model import TunedModel, build_of, configuration_of,
 
 _BUILDS_FOLDER = "builds"
 _MAX_REASONS = 3
+_CONTROL_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,19 @@ class CompiledBuild:
     release: Path
     digest: str
     largest_batch: int
+
+    def copy(self, device: Device, name: str = "") -> tuple[ModelFolder, ...]:
+        """The models of the release: members of an ensemble or script before itself.
+
+        Args:
+            device: on which they are served.
+            name: what to call it; as the release when empty.
+
+        Raises:
+            RepositoryError: the release is damaged.
+        """
+        released = model_from_release(ModelRepository(self.repository), f"{self.manifest.name}@{self.manifest.version}")
+        return CopiedRelease(released, device).copy(name or self.manifest.name)
 
 
 @dataclass
@@ -115,7 +133,7 @@ class BuildCompiler:
         with Compilation(scratch, relative_to=self.model.base, listener=self.listener) as compilation:
             published, manifest = compilation.run()
         release = Path(published.release)
-        return CompiledBuild(
+        compiled = CompiledBuild(
             build=build_of(manifest),
             repository=repository,
             manifest=manifest,
@@ -123,6 +141,10 @@ class BuildCompiler:
             digest=digest_of_build(release, manifest),
             largest_batch=model_config(release, manifest).max_batch_size,
         )
+        if self.model.url:
+            for model in compiled.copy("cpu"):
+                require_sendable(model)
+        return compiled
 
 
 def requested_builds(target: Target, engines: Sequence[str], precisions: Sequence[str]) -> list[Build]:
@@ -161,12 +183,15 @@ def require_any(requested: Sequence[Build], left_out: Mapping[str, str]) -> None
 
 
 def require_servable(model: TunedModel, engine: EngineKind) -> None:
-    """Check that this machine serves an engine on the device of the model's target.
+    """Check that this machine serves an engine on the device of the model's target; or that the running server loads.
 
     Raises:
-        EnvironmentFault: it has no such GPU or backend.
+        EnvironmentFault: it has no such GPU or backend; the running server cannot be asked, or loads no models.
         EngineError: nothing says which runtime the target has.
     """
+    if model.url:
+        ToldServer(model.url, load_seconds=_CONTROL_SECONDS).require_control()
+        return
     target = load_target(model.spec.target)
     if engine is not EngineKind.TENSORRT:
         server = model.spec.tritonserver

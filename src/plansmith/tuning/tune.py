@@ -19,6 +19,8 @@ from plansmith.steps.runner import Listener
 from plansmith.system.digest import digest_of
 from plansmith.system.files import make_folder, storage_errors, write_file
 from plansmith.system.gpus import visible_gpus
+from plansmith.system.urls import read_address
+from plansmith.triton.client.connection import Connection
 from plansmith.triton.server.installation import find_installation
 from plansmith.tuning.apply import spec_changes
 from plansmith.tuning.budget import Budget, Schedule, default_schedule, schedule_runs, schedule_within
@@ -33,12 +35,14 @@ from plansmith.tuning.trials.history import FOLDER_OPTION, TrialContext, TrialHi
 from plansmith.tuning.trials.measurement import Benchmark
 from plansmith.tuning.trials.runner import TrialProgress, TrialRunner
 from plansmith.tuning.trials.served_benchmark import ServedBenchmark, TuningLoad, remove_abandoned
+from plansmith.tuning.trials.trial_server import make_server
 from plansmith.tuning.tuned_model import TunedModel
 
 if TYPE_CHECKING:
     from plansmith.loadtest.runner.load_runner import Progress
 
 RESULT_FILE = "result.json"
+_ANSWER_SECONDS = 10.0
 
 
 class TuningObserver:
@@ -131,7 +135,7 @@ class PreparedSearch:
         """Search, and store the result.
 
         Args:
-            benchmark: measures configurations; on a Triton of this machine when None.
+            benchmark: measures configurations; on the Triton of the model when None.
             make_sampler: of Optuna.
 
         Raises:
@@ -163,16 +167,12 @@ class PreparedSearch:
         return result
 
     def benchmark(self) -> ServedBenchmark:
-        """Measures configurations on a Triton of this machine."""
+        """Measures configurations on the Triton of the model."""
         request = self.request
+        activity = self.observer.activity
+        server = make_server(request.model, request.load.protocol, activity)
         return ServedBenchmark(
-            self.builds,
-            self.inputs,
-            request.load,
-            request.model.folder,
-            request.model.spec.tritonserver,
-            self.observer.load,
-            self.observer.activity,
+            self.builds, self.inputs, request.load, request.model.folder, server, self.observer.load, activity
         )
 
     def context(self) -> TrialContext:
@@ -261,7 +261,7 @@ def _prepare(request: TuningRequest, history: TrialHistory, observer: TuningObse
         schedule=request.schedule(space, current),
         current=current,
         load=request.load.label,
-        host=describe_host(request.model.spec.tritonserver),
+        host=describe_host(request.model),
         seed=request.seed,
         left_out=compiler.left_out,
         obstacle=f"the current configuration cannot answer: {obstacle}" if obstacle else "",
@@ -269,12 +269,17 @@ def _prepare(request: TuningRequest, history: TrialHistory, observer: TuningObse
     return PreparedSearch(request, plan, compiler.compiled, inputs, history, observer)
 
 
-def describe_host(tritonserver: str = "") -> str:
-    """Machine and server in words: trials on another host are not used again.
+def describe_host(model: TunedModel) -> str:
+    """Machine and server of a model's trials in words: those of another host are not used again.
 
     Raises:
-        EnvironmentFault: there is no Triton.
+        EnvironmentFault: there is no Triton, or none answers.
     """
+    if model.url:
+        address = read_address(model.url)
+        with Connection(address, timeout_seconds=_ANSWER_SECONDS, headers={}) as connection:
+            return f"Triton {connection.server_version()} at {address}; the load from {describe_machine()}"
+    tritonserver = model.spec.tritonserver
     installation = find_installation(Path(tritonserver) if tritonserver else None)
     backend = "" if installation.real_onnxruntime else ", stand-in for the ONNX Runtime backend"
     gpus = [gpu.name for gpu in visible_gpus()]

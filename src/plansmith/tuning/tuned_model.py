@@ -34,12 +34,14 @@ class TunedModel:
         spec: what it is compiled from.
         base: folder that paths in the spec are relative to.
         release: the published release that is served now; None where a spec was given.
+        url: of a running Triton that serves the trials; empty for one of this machine, started for each.
     """
 
     name: str
     spec: ModelSpec
     base: Path
     release: Path | None = None
+    url: str = ""
 
     @property
     def folder(self) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plansmith.loadtest.plan.stages import LatencyLimit, LoadPlan, Stage
+from plansmith.loadtest.plan.stages import LoadPlan, Stage
 from plansmith.records.model import EngineKind
 from plansmith.sagemaker.prices import make_price
 from plansmith.tuning.comparison.cells import Cell, CellRun, CellRunner, Level
@@ -63,10 +63,10 @@ def test_figures_are_medians_over_rounds() -> None:
     ("last", "limit", "reason"),
     [
         (level(20, 500, failed=3), None, "3 of 200 requests failed with 20 users"),
-        (level(20, 500, 80), LatencyLimit(milliseconds=50), "p95 was 80 ms with 20 users"),
+        (level(20, 500, 80), 50, "p95 was 80 ms with 20 users"),
     ],
 )
-def test_first_failure_limits_the_users(last: Level, limit: LatencyLimit | None, reason: str) -> None:
+def test_first_failure_limits_the_users(last: Level, limit: float | None, reason: str) -> None:
     """What a cell answers beyond the first failure or the latency limit of any round does not count."""
     runs = [cell_run(1, level(1, 50), level(10, 200), level(20, 500)), cell_run(2, level(1, 50), level(10, 200), last)]
     figures = cell_figures(runs, limit)
@@ -109,6 +109,21 @@ def test_costs_follow_from_rate_and_price() -> None:
     assert (row.cost.instances, row.cost.usd_per_hour) == (3, 3.0)
     assert row.cost.usd_per_million == pytest.approx(2.778, abs=1e-3)
     assert cheaper.differences["usd_per_million"].percent == pytest.approx(-50)
+
+
+def test_difference_of_costs_is_as_uncertain_as_that_of_rates() -> None:
+    """A rate that is 100 to 300 % higher makes costs that are 50 to 75 % lower; one that may be chance, neither."""
+    base = [cell_run(number, level(1, 100)) for number in (1, 2, 3)]
+    faster = [cell_run(number, level(1, rate)) for number, rate in enumerate((210, 200, 190), 1)]
+    noisy = [cell_run(number, level(1, rate)) for number, rate in enumerate((210, 90, 60), 1)]
+    for runs, is_significant in ((faster, True), (noisy, False)):
+        differences = rows_of(base, runs, Pricing(price=make_price(1.0)))[1].differences
+        rate, cost = differences["samples_per_second"].interval, differences["usd_per_million"].interval
+        assert rate is not None
+        assert cost is not None
+        assert (1 + rate.low / 100) * (1 + cost.high / 100) == pytest.approx(1)
+        assert (1 + rate.high / 100) * (1 + cost.low / 100) == pytest.approx(1)
+        assert differences["usd_per_million"].is_significant is is_significant
 
 
 def test_published_figures_have_sources() -> None:

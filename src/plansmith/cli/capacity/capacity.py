@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ Examples:
   plansmith capacity minilm --memory 8G --max-copies 20
   plansmith capacity minilm --invocations 500 --popularity zipf:1.1
   plansmith capacity minilm --sagemaker --memory 4G
+  plansmith capacity minilm --url grpc://gpu-box:8001 --share 0.8
   plansmith capacity minilm --dry-run
   plansmith capacity minilm --json
 
@@ -82,6 +83,13 @@ fails to answer; 9 no server, or none whose memory can be read; 130 interrupted,
 )
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Determines the random requests.")
 @click.option("--tritonserver", type=click.Path(path_type=Path), help="The server; found when left out.")
+@click.option(
+    "--url",
+    metavar="URL",
+    default="",
+    help="A running Triton in explicit mode, which is sent the copies: http://host:8000 or grpc://host:8001.",
+)
+@click.option("--metrics", metavar="HOST:PORT", default="", help="With --url: its metrics [those of default ports].")
 @repository_option("Where the releases are.")
 @click.option("--dry-run", is_flag=True, help="Show what would be loaded, and load nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -94,6 +102,8 @@ def capacity_command(
     Several releases are copied in turn. Each copy answers a request of its release once it is loaded, and again when
     all are. Before each load the memory that the copy will take is compared with what is left, so that the machine
     keeps the rest. In the end all copies are unloaded.
+
+    With --url the copies are sent to a running Triton, whose metrics tell the memory of its machine.
 
     With --invocations random requests go to more models than fit: one that is not loaded is, and the least recently
     used is unloaded for it, as SageMaker's multi-model endpoints do.
@@ -123,8 +133,9 @@ def capacity_command(
     names = [model.name for model in served]
     if len(set(names)) < len(names):
         raise UsageError("two releases of one model", remedy="name one release of each model")
+    _require_one_server(options)
     if dry_run:
-        _show_plan(served, plan, as_json=as_json)
+        _show_plan(served, plan, options, as_json=as_json)
         return
     log = _log_file(repository)
     options["repository"] = repository
@@ -144,7 +155,7 @@ def capacity_command(
     if error is not None:
         click.echo(f"plansmith: {error.located(log=log if log.is_file() else None)}", err=True)
         sys.exit(error.exit_code)
-    if report.ending in {"server-lost", "load-failed"} and not as_json:
+    if report.ending in {"server-lost", "load-failed"} and not as_json and log.is_file():
         click.echo(f"log  {short(log)}")
 
 
@@ -154,6 +165,10 @@ def _server(
     from plansmith.capacity.server import start_triton
     from plansmith.triton.server.installation import find_installation
 
+    if options["url"]:
+        from plansmith.capacity.remote import connect
+
+        return nullcontext(connect(models, plan, options["url"], options["metrics"]))
     if options["sagemaker"]:
         from plansmith.capacity.front_end import start_front_end
         from plansmith.triton.repository.repository import ModelRepository
@@ -163,15 +178,33 @@ def _server(
     return start_triton(models, plan, find_installation(options["tritonserver"]), log)
 
 
-def _show_plan(models: Sequence[ServedModel], plan: CapacityPlan, *, as_json: bool) -> None:
+def _require_one_server(options: Mapping[str, Any]) -> None:
+    """Refuse options of a server that is started beside those of a running one."""
+    if options["metrics"] and not options["url"]:
+        raise UsageError("--metrics goes with --url", remedy="leave it out")
+    own = {
+        "--sagemaker": options["sagemaker"],
+        "--tritonserver": options["tritonserver"],
+        "--memory": options["memory_bytes"],
+    }
+    wrong = [name for name, value in own.items() if value]
+    if options["url"] and wrong:
+        raise UsageError(f"{wrong[0]} is about a server that is started here", remedy="leave it out, or --url")
+
+
+def _show_plan(models: Sequence[ServedModel], plan: CapacityPlan, options: Mapping[str, Any], *, as_json: bool) -> None:
     """What would be loaded, and the memory for it."""
     import json
 
-    from plansmith.capacity.copies import CopiedRelease
     from plansmith.capacity.memory import host_pool
+    from plansmith.copies.release import CopiedRelease
     from plansmith.formatting import bytes_in_words
 
     pool = host_pool(plan.memory_bytes, 0)
+    if options["url"]:
+        from plansmith.capacity.remote import connect
+
+        pool = connect(models, plan, options["url"], options["metrics"]).meter.read()[0]
     copies = {one.release: one.file_bytes for one in (CopiedRelease(model, "cpu") for model in models)}
     if as_json:
         document = {"copies": copies, "share": plan.share, "max_copies": plan.max_copies, "memory": pool.model_dump()}

@@ -10,15 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from plansmith.cli.options import (
-    complete_file,
-    complete_release,
-    complete_target,
-    read_names,
-    read_numbers,
-    repository_option,
-)
+from plansmith.cli.options import complete_file, complete_release, read_names, read_numbers
 from plansmith.cli.tune.price import PRICE_OPTIONS, read_price
+from plansmith.cli.tune.server import REQUEST_OPTIONS, SERVER_OPTIONS, put_on_server, read_protocol
 from plansmith.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,21 +44,7 @@ command resumes it.
 
 _OPTIONS = (
     click.option("--model", "picked", metavar="NAME", multiple=True, help="Only this model of a spec; repeatable."),
-    click.option(
-        "--target",
-        default="",
-        metavar="NAME",
-        shell_complete=complete_target,
-        help="Which target of a spec with several.",
-    ),
-    repository_option("Where the model's releases are."),
-    click.option(
-        "--tritonserver",
-        type=click.Path(path_type=Path),
-        metavar="PATH",
-        shell_complete=complete_file,
-        help="Server [found].",
-    ),
+    *SERVER_OPTIONS,
     click.option(
         "--engines",
         metavar="LIST",
@@ -101,8 +81,7 @@ _OPTIONS = (
         type=click.FloatRange(0, min_open=True),
         help="A cell with a higher p95 latency has reached its limit.",
     ),
-    click.option("--protocol", type=click.Choice(["http", "grpc"]), default="http", show_default=True),
-    click.option("--encoding", type=click.Choice(["binary", "json"]), default="binary", show_default=True),
+    *REQUEST_OPTIONS,
     *PRICE_OPTIONS,
     click.option(
         "--target-rate",
@@ -145,7 +124,8 @@ def compare_command(model: str, **options: Any) -> None:
 
     MODEL is a release of the repository, SPEC.yaml what one or several are compiled from. Each engine is compiled once
     into a repository of the comparison; each cell is served by a Triton of its own, under more and more users. All
-    cells take turns in rounds, so that what else the machine does affects all of them alike. Nothing is published.
+    cells take turns in rounds, so that what else the machine does affects all of them alike. Nothing is published. With
+    --url each cell is sent to a running Triton, and unloaded from it afterwards.
 
     With a price, each cell has a cost: of a million samples, and of the instances that a rate needs. Figures that
     others published of the models of configs/models/published.yaml are shown beside the measured ones.
@@ -187,27 +167,18 @@ def read_request(name: str, options: Mapping[str, Any]) -> ComparisonRequest:
     from plansmith.tuning.trials.served_benchmark import TuningLoad
     from plansmith.tuning.tuned_model import find_models
 
-    if options["protocol"] == "grpc" and options["encoding"] == "json":
-        raise UsageError("gRPC has no JSON bodies", remedy="leave out --encoding, or use --protocol http")
+    protocol = read_protocol(options)
     pricing = _read_pricing(options)
     models = find_models(name, options["repository"], picked=options["picked"], target=options["target"])
     return ComparisonRequest(
-        models=tuple(_with_server(model, options["tritonserver"]) for model in models),
+        models=tuple(put_on_server(models, options)),
         grid=_read_grid(models, options),
         plan=_read_plan(options),
-        load=TuningLoad(users=1, protocol=options["protocol"], encoding=options["encoding"]),
+        load=TuningLoad(users=1, protocol=protocol, encoding=options["encoding"]),
         rounds=options["rounds"],
         pricing=pricing,
         force=options["force"],
     )
-
-
-def _with_server(model: TunedModel, server: Path | None) -> TunedModel:
-    from dataclasses import replace
-
-    if server is None:
-        return model
-    return replace(model, spec=model.spec.model_copy(update={"tritonserver": str(server.absolute())}))
 
 
 def _read_grid(models: Sequence[TunedModel], options: Mapping[str, Any]) -> Grid:

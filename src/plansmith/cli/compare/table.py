@@ -22,7 +22,7 @@ _LEGEND = (
     " latency limit; in brackets the difference from the first row, ~ where it may be chance"
 )
 _DIFFERENCES = ("p50_ms", "p95_ms", "samples_per_second", "max_users", "memory_bytes", "usd_per_million")
-_CERTAIN = {"max_users", "memory_bytes", "gpu_memory_bytes", "usd_per_million"}
+_CERTAIN = {"max_users", "memory_bytes", "gpu_memory_bytes"}
 """Figures whose differences have no interval."""
 
 

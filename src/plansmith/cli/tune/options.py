@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from plansmith.cli.options import complete_file, complete_target, read_names, read_numbers, repository_option
+from plansmith.cli.options import complete_file, read_names, read_numbers
 from plansmith.cli.tune.price import PRICE_OPTIONS, read_price
+from plansmith.cli.tune.server import REQUEST_OPTIONS, SERVER_OPTIONS, put_on_server, read_protocol
 from plansmith.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,21 +27,7 @@ _MAX_COPIES = 1024
 
 _MODEL = (
     click.option("--model", "picked", default="", metavar="NAME", help="Which model of a spec with several."),
-    click.option(
-        "--target",
-        default="",
-        metavar="NAME",
-        shell_complete=complete_target,
-        help="Which target of a spec with several.",
-    ),
-    repository_option("Where the model's releases are."),
-    click.option(
-        "--tritonserver",
-        type=_FILE,
-        metavar="PATH",
-        shell_complete=complete_file,
-        help="Server [found].",
-    ),
+    *SERVER_OPTIONS,
 )
 _GOAL = (
     click.option(
@@ -67,8 +54,7 @@ _LOAD = (
     click.option(
         "--batch", metavar="N", type=click.IntRange(min=1), default=1, show_default=True, help="Samples per request."
     ),
-    click.option("--protocol", type=click.Choice(["http", "grpc"]), default="http", show_default=True),
-    click.option("--encoding", type=click.Choice(["binary", "json"]), default="binary", show_default=True),
+    *REQUEST_OPTIONS,
 )
 _SPACE = (
     click.option("--engines", metavar="LIST", help="Of python,onnxruntime,tensorrt [all]."),
@@ -139,11 +125,7 @@ def read_request(name: str, options: Mapping[str, Any]) -> TuningRequest:
     engines = read_names("--engines", options["engines"], _ENGINES)
     precisions = read_names("--precisions", options["precisions"], _PRECISIONS)
     model = find_model(name, options["repository"], picked=options["picked"], target=options["target"])
-    if options["tritonserver"] is not None:
-        from dataclasses import replace
-
-        spec = model.spec.model_copy(update={"tritonserver": str(options["tritonserver"].absolute())})
-        model = replace(model, spec=spec)
+    (model,) = put_on_server([model], options)
     return TuningRequest(
         model,
         goal,
@@ -163,6 +145,11 @@ def _read_goal(options: Mapping[str, Any]) -> Goal:
     from plansmith.tuning.objective import Goal
 
     constraints = parse_constraints(options["constraints"])
+    if options["url"] and any(constraint.quantity == "memory" for constraint in constraints):
+        raise UsageError(
+            "a running Triton does not tell what memory a model takes",
+            remedy="leave out the constraint on memory, or --url",
+        )
     instance_type, prices, usd_per_hour = (options[key] for key in ("instance_type", "prices", "usd_per_hour"))
     if options["objective"] != "cost":
         if instance_type or prices is not None or usd_per_hour is not None:
@@ -190,9 +177,7 @@ def _read_load(options: Mapping[str, Any]) -> TuningLoad:
     users, rate = options["users"], options["rate"]
     if users and rate is not None:
         raise UsageError("--users and --rate are two loads", remedy="give one of them")
-    if options["protocol"] == "grpc" and options["encoding"] == "json":
-        raise UsageError("gRPC has no JSON bodies", remedy="leave out --encoding, or use --protocol http")
-    others = {key: options[key] for key in ("batch", "protocol", "encoding")}
+    others = {"batch": options["batch"], "protocol": read_protocol(options), "encoding": options["encoding"]}
     load = TuningLoad.model_construct(users=None if rate is not None else users or 8, rate=rate, **others)
     try:
         load.plan(options["seconds"])

@@ -27,7 +27,8 @@ def tune_command(model: str, **options: Any) -> None:
     MODEL is a release of the repository, SPEC.yaml what one is compiled from. Each engine and precision is compiled
     once into a repository of the search; what fails the accuracy gate is left out. Then come short runs of many
     configurations under load, longer ones of the best, and a confirmation: the best and the current configuration in
-    turn, with an interval of the gain. Each run has a Triton of its own.
+    turn, with an interval of the gain. Each run has a Triton of its own; with --url each configuration is sent to a
+    running one, and unloaded from it afterwards.
 
     Finished runs are kept in <artifacts>/tuning/<model> and used again: an interrupted search is resumed by the same
     command. Nothing is published without --apply.
@@ -38,6 +39,7 @@ def tune_command(model: str, **options: Any) -> None:
     plansmith tune minilm@3 --objective latency --rate 200 --engines onnxruntime --budget 20m
     plansmith tune configs/models/resnet18-random.yaml --objective cost --instance-type ml.c5.xlarge --dry-run
     plansmith tune minilm --constraint "p99<80ms" --constraint "memory<2G" --apply
+    plansmith tune minilm --url grpc://gpu-box:8001 --objective latency
 
     \b
     Exit codes: 2 usage or spec; 3 source; 4 export; 5 no configuration meets the constraints; 6 engine or target;

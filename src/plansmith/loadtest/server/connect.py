@@ -33,12 +33,14 @@ class ServerPlace:
         metrics: `host:port` of its Prometheus metrics; that of the default ports when empty.
         group: the process group of a server that was started here; None otherwise.
         repository: has the releases of its models; None where they are unknown.
+        release: of its only model, where that has another name on the server.
     """
 
     address: Address
     metrics: str = ""
     group: int | None = None
     repository: ModelRepository | None = None
+    release: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def prepare_target(
     options = replace(options, protocol=address.protocol)
     with Connection(address, timeout_seconds=options.timeout_seconds, headers=options.headers) as connection:
         version = connection.server_version()
-        known_models = [_known_model(connection, share, place.repository) for share in models]
+        known_models = [_known_model(connection, share, place) for share in models]
         members = [_members(connection, share.name, share.version) for share in models]
     metrics = _metrics(place)
     base = LoadTarget(
@@ -168,11 +170,11 @@ def request_notes(models: Mapping[str, KnownModel], inputs: Mapping[str, ModelIn
             )
 
 
-def _known_model(connection: Connection, share: ModelShare, repository: ModelRepository | None) -> KnownModel:
-    signature = signature_from_config(connection.config(share.name, share.version))
+def _known_model(connection: Connection, share: ModelShare, place: ServerPlace) -> KnownModel:
+    signature, repository = signature_from_config(connection.config(share.name, share.version)), place.repository
     if repository is None:
         return KnownModel(signature)
-    name, version = repository.find(share.model)
+    name, version = repository.find(place.release or share.model)
     manifest = repository.manifest(name, version)
     package = manifest.package.model_copy(update={"max_batch_size": signature.max_batch_size})
     return KnownModel(signature, manifest, repository.release(name, version), package)
@@ -184,11 +186,16 @@ def _members(connection: Connection, model: str, version: str = "") -> set[str]:
     return steps.union(*(_members(connection, step) for step in steps))
 
 
+def default_metrics(address: Address) -> str:
+    """`host:port` of the metrics of a Triton on its default ports; empty for one on others."""
+    host, _, port = address.place.partition("/")[0].rpartition(":")
+    return f"{host}:{_METRICS_PORTS[port]}" if port in _METRICS_PORTS else ""
+
+
 def _metrics(place: ServerPlace) -> str:
-    host, _, port = place.address.place.partition("/")[0].rpartition(":")
     if place.metrics and read_gauges(place.metrics) is None:
         raise EnvironmentFault(
             f"no metrics of a Triton are read at {place.metrics}",
             remedy="write it like gpu-box:8002, as its --metrics-port says; or leave --metrics out",
         )
-    return place.metrics or (f"{host}:{_METRICS_PORTS[port]}" if port in _METRICS_PORTS else "")
+    return place.metrics or default_metrics(place.address)

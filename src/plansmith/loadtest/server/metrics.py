@@ -22,6 +22,7 @@ _GPU_FIELDS = {
     "nv_gpu_memory_used_bytes": "memory_bytes",
     "nv_gpu_power_usage": "watts",
 }
+_MEMORY = {"nv_cpu_memory_total_bytes", "nv_cpu_memory_used_bytes", "nv_gpu_memory_total_bytes"}
 _PROC = Path("/proc")
 _GROUP, _USER, _SYSTEM = 2, 11, 12
 """Fields after the name in /proc/PID/stat: pgrp, utime and stime (Linux, proc(5))."""
@@ -47,7 +48,8 @@ def read_gauges(place: str) -> Gauges | None:
 def parse_gauges(text: str) -> Gauges:
     """The gauges of CPU and GPUs in the text of the metrics."""
     matches = (_LINE.fullmatch(line) for line in text.splitlines())
-    gauges = (match for match in matches if match is not None and (match[1] == _CPU or match[1] in _GPU_FIELDS))
+    kept = {_CPU, *_MEMORY, *_GPU_FIELDS}
+    gauges = (match for match in matches if match is not None and match[1] in kept)
     return {(match[1], match[2] or ""): float(match[3]) for match in gauges if match[3] != "NaN"}
 
 

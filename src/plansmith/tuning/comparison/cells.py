@@ -49,11 +49,6 @@ class Grid(Record):
     batching: Annotated[tuple[bool, ...], Field(min_length=1)] = (False, True)
     instances: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] = (1, 2)
 
-    @property
-    def size(self) -> int:
-        """The cells of one model."""
-        return len(self.engines) * len(self.batching) * len(self.instances)
-
 
 class Cell(Record):
     """One way to serve one model.

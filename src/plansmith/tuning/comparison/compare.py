@@ -30,6 +30,7 @@ from plansmith.tuning.comparison.published import published_figures
 from plansmith.tuning.configuration import Build
 from plansmith.tuning.trials.history import TrialHistory
 from plansmith.tuning.trials.served_benchmark import ServedBenchmark, TuningLoad
+from plansmith.tuning.trials.trial_server import make_server
 from plansmith.tuning.tune import describe_host
 from plansmith.tuning.tuned_model import TunedModel
 
@@ -116,7 +117,7 @@ def run_comparison(
     Args:
         request: the comparison.
         observer: told how it goes.
-        runners: of the load tests, by model; on a Triton of this machine when None.
+        runners: of the load tests, by model; on the Triton of each when None.
 
     Raises:
         ServedCheckError: no cell could be measured.
@@ -126,7 +127,7 @@ def run_comparison(
         for model in request.models:
             stack.enter_context(TrialHistory(model.folder).exclusive())
         compared = [_compile(model, request.grid, observer) for model in request.models]
-        hosts = {describe_host(model.spec.tritonserver) for model in request.models}
+        hosts = set(map(describe_host, request.models))
         runner = CellRunner(request.plan, "; ".join(sorted(hosts)), secrets.token_hex(4), observer, force=request.force)
         runner.run(
             compared,
@@ -165,7 +166,7 @@ def _benchmarks(
             own.inputs,
             request.load,
             model.folder,
-            model.spec.tritonserver,
+            make_server(model, request.load.protocol, observer.activity),
             observer.load,
             observer.activity,
         )

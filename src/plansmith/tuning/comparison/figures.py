@@ -7,11 +7,11 @@ from statistics import median
 
 from pydantic import Field
 
-from plansmith.loadtest.plan.stages import LatencyLimit, LoadPlan
+from plansmith.loadtest.plan.stages import LoadPlan
 from plansmith.records.model import Record
 from plansmith.records.validation import Interval
 from plansmith.sagemaker.prices import Cost, Price, cost_of
-from plansmith.tuning.comparison.cells import Cell, CellRun, CellRunner, Grid, Level, levels_of
+from plansmith.tuning.comparison.cells import Cell, CellRun, CellRunner, Grid, levels_of
 from plansmith.tuning.comparison.published import PublishedFigures
 from plansmith.tuning.confirmation import paired_ratio
 
@@ -148,10 +148,11 @@ def make_rows(
         pricing: of their samples.
     """
     rows: list[Row] = []
+    limit = runner.plan.stop_when.latency
     first: dict[str, tuple[Row, Sequence[CellRun]]] = {}
     for cell in cells:
         runs = runner.runs.get(cell, [])
-        figures = cell_figures(runs, runner.plan.stop_when.latency)
+        figures = cell_figures(runs, limit.milliseconds if limit else None)
         rate = figures.samples_per_second if figures else None
         row = Row(
             cell=cell,
@@ -169,17 +170,17 @@ def make_rows(
     return tuple(rows)
 
 
-def cell_figures(runs: Sequence[CellRun], limit: LatencyLimit | None) -> CellFigures | None:
+def cell_figures(runs: Sequence[CellRun], p95_limit_ms: float | None) -> CellFigures | None:
     """The figures of a cell; None where nothing was measured.
 
     Args:
         runs: of its rounds.
-        limit: a level that exceeds it in a round does not hold.
+        p95_limit_ms: a level whose p95 latency exceeds it in a round does not hold; None for no limit.
     """
     users = sorted({level.users for run in runs for level in run.levels})
     if not users:
         return None
-    held, ended_by = _held(runs, users, limit)
+    held, ended_by = _held(runs, users, p95_limit_ms)
     rates = {count: _median(level.samples_per_second for level in levels_of(runs, count)) for count in held}
     best = max((count for count in held if rates[count] is not None), key=lambda count: rates[count] or 0, default=None)
     fewest = list(levels_of(runs, users[0]))
@@ -200,7 +201,7 @@ def cell_figures(runs: Sequence[CellRun], limit: LatencyLimit | None) -> CellFig
     )
 
 
-def _held(runs: Sequence[CellRun], users: Sequence[int], limit: LatencyLimit | None) -> tuple[list[int], str]:
+def _held(runs: Sequence[CellRun], users: Sequence[int], p95_limit_ms: float | None) -> tuple[list[int], str]:
     """The numbers of users up to the first that a round does not hold, or did not come to; and what came then."""
     held: list[int] = []
     for count in users:
@@ -208,19 +209,13 @@ def _held(runs: Sequence[CellRun], users: Sequence[int], limit: LatencyLimit | N
         failed = sum(level.failed for level in levels)
         if failed:
             return held, f"{failed} of {sum(level.requests for level in levels)} requests failed with {count} users"
-        slow = max((_latency(level, limit.percentile) for level in levels), default=0.0) if limit else 0.0
-        if limit and slow > limit.milliseconds:
-            return held, f"p{limit.percentile:g} was {slow:.0f} ms with {count} users"
+        slow = max((level.p95_ms or 0.0 for level in levels), default=0.0)
+        if p95_limit_ms is not None and slow > p95_limit_ms:
+            return held, f"p95 was {slow:.0f} ms with {count} users"
         if len(levels) < len(runs):
             return held, next((run.ended_by for run in runs if run.ended_by), f"not all rounds came to {count} users")
         held.append(count)
     return held, next((run.ended_by for run in runs if run.ended_by), "")
-
-
-def _latency(level: Level, percentile: float) -> float:
-    """At the next of the percentiles that are kept."""
-    known = ((50.0, level.p50_ms), (95.0, level.p95_ms), (100.0, level.p99_ms))
-    return next((value or 0.0 for at, value in known if percentile <= at), 0.0)
 
 
 def _differences(
@@ -249,7 +244,8 @@ def _differences(
             percent = interval.value if interval else (value / reference - 1) * 100
             yield name, Difference(percent=percent, interval=interval)
     if row.cost and base.cost:
-        yield "usd_per_million", Difference(percent=(row.cost.usd_per_million / base.cost.usd_per_million - 1) * 100)
+        percent = (row.cost.usd_per_million / base.cost.usd_per_million - 1) * 100
+        yield "usd_per_million", Difference(percent=percent, interval=_inverse(intervals["samples_per_second"]))
 
 
 def _interval(
@@ -268,6 +264,14 @@ def _interval(
     return Interval(value=(ratio.value - 1) * 100, low=(ratio.low - 1) * 100, high=(ratio.high - 1) * 100)
 
 
+def _inverse(interval: Interval | None) -> Interval | None:
+    """Of the difference in percent of what is in inverse proportion, as a cost is to the rate."""
+    if interval is None:
+        return None
+    value, high, low = ((100 / (100 + percent) - 1) * 100 for percent in (interval.value, interval.low, interval.high))
+    return Interval(value=value, low=low, high=high)
+
+
 def _median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return median(known) if known else None
@@ -279,8 +283,8 @@ def comparison_notes(rows: Sequence[Row], runner: CellRunner, rounds: int, prici
         instance = pricing.price.instance_type or "an instance of the given price"
         yield f"costs are those of {instance} if it answered as this machine does ({runner.host}): measure there"
     if rounds < _FEW_ROUNDS:
-        counted = "one round" if rounds == 1 else f"{rounds} rounds"
-        yield f"{counted} say little about chance: measure more (--rounds 5)"
+        counted = "one round says" if rounds == 1 else f"{rounds} rounds say"
+        yield f"{counted} little about chance: measure more (--rounds 5)"
     saturated = sum(row.figures.saturated for row in rows if row.figures)
     if saturated:
         yield f"in {saturated} levels the client, and not the server, limited the load: they have no figures"

@@ -1,16 +1,12 @@
-"""Measures a configuration on a Triton that is started for it and put under load."""
+"""Measures a configuration on a Triton that serves it and is put under load."""
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from plansmith.config.target.targets import load_target
 from plansmith.errors import (
     EngineError,
     EnvironmentFault,
@@ -25,34 +21,25 @@ from plansmith.loadtest.plan.stages import LoadPlan, Stage
 from plansmith.loadtest.report.findings import statistics_of
 from plansmith.loadtest.results import LoadReport
 from plansmith.loadtest.runner.run import run_load
-from plansmith.loadtest.server.connect import ServerPlace, prepare_target
+from plansmith.loadtest.server.connect import prepare_target
 from plansmith.records.model import Record
-from plansmith.records.pipeline import MODEL_PART
-from plansmith.records.release import CONFIG_FILE, MODEL_FOLDER, Member, Package
-from plansmith.system.files import link_or_copy, make_folder, storage_errors
-from plansmith.system.temporary import abandoned_scratch, remove_scratch, scratch_folder
-from plansmith.system.urls import Address, Protocol
+from plansmith.system.files import make_folder, storage_errors
+from plansmith.system.temporary import abandoned_scratch, remove_scratch
+from plansmith.system.urls import Protocol
 from plansmith.triton.client import Encoding
-from plansmith.triton.config.model_config import parse_config, text_of, with_cpu_instances
 from plansmith.triton.repository.repository import ModelRepository
-from plansmith.triton.server.runtime import ServingRuntime, find_serving_runtime
-from plansmith.triton.server.server import TritonServer
 from plansmith.tuning.builds import CompiledBuild
 from plansmith.tuning.configuration import Configuration
 from plansmith.tuning.trials.history import FOLDER_OPTION
 from plansmith.tuning.trials.measurement import Measurement, TrialFailed
+from plansmith.tuning.trials.trial_server import LOGS_FOLDER, ServedTrial, TrialServer
 
 if TYPE_CHECKING:
-    from tritonclient.grpc import model_config_pb2 as pb
-
     from plansmith.loadtest.runner.load_runner import Progress
 
-LOGS_FOLDER = "logs"
 _T = TypeVar("_T")
 _WARM_UP_SECONDS = 2.0
 _TIMEOUT_SECONDS = 30.0
-_LOAD_SECONDS = 300.0
-"""How long a model may take to load: the machine may be busy."""
 
 
 class TuningLoad(Record):
@@ -97,14 +84,14 @@ class TuningLoad(Record):
 
 @dataclass(frozen=True)
 class ServedBenchmark:
-    """A `Benchmark` on a Triton of this machine, which ends with the trial.
+    """A `Benchmark` on a Triton.
 
     Args:
         builds: by label of the build.
         inputs: the build whose release keeps the inputs of the requests, the same for all.
         load: of the trials.
         folder: takes logs and temporary copies.
-        tritonserver: program or folder of the server; empty for that of this machine.
+        server: serves the configurations.
         progress: called with the progress of the load, about once a second.
         announce: called with what else is done.
     """
@@ -113,7 +100,7 @@ class ServedBenchmark:
     inputs: CompiledBuild
     load: TuningLoad
     folder: Path
-    tritonserver: str = ""
+    server: TrialServer
     progress: Callable[[Progress], None] = lambda _: None
     announce: Callable[[str], None] = lambda _: None
 
@@ -125,12 +112,11 @@ class ServedBenchmark:
             PlansmithError: the machine is at fault a second time.
             KeyboardInterrupt: the load was interrupted.
         """
-        manifest = self.builds[configuration.build.label].manifest
-        model, uses_gpu = _measured_model(manifest.package), load_target(manifest.target).device == "gpu"
         plan = self.load.plan(seconds)
 
         def measure() -> Measurement:
-            return measurement_of(self._finished_report(configuration, plan), model, uses_gpu=uses_gpu)
+            report, trial = self._finished_report(configuration, plan)
+            return measurement_of(report, trial.measured, uses_gpu=trial.uses_gpu)
 
         return self._twice(configuration, measure)
 
@@ -143,7 +129,7 @@ class ServedBenchmark:
         Raises:
             TrialFailed, PlansmithError, KeyboardInterrupt: as for a call.
         """
-        return self._twice(configuration, lambda: self._report(configuration, plan))
+        return self._twice(configuration, lambda: self._report(configuration, plan)[0])
 
     def _twice(self, configuration: Configuration, measure: Callable[[], _T]) -> _T:
         if obstacle := self.load.obstacle(configuration):
@@ -161,8 +147,8 @@ class ServedBenchmark:
                 raise TrialFailed(in_one_line(error.message)) from error
             raise
 
-    def _report(self, configuration: Configuration, plan: LoadPlan) -> LoadReport:
-        """One load test.
+    def _report(self, configuration: Configuration, plan: LoadPlan) -> tuple[LoadReport, ServedTrial]:
+        """One load test, and of what.
 
         Raises:
             TrialFailed: the configuration is the reason why nothing was measured.
@@ -172,16 +158,16 @@ class ServedBenchmark:
         try:
             with storage_errors(self.folder, other=FOLDER_OPTION):
                 make_folder(self.folder / LOGS_FOLDER)
-                report = self._run_load(configuration, build, plan)
+                report, trial = self._run_load(configuration, build, plan)
         except (ServedCheckError, EngineError, UsageError) as error:
             raise TrialFailed(in_one_line(error.message)) from error
         if report.ending == "interrupted":
             raise KeyboardInterrupt
-        return report
+        return report, trial
 
-    def _finished_report(self, configuration: Configuration, plan: LoadPlan) -> LoadReport:
-        """One load test that came to its end; raises as `_report`."""
-        report = self._report(configuration, plan)
+    def _finished_report(self, configuration: Configuration, plan: LoadPlan) -> tuple[LoadReport, ServedTrial]:
+        """One load test that came to its end; returns and raises as `_report`."""
+        report, trial = self._report(configuration, plan)
         if report.ending == "server-lost":
             raise TrialFailed(in_one_line(report.reason))
         if report.ending != "done":
@@ -190,61 +176,22 @@ class ServedBenchmark:
                 remedy="run it again; finished trials are kept",
                 log=self.folder / LOGS_FOLDER / "client.log",
             )
-        return report
+        return report, trial
 
-    def _run_load(self, configuration: Configuration, build: CompiledBuild, plan: LoadPlan) -> LoadReport:
+    def _run_load(
+        self, configuration: Configuration, build: CompiledBuild, plan: LoadPlan
+    ) -> tuple[LoadReport, ServedTrial]:
         logs = self.folder / LOGS_FOLDER
         options = RequestOptions(
             protocol=self.load.protocol, encoding=self.load.encoding, timeout_seconds=_TIMEOUT_SECONDS
         )
-        model = build.manifest.package.model
-        with self._serve(configuration, build) as server:
-            url = server.http_url if self.load.protocol == "http" else server.grpc_url
-            place = ServerPlace(
-                Address(url, secure=False, protocol=self.load.protocol),
-                metrics=server.metrics_url,
-                group=server.group,
-                repository=ModelRepository(self.inputs.repository),
-            )
-            share = ModelShare(model=model, batches=(self.load.batch,))
+        with self.server.serve(build, configuration) as trial:
+            release = self.inputs.manifest.package.model
+            place = replace(trial.place, repository=ModelRepository(self.inputs.repository), release=release)
+            share = ModelShare(model=trial.model, batches=(self.load.batch,))
             with prepare_target([share], place, options, logs) as prepared:
                 report = run_load(prepared.target, plan, folder=logs, monitor=prepared.monitor, progress=self.progress)
-                return report.model_copy(update={"notes": (*prepared.notes, *report.notes)})
-
-    @contextmanager
-    def _serve(self, configuration: Configuration, build: CompiledBuild) -> Iterator[TritonServer]:
-        """A Triton with the release of a build in a configuration; it ends with the block."""
-        manifest = build.manifest
-        package, logs = manifest.package, self.folder / LOGS_FOLDER
-        runtime = find_serving_runtime(
-            self.tritonserver,
-            load_target(manifest.target),
-            manifest.engine.kind,
-            dali=package.has_dali,
-            parts=bool(package.members),
-        )
-        self.announce("starting Triton")
-        with scratch_folder("served", self.folder) as scratch:
-            stage_release(build, configuration, Path(scratch), runtime)
-            descriptor, log = tempfile.mkstemp(prefix=f"{package.model}-", suffix=".triton.log", dir=logs)
-            os.close(descriptor)
-            parts: list[Package | Member] = [package, *package.members]
-            environments = [part.environment for part in parts if part.environment is not None]
-            server = TritonServer(
-                Path(scratch),
-                runtime.installation,
-                Path(log),
-                site=runtime.site,
-                dali_site=runtime.dali_site,
-                models=[package.model],
-                arguments=package.server_arguments,
-                library_folders=runtime.library_folders,
-                deadline_seconds=max(runtime.load_seconds, _LOAD_SECONDS),
-                pythons=[environment.python for environment in environments],
-            )
-            with server:
-                yield server
-            Path(log).unlink()  # of a trial that failed, the log stays
+                return report.model_copy(update={"notes": (*prepared.notes, *report.notes)}), trial
 
 
 def remove_abandoned(folder: Path) -> None:
@@ -293,68 +240,3 @@ def measurement_of(report: LoadReport, model: str, *, uses_gpu: bool = False) ->
         cores=stage.server.cores,
         notes=report.notes,
     )
-
-
-def stage_release(build: CompiledBuild, configuration: Configuration, root: Path, runtime: ServingRuntime) -> None:
-    """Lay out a release in a repository of its own, as links, in another configuration.
-
-    What asks the model in an ensemble takes no larger batches than the model does.
-
-    Raises:
-        UsageError: the model does not take the batch size.
-    """
-    package = build.manifest.package
-    own = _read_config(build.release, runtime)
-    members = {member.model: _read_config(build.release / member.folder, runtime) for member in package.members}
-    model = next((members[one.model] for one in package.members if one.part == MODEL_PART), own)
-    largest = model.max_batch_size
-    if configuration.max_batch_size > largest or (largest and not configuration.max_batch_size):
-        raise UsageError(
-            f"{build.manifest.name} was compiled for batches of up to {largest}, and cannot be served with"
-            f" {configuration.max_batch_size}",
-            remedy="compile it with larger shapes",
-        )
-    configuration.apply_to(model)
-    drop_larger_batches(model)
-    if model is not own and 0 < model.max_batch_size < own.max_batch_size:
-        own.max_batch_size = model.max_batch_size
-        drop_larger_batches(own)
-    own.version_policy.latest.num_versions = 1
-    _place(root, own, build.manifest.version, package, build.release)
-    for member in package.members:
-        _place(root, members[member.model], member.version, member, build.release / member.folder)
-
-
-def drop_larger_batches(config: pb.ModelConfig) -> None:
-    """Drop preferred batches and warm-up samples above the largest batch, which Triton refuses.
-
-    Rule: ValidateModelConfig in core/src/model_config_utils.cc of Triton.
-    """
-    largest = config.max_batch_size
-    if config.HasField("dynamic_batching"):
-        preferred = [size for size in config.dynamic_batching.preferred_batch_size if size <= largest]
-        config.dynamic_batching.preferred_batch_size[:] = preferred
-    samples = [sample for sample in config.model_warmup if sample.batch_size <= max(largest, 1)]
-    del config.model_warmup[:]
-    config.model_warmup.extend(samples)
-
-
-def _read_config(folder: Path, runtime: ServingRuntime) -> pb.ModelConfig:
-    text = (folder / CONFIG_FILE).read_text(encoding="utf-8")
-    config: pb.ModelConfig = parse_config(with_cpu_instances(text) if runtime.device == "cpu" else text)
-    return config
-
-
-def _place(root: Path, config: pb.ModelConfig, version: int, files: Package | Member, source: Path) -> None:
-    """Lay out one model; its configuration is written, and its files are linked."""
-    folder = root / files.model
-    folder.mkdir()
-    (folder / CONFIG_FILE).write_text(text_of(config), encoding="utf-8")
-    for file in files.support_files:
-        link_or_copy(source / file, folder / file)
-    for file in files.model_files:
-        link_or_copy(source / MODEL_FOLDER / file, folder / str(version) / file)
-
-
-def _measured_model(package: Package) -> str:
-    return next((member.model for member in package.members if member.part == MODEL_PART), package.model)

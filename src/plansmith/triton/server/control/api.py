@@ -44,15 +44,16 @@ class StillLoading(Exception):
 
 
 @dataclass(frozen=True)
-class Rehearsal:
-    """A configuration to be loaded without a folder of its own: JSON of Triton's ModelConfig."""
+class SentModel:
+    """A model that is sent with the call that loads it, and needs no folder that the server reads.
+
+    Attributes:
+        config: its configuration: JSON of Triton's ModelConfig.
+        files: the others by their paths in its folder. Triton wants one or more, in the folder of a version.
+    """
 
     config: str
-
-    @property
-    def file(self) -> str:
-        """Triton takes a model without a folder only with a file in one of its versions."""
-        return "file:1/rehearsal"
+    files: Mapping[str, bytes]
 
 
 class ControlCalls(Protocol):
@@ -62,8 +63,14 @@ class ControlCalls(Protocol):
         """What Triton knows of models: rows with a name and, of models it ever loaded, version, state and reason."""
         ...
 
-    def load(self, model: str, seconds: float, rehearsal: Rehearsal | None = None) -> None:
-        """Load a model, or load it again where its folder has changed, and wait for that."""
+    def load(self, model: str, seconds: float, sent: SentModel | None = None) -> None:
+        """Load a model, or load it again where its folder has changed, and wait for that.
+
+        Args:
+            model: its name.
+            seconds: how long it may take.
+            sent: what to load in place of a folder of the server's repository.
+        """
         ...
 
     def unload(self, model: str, seconds: float) -> None:
@@ -90,10 +97,11 @@ class _Http:
     def index(self) -> list[dict[str, str]]:
         return _rows(self._post(_INDEX, {}, _CONNECT_SECONDS))
 
-    def load(self, model: str, seconds: float, rehearsal: Rehearsal | None = None) -> None:
+    def load(self, model: str, seconds: float, sent: SentModel | None = None) -> None:
         body: dict[str, Any] = {}
-        if rehearsal is not None:
-            body = {"parameters": {"config": rehearsal.config, rehearsal.file: base64.b64encode(b" ").decode()}}
+        if sent is not None:
+            files = {path: base64.b64encode(content).decode() for path, content in _named_files(sent).items()}
+            body = {"parameters": {"config": sent.config, **files}}
         self._post(f"v2/repository/models/{model}/load", body, seconds)
 
     def unload(self, model: str, seconds: float) -> None:
@@ -161,10 +169,8 @@ class _Grpc:
         rows = ((one.name, one.version, one.state, one.reason) for one in found.models)
         return [dict(zip(("name", "version", "state", "reason"), row, strict=True)) for row in rows]
 
-    def load(self, model: str, seconds: float, rehearsal: Rehearsal | None = None) -> None:
-        more: dict[str, Any] = {}
-        if rehearsal is not None:
-            more = {"config": rehearsal.config, "files": {rehearsal.file: b" "}}
+    def load(self, model: str, seconds: float, sent: SentModel | None = None) -> None:
+        more = {} if sent is None else {"config": sent.config, "files": _named_files(sent)}
         self._call("load_model", model, seconds=seconds, **more)
 
     def unload(self, model: str, seconds: float) -> None:
@@ -185,6 +191,10 @@ class _Grpc:
             raise _fault_of(str(error.status()), error.message() or "") from error
         except (ValueError, TypeError) as error:  # gRPC's own, of what it cannot send or does not understand
             raise Unreachable(str(error)) from error
+
+
+def _named_files(sent: SentModel) -> dict[str, bytes]:
+    return {f"file:{path}": content for path, content in sent.files.items()}
 
 
 def _fault_of(status: str, said: str) -> Exception:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
 from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError
 from plansmith.system.urls import HEADER_VARIABLE, read_address, read_header
-from plansmith.triton.server.control.api import Forbidden, Refused, Rehearsal, StillLoading, Unreachable, calls_to
+from plansmith.triton.server.control.api import Forbidden, Refused, SentModel, StillLoading, Unreachable, calls_to
 
 REHEARSAL = "plansmith-rehearsal-of-"
+_NO_MODEL = "plansmith-no-model"
 PAUSE_SECONDS = 0.5
 
 _UNCONTROLLED = "explicit model load / unload is not allowed"
@@ -32,15 +34,13 @@ class ToldServer:
         self._load_seconds = load_seconds
         self._calls = calls_to(address, _header())
 
-    def change(
-        self, what: str, model: str, rehearsal: Rehearsal | None = None, *, seconds: float | None = None
-    ) -> None:
+    def change(self, what: str, model: str, sent: SentModel | None = None, *, seconds: float | None = None) -> None:
         """Have the server load a model or let go of it.
 
         Args:
             what: load or unload.
             model: its name, or that of a rehearsal.
-            rehearsal: a configuration to load instead of what the repository has.
+            sent: what to load in place of a folder of the server's repository.
             seconds: how long it may take, where that is not the usual time.
 
         Raises:
@@ -53,7 +53,7 @@ class ToldServer:
             if what == "unload":
                 self._calls.unload(model, seconds)
             else:
-                self._calls.load(model, seconds, rehearsal)
+                self._calls.load(model, seconds, sent)
         except Refused as said:
             self.may_have_changed = False
             if _UNCONTROLLED in str(said):
@@ -75,6 +75,16 @@ class ToldServer:
             raise self._unasked(error) from None
         except Unreachable as error:
             raise self._unasked(error) from None
+
+    def require_control(self) -> None:
+        """See that the server takes calls to load models.
+
+        Raises:
+            EnvironmentFault: it does not, or cannot be asked.
+        """
+        # A server whose models nobody controls refuses this; one that is controlled has nothing to unload.
+        with suppress(ServedCheckError):
+            self.change("unload", _NO_MODEL)
 
     def index(self, deadline: float = 0) -> list[dict[str, str]]:
         """What the server says of its models; asked again until a moment of `time.monotonic` where it says nothing.

@@ -33,7 +33,7 @@ from typing import Any
 from plansmith.errors import PlansmithError, ServedCheckError
 from plansmith.triton.repository.ensemble_members import names_of_parts
 from plansmith.triton.repository.ensembles import askers_of, members_of_script, parts_not_needed, read_config, steps_of
-from plansmith.triton.server.control.api import Rehearsal
+from plansmith.triton.server.control.api import SentModel
 from plansmith.triton.server.control.client import PAUSE_SECONDS, REHEARSAL, ToldServer
 from plansmith.triton.server.control.remote_members import unseen_members
 
@@ -232,7 +232,8 @@ class RunningTriton(ToldServer):
             output.ClearField("label_filename")
         if name in before:  # its publication was killed
             self.change("unload", name, seconds=_UNLOAD_SECONDS)
-        rehearsal = Rehearsal(json_format.MessageToJson(config, preserving_proto_field_name=True))
+        text = json_format.MessageToJson(config, preserving_proto_field_name=True)
+        rehearsal = SentModel(text, {"1/rehearsal": b" "})
         try:
             self.change("load", name, rehearsal)
         finally:

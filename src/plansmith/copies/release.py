@@ -1,18 +1,12 @@
-"""Renamed copies of a release: for Triton different models, with files of their own.
-
-Files are copied and not linked: what a backend maps into memory would be there once for all copies otherwise.
-"""
+"""Renamed copies of a release: for Triton different models."""
 
 from __future__ import annotations
 
-import errno
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from plansmith.errors import EnvironmentFault
-from plansmith.formatting import bytes_in_words
 from plansmith.records.model import Device
 from plansmith.records.release import CONFIG_FILE, Manifest
 from plansmith.sagemaker.contents import ArchivedRelease, archive_contents
@@ -22,16 +16,9 @@ from plansmith.triton.config.members import put_members
 from plansmith.triton.config.model_config import parse_config, text_of, with_cpu_instances
 from plansmith.triton.repository.ensembles import members_of_script, read_config
 
-RESERVED_DISK_BYTES = 2**30
-"""Of a disk, left to others."""
-
 _VERSION = 1
 _TEXT_FILES = {".json", ".py"}
 """In which a script names the models that it asks."""
-
-
-class DiskFull(Exception):
-    """The files of one more copy do not fit; the text says how much is left."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +34,28 @@ class ModelFolder:
     name: str
     files: Mapping[str, Content]
     folders: frozenset[str] = frozenset()
+
+    @property
+    def size(self) -> int:
+        """Of all files, in bytes."""
+        return sum(content.size for content in self.files.values())
+
+    def write(self, folder: Path, put: Callable[[Path, Path], object] = shutil.copyfile) -> None:
+        """Write it.
+
+        Args:
+            folder: its own, which is there and empty.
+            put: puts a file into its place, given its source and that place, whose folder is there.
+        """
+        for name in self.folders:
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        for path, content in self.files.items():
+            file = folder / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content.source, bytes):
+                file.write_bytes(content.source)
+            else:
+                put(content.source, file)
 
 
 @dataclass(frozen=True)
@@ -81,7 +90,7 @@ class CopiedRelease:
     @property
     def file_bytes(self) -> int:
         """The size of all files of a copy."""
-        return sum(content.size for model in self.copy(self.manifest.name) for content in model.files.values())
+        return sum(model.size for model in self.copy(self.manifest.name))
 
     def copy(self, name: str) -> tuple[ModelFolder, ...]:
         """The models of a copy: members of an ensemble or script before itself.
@@ -121,72 +130,6 @@ class CopiedRelease:
         if members_of_script(config):
             put_members(config, [members.get(member, member) for member in members_of_script(config)])
         return {**files, CONFIG_FILE: Content.of(text_of(config).encode())}
-
-
-class CopyFolders:
-    """The folders of copies on a disk of this machine.
-
-    Args:
-        root: holds them.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._folders: dict[int, list[Path]] = {}
-
-    def write(self, number: int, models: tuple[ModelFolder, ...]) -> None:
-        """Write the folders of a copy; nothing where they are there already.
-
-        Raises:
-            DiskFull: they do not fit.
-            EnvironmentFault: a folder of that name is there already, or cannot be written.
-        """
-        if number in self._folders:
-            return
-        size = sum(content.size for model in models for content in model.files.values())
-        free = shutil.disk_usage(self.root).free
-        if free - size < RESERVED_DISK_BYTES:
-            raise DiskFull(
-                f"{bytes_in_words(free)} are left in {self.root}, a copy takes {bytes_in_words(size)}, and"
-                f" {bytes_in_words(RESERVED_DISK_BYTES)} are reserved"
-            )
-        self._folders[number] = []
-        try:
-            for model in models:
-                folder = self.root / model.name
-                folder.mkdir()
-                self._folders[number].append(folder)
-                _write(model, folder)
-        except OSError as error:
-            self.remove(number)
-            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-                raise DiskFull(f"{self.root}: {error.strerror}") from error
-            raise EnvironmentFault(
-                f"copies cannot be written to {self.root}: {error.strerror}",
-                remedy="see that the folder can be written, and that nothing of that name is in it",
-            ) from error
-
-    def remove(self, number: int) -> None:
-        """Remove those of a copy; nothing where there are none."""
-        for folder in self._folders.pop(number, []):
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def remove_all(self) -> None:
-        """Remove those of all copies."""
-        for number in list(self._folders):
-            self.remove(number)
-
-
-def _write(model: ModelFolder, root: Path) -> None:
-    for name in model.folders:
-        (root / name).mkdir(parents=True, exist_ok=True)
-    for path, content in model.files.items():
-        file = root / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(content.source, bytes):
-            file.write_bytes(content.source)
-        else:
-            shutil.copyfile(content.source, file)
 
 
 def _renamed_text(path: str, content: Content, members: Mapping[str, str]) -> Content:
