@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from plansmith.config.python import SITE_VARIABLE
 from plansmith.loadtest.results import LoadReport
 from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.server.server import TritonServer
 
 from ..support.cli.command import check_refusal
+from ..support.sagemaker.releases import publish_python
 from ..support.triton.pipelines import publish_pipeline
 from ..support.triton.versions import release
 
@@ -107,6 +109,48 @@ def test_mix_is_served_by_one_triton(loadtest: Command, tmp_path: Path) -> None:
         "whole": (),
         **dict.fromkeys(("whole.number", "whole.model"), ("whole",)),
     }
+
+
+PROGRAM = f"""
+import os, sys, time
+sys.path[:0] = os.environ[{SITE_VARIABLE!r}].split(":")
+import numpy as np
+import triton_python_backend_utils as triton
+
+class TritonPythonModel:
+    def execute(self, requests):
+        time.sleep(0.05)
+        return [self.answer(len(triton.get_input_tensor_by_name(one, "x").as_numpy())) for one in requests]
+
+    def answer(self, rows):
+        tensors = [triton.Tensor("whole", np.ones((rows, 1), np.int64)), triton.Tensor("three", np.ones((rows, 3), "f"))]
+        return triton.InferenceResponse(tensors)
+"""
+"""A batch takes as long as a sample, as on a GPU that one sample does not fill."""
+
+DYNAMIC_BATCHING = "dynamic_batching { max_queue_delay_microseconds: 100 }"
+SERVED = {
+    "single": {DYNAMIC_BATCHING: ""},
+    "batched": {"microseconds: 100": "microseconds: 5000"},
+    "twice": {DYNAMIC_BATCHING: "", "count: 1": "count: 2"},
+}
+
+
+def test_batching_and_instances_raise_throughput(loadtest: Command, tmp_path: Path) -> None:
+    """Eight users share a batch, or two instances: more is answered, and the statistics say why."""
+    repository = ModelRepository(tmp_path / "artifacts" / "repository")
+    stages = {}
+    for model, changes in SERVED.items():
+        publish_python(repository, tmp_path, model, PROGRAM, changes=changes)
+        words = ("--users", "8", "--seconds", "3", "--warm-up", "0.5s", "--batch", "1")
+        answer = loadtest(model, *words, "--output", model, "--json")
+        assert answer.status == 0, answer
+        (stages[model],) = LoadReport.model_validate(answer.document).stages
+    rates = {model: stage.stats.samples_per_second or 0.0 for model, stage in stages.items()}
+    assert rates["batched"] > 3 * rates["single"], rates
+    assert rates["twice"] > 1.5 * rates["single"], rates
+    assert [round(stages[model].server_models[0].batch_size or 0) for model in ("single", "twice")] == [1, 1]
+    assert (stages["batched"].server_models[0].batch_size or 0) > 3
 
 
 def test_data_of_the_user_are_sent(loadtest: Command, server: TritonServer, tmp_path: Path) -> None:

@@ -39,19 +39,28 @@ def publish_onnx(
         target: what it is made for.
         changes: in the text of its configuration.
     """
-    text = versions.CONFIG
-    for old, new in (changes or {}).items():
-        assert old in text
-        text = text.replace(old, new)
     number = _next_number(repository, model)
     package = folder / f"{model}-{number}"
-    _write(package, text, {"model.onnx": versions.graph(number)})
+    _write(package, _changed(versions.CONFIG, changes), {"model.onnx": versions.graph(number)})
     draft = _with_package(draft_of(package, model=model, target=target), ("model.onnx",))
     return publish_draft(repository, package, draft)
 
 
+def _changed(text: str, changes: Mapping[str, str] | None) -> str:
+    for old, new in (changes or {}).items():
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
 def publish_python(
-    repository: ModelRepository, folder: Path, model: str, code: str, *, gpu_target: str = ""
+    repository: ModelRepository,
+    folder: Path,
+    model: str,
+    code: str,
+    *,
+    gpu_target: str = "",
+    changes: Mapping[str, str] | None = None,
 ) -> PublishedVersion:
     """Publish a program, of `x` to `three` and `whole` like the other models here.
 
@@ -61,9 +70,10 @@ def publish_python(
         model: its name.
         code: of its model.py.
         gpu_target: what it is made for, with instances on GPUs; on the CPU of the usual target when left out.
+        changes: in the text of its configuration.
     """
     package = folder / f"{model}-{_next_number(repository, model)}"
-    config = versions.CONFIG.replace('"onnxruntime"', '"python"').replace("model.onnx", "model.py")
+    config = _changed(versions.CONFIG, changes).replace('"onnxruntime"', '"python"').replace("model.onnx", "model.py")
     _write(package, config.replace("KIND_CPU", "KIND_GPU") if gpu_target else config, {"model.py": code.encode()})
     draft = _with_package(draft_of(package, model=model, target=gpu_target or TARGET), ("model.py",))
     if gpu_target:
