@@ -1,7 +1,7 @@
 """What `plansmith tune` finds beside a full grid, and how much better that is than the default configuration.
 
     python -m benchmarks.tuning grid MODEL [--passes N] [--record FILE]
-    python -m benchmarks.tuning replay [--record FILE] [--starts N]
+    python -m benchmarks.tuning replay MODEL [--record FILE] [--starts N]
     python -m benchmarks.tuning gain MODEL [--seconds N]
 
 `grid` measures every configuration of a model on the Triton of this machine, pass by pass, each in a random order; what
@@ -25,7 +25,7 @@ from statistics import median
 
 from benchmarks.compile_cost import MINILM
 from optuna.samplers import BaseSampler, TPESampler
-from tests.support.tuning.recorded import RECORDING, RecordedGrid, Row, row_of
+from tests.support.tuning.recorded import RecordedGrid, Row, recording, row_of
 from tests.support.tuning.searches import context_of, random_sampler
 
 from plansmith.tuning.budget import default_schedule
@@ -113,7 +113,7 @@ def record(prepared: PreparedSearch, passes: Sequence[tuple[Row | None, ...]], f
 
 def replay(options: argparse.Namespace) -> None:
     """Search each pass with every sampler, from the recorded current configuration and from random ones."""
-    recorded = RecordedGrid.model_validate_json((options.record or RECORDING).read_text())
+    recorded = RecordedGrid.model_validate_json((options.record or recording(options.model)).read_text())
     schedule = default_schedule(recorded.space.size, seconds=GRID_SECONDS)
     share = schedule.search_runs / recorded.space.size
     print(f"{recorded.about}\n{schedule.search_runs} of {recorded.space.size} configurations ({share:.1%} of the grid)")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from plansmith.compilers.shape_inputs import shape_inputs
 from plansmith.config.shapes import resolve_axes
-from plansmith.config.spec import InputSpec
+from plansmith.config.spec import DescribedInput, InputSpec
+from plansmith.errors import UsageError
 from plansmith.records.model import AxisRange, InputRange
 
 if TYPE_CHECKING:
@@ -21,12 +22,22 @@ if TYPE_CHECKING:
 def load(
     source: Mapping[str, Any], folder: Path, allow_pickle: bool, inputs: Mapping[str, Any], outputs: Sequence[str]
 ) -> LiveModel:
-    """A source model, loaded and ready to be asked.
+    """A source model in the form that it is served in, loaded and ready to be asked.
 
     Raises:
         SourceError: it cannot be loaded.
         UsageError: inputs or outputs that it does not have.
     """
+    from plansmith.sources.served_form import in_served_form
+
+    said = _specs(inputs)
+    described = {name: one for name, one in said.items() if one.is_description}
+    return in_served_form(_load(source, folder, allow_pickle, described, outputs), said)
+
+
+def _load(
+    source: Mapping[str, Any], folder: Path, allow_pickle: bool, inputs: Mapping[str, InputSpec], outputs: Sequence[str]
+) -> LiveModel:
     if source["scheme"] == "timm":
         from plansmith.sources import timm
 
@@ -34,7 +45,7 @@ def load(
     if source["scheme"] == "torch":
         from plansmith.sources.pytorch import module
 
-        return module.load(folder, allow_pickle=allow_pickle, inputs=_specs(inputs))
+        return module.load(folder, allow_pickle=allow_pickle, inputs=inputs)
     from plansmith.sources.huggingface import models
 
     return models.load(
@@ -42,7 +53,7 @@ def load(
         trust_remote_code=source["trust_remote_code"],
         allow_pickle=allow_pickle,
         task=source["task"] or "",
-        inputs=_specs(inputs),
+        inputs=inputs,
         outputs=outputs,
     )
 
@@ -65,12 +76,18 @@ def plan_graph(
     from plansmith.sources.inputs.random import plan_drawn
     from plansmith.sources.onnx_file import read_graph
 
+    given = _specs(inputs)
+    changed = next((name for name, one in given.items() if one.served_dtype or one.layout), "")
+    if changed:
+        raise UsageError(
+            f"{changed} is to be served in another form, and an ONNX file is served as it is",
+            remedy="leave `io_dtypes` and `io_layouts` out of the spec, or give the file that input",
+        )
     model = read_graph(path)
     onnx_import.require_servable(model, path.name)
     onnx_import.pick_outputs(model, outputs)
-    given = _specs(inputs)
     for name in shape_inputs(model):
-        said = given.get(name, InputSpec())
+        said = given.get(name, DescribedInput())
         if name in profiles and said.low is None:
             values = InputRange.model_validate(profiles[name])
             given[name] = said.model_copy(update={"low": min(values.min), "high": max(values.max)})
@@ -78,8 +95,8 @@ def plan_graph(
     return model, plan_drawn(tensors, given, index_bounds(model))
 
 
-def _specs(inputs: Mapping[str, Any]) -> dict[str, InputSpec]:
-    return {name: InputSpec.model_validate(fields) for name, fields in inputs.items()}
+def _specs(inputs: Mapping[str, Any]) -> dict[str, DescribedInput]:
+    return {name: DescribedInput.model_validate(fields) for name, fields in inputs.items()}
 
 
 def axes_of(plan: InputPlan, shapes: Mapping[str, Any]) -> dict[str, AxisRange]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from plansmith.compilers.python_backend.generate import Answer, Generator, Prompt
@@ -21,6 +22,7 @@ from plansmith.compilers.python_backend.generator_loading import load_generating
 from plansmith.compilers.python_backend.model_folder import REQUIREMENTS_FILE, SOURCE_FOLDER, read_settings
 from plansmith.compilers.python_backend.run import guard_indices
 from plansmith.compilers.python_backend.run import place as put_on
+from plansmith.compilers.python_backend.threads import set_threads
 from plansmith.errors import PlansmithError, first_line
 from plansmith.records.model import BATCH
 
@@ -40,14 +42,20 @@ class LoadedGenerator:
     limits: GenerationLimits
     own: Mapping[str, Any]
 
-    def ask(self, feed: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
-        """The answers to one request without parameters.
+    def ask(
+        self, feed: Mapping[str, NDArray[np.generic]], parameters: Mapping[str, Any] = MappingProxyType({})
+    ) -> dict[str, NDArray[np.generic]]:
+        """The answers to one request.
+
+        Args:
+            feed: its texts.
+            parameters: as for `read_wishes`.
 
         Raises:
-            Unanswerable: one of its texts has none.
+            Unanswerable: one of its texts has none, or a parameter is wrong.
         """
-        texts = texts_of(feed[TEXT_TENSOR.name])
-        found = dict(self.generator.answers([Prompt(text) for text in texts]))
+        texts, wishes = texts_of(feed[TEXT_TENSOR.name]), read_wishes(parameters, self.limits, self.own)
+        found = dict(self.generator.answers([Prompt(text, wishes) for text in texts]))
         refusals = [answer.refusal for answer in found.values() if answer.refusal]
         if refusals:
             raise Unanswerable(refusals[0])
@@ -147,6 +155,7 @@ class TritonPythonModel:
         self._streams = bool(config.get("model_transaction_policy", {}).get("decoupled"))
         on_gpu = args["model_instance_kind"] == "GPU"
         try:
+            set_threads(config)
             self._model = load_generator(
                 Path(args["model_repository"], args["model_version"]),
                 f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu",

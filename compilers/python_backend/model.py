@@ -11,6 +11,7 @@ from plansmith.compilers.export.loading import load
 from plansmith.compilers.python_backend.batching import batches, merged, parted
 from plansmith.compilers.python_backend.model_folder import REQUIREMENTS_FILE, SOURCE_FOLDER, read_settings
 from plansmith.compilers.python_backend.run import Running
+from plansmith.compilers.python_backend.threads import set_threads
 from plansmith.errors import EngineError, PlansmithError, first_line
 from plansmith.records.model import BATCH, AxisRange
 
@@ -77,13 +78,15 @@ class TritonPythonModel:
             args: Triton's words about the instance: its kind ("CPU" or "GPU"), the id of its GPU, the repository.
 
         Raises:
-            pb_utils.TritonModelException: it cannot be loaded.
+            pb_utils.TritonModelException: it cannot be loaded, or its threads are no number.
         """
         import triton_python_backend_utils as pb_utils
 
-        self._batching = json.loads(args["model_config"])["max_batch_size"] > 0
+        config = json.loads(args["model_config"])
+        self._batching = config["max_batch_size"] > 0
         on_gpu = args["model_instance_kind"] == "GPU"
         try:
+            set_threads(config)
             self._model = load_folder(
                 Path(args["model_repository"], args["model_version"]),
                 f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu",

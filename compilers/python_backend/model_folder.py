@@ -17,7 +17,7 @@ from plansmith.compilers.python_backend.generation_parameters import GENERATES, 
 from plansmith.compilers.python_backend.weights import as_safetensors, is_pickled
 from plansmith.config.pipeline import PipelineOptions
 from plansmith.config.python import SITE_VARIABLE, TorchCompile
-from plansmith.config.spec import InputSpec
+from plansmith.config.spec import DescribedInput
 from plansmith.records.engine import Engine
 from plansmith.records.model import AxisRange, Component, EngineKind, Precision, Record, Tensor
 from plansmith.system.files import link_or_copy
@@ -69,7 +69,7 @@ class ServedModel(Record):
     scheme: Literal["hf", "timm"]
     trust_remote_code: bool
     task: str | None
-    described: dict[str, InputSpec]
+    described: dict[str, DescribedInput]
     wanted: tuple[str, ...]
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]

@@ -59,7 +59,8 @@ def test_documented_specs_are_taken_and_follow_the_schema(tmp_path: Path) -> Non
     assert len(specs) >= 3
     for text in specs:
         (tmp_path / "spec.yaml").write_text(text)
-        assert read_specs(tmp_path / "spec.yaml", {}).models[0].name in {"minilm", "forecaster", "sentences", "reader"}
+        name = read_specs(tmp_path / "spec.yaml", {}).models[0].name
+        assert name in {"minilm", "images", "forecaster", "sentences", "reader"}
         assert _complaints(text) == []
 
 

@@ -123,8 +123,8 @@ class TritonPythonModel:
         return [self.answer(len(triton.get_input_tensor_by_name(one, "x").as_numpy())) for one in requests]
 
     def answer(self, rows):
-        tensors = [triton.Tensor("whole", np.ones((rows, 1), np.int64)), triton.Tensor("three", np.ones((rows, 3), "f"))]
-        return triton.InferenceResponse(tensors)
+        three = triton.Tensor("three", np.ones((rows, 3), np.float32))
+        return triton.InferenceResponse([triton.Tensor("whole", np.ones((rows, 1), np.int64)), three])
 """
 """A batch takes as long as a sample, as on a GPU that one sample does not fill."""
 
@@ -141,7 +141,7 @@ def test_batching_and_instances_raise_throughput(loadtest: Command, tmp_path: Pa
     repository = ModelRepository(tmp_path / "artifacts" / "repository")
     stages = {}
     for model, changes in SERVED.items():
-        publish_python(repository, tmp_path, model, PROGRAM, changes=changes)
+        publish_python(repository, tmp_path, model, PROGRAM, target="local-cpu", changes=changes)
         words = ("--users", "8", "--seconds", "3", "--warm-up", "0.5s", "--batch", "1")
         answer = loadtest(model, *words, "--output", model, "--json")
         assert answer.status == 0, answer

@@ -58,7 +58,10 @@ class Asked:
 
     log: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
 
-    def __call__(self, model: str, feed: Arrays, wanted: Sequence[str]) -> dict[str, NDArray[Any]]:
+    def __call__(
+        self, model: str, feed: Arrays, wanted: Sequence[str], parameters: Mapping[str, Any]
+    ) -> dict[str, NDArray[Any]]:
+        del parameters
         self.log.append((model, tuple(wanted)))
         if model == "tokens":
             ids = np.array([[len(text)] for text in feed["text"][:, 0]], np.int64)

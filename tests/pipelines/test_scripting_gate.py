@@ -57,8 +57,9 @@ class Model:
     refuses: str = ""
     asked: list[Arrays] = field(default_factory=list)
 
-    def __call__(self, case: str, feed: Arrays) -> Arrays:
+    def __call__(self, case: str, feed: Arrays, parameters: Mapping[str, Any]) -> Arrays:
         assert case in REQUESTS
+        assert not parameters
         self.asked.append(feed)
         if self.refuses:
             raise GateError(self.refuses)

@@ -142,5 +142,33 @@ def write_t5_small(folder: Path) -> None:
     generation(max_new_tokens=24, no_repeat_ngram_size=2, **ids).save_pretrained(folder)
 
 
+def write_gpt2_small(folder: Path) -> None:
+    """A small GPT-2 as the shipped spec has it, likewise."""
+    from transformers import GenerationConfig, GPT2Config
+
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = byte_level(1024, longest=256)
+    tokenizer.save_pretrained(folder)
+    written = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(written, ensure_ascii=False, separators=(",", ":")) + "\n")
+    ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    GPT2Config(
+        vocab_size=len(tokenizer),
+        n_embd=128,
+        n_layer=4,
+        n_head=4,
+        n_positions=256,
+        initializer_range=0.2,
+        architectures=["GPT2LMHeadModel"],
+        **ids,
+    ).save_pretrained(folder)
+    generation: Any = GenerationConfig
+    generation(max_new_tokens=24, no_repeat_ngram_size=2, pad_token_id=tokenizer.eos_token_id, **ids).save_pretrained(
+        folder
+    )
+
+
 if __name__ == "__main__":
-    write_t5_small(Path(__file__).parents[2] / "configs" / "models" / "t5-random")
+    MODELS = Path(__file__).parents[2] / "configs" / "models"
+    write_t5_small(MODELS / "t5-random")
+    write_gpt2_small(MODELS / "gpt2-random")

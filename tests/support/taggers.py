@@ -1,8 +1,9 @@
-"""The shipped model that finds entities: a small BERT without weights, with a tokenizer trained on real sentences."""
+"""The shipped models that read texts: small BERTs without weights, with a tokenizer trained on real sentences."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,29 +46,49 @@ def word_piece(size: int, *, longest: int) -> Any:
     )
 
 
+LANGUAGES = ("english", "german", "french")
+
+
 def write_tagger(folder: Path) -> None:
-    """Configuration and tokenizer as the shipped spec has them; the weights are drawn when it is compiled."""
+    """The model that finds entities."""
+    # With a smaller range, neighbours all but share one tag.
+    _write(folder, "BertForTokenClassification", TAGS, words=4096, hidden_size=256, layers=4, initializer_range=0.05)
+
+
+def write_language_detector(folder: Path) -> None:
+    """The model that tells languages."""
+    sizes = {"words": 1024, "hidden_size": 64, "layers": 2}
+    _write(folder, "BertForSequenceClassification", LANGUAGES, **sizes, initializer_range=0.2)
+
+
+def _write(
+    folder: Path, head: str, labels: Sequence[str], *, words: int, hidden_size: int, layers: int, **more: Any
+) -> None:
+    """Configuration and tokenizer as the shipped specs have them; the weights are drawn when they are compiled."""
     from transformers import BertConfig
 
-    tokenizer = word_piece(4096, longest=512)
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = word_piece(words, longest=512)
     tokenizer.save_pretrained(folder)
     written = json.loads((folder / "tokenizer.json").read_text())
     (folder / "tokenizer.json").write_text(json.dumps(written, ensure_ascii=False, separators=(",", ":")) + "\n")
     kind: Any = BertConfig
     kind(
         vocab_size=len(tokenizer),
-        hidden_size=256,
-        num_hidden_layers=4,
+        hidden_size=hidden_size,
+        num_hidden_layers=layers,
         num_attention_heads=4,
-        intermediate_size=1024,
+        intermediate_size=4 * hidden_size,
         max_position_embeddings=512,
-        initializer_range=0.05,  # with less, neighbours all but share one tag
-        id2label=dict(enumerate(TAGS)),
-        label2id={tag: place for place, tag in enumerate(TAGS)},
+        id2label=dict(enumerate(labels)),
+        label2id={label: place for place, label in enumerate(labels)},
         pad_token_id=tokenizer.pad_token_id,
-        architectures=["BertForTokenClassification"],
+        architectures=[head],
+        **more,
     ).save_pretrained(folder)
 
 
 if __name__ == "__main__":
-    write_tagger(Path(__file__).parents[2] / "configs" / "models" / "bert-entities-random")
+    MODELS = Path(__file__).parents[2] / "configs" / "models"
+    write_tagger(MODELS / "bert-entities-random")
+    write_language_detector(MODELS / "bert-languages-random")

@@ -19,11 +19,11 @@ from ..support.tuning.surface import CURRENT, INT8, PYTHON, SPACE, Surface
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize(("model", "number"), [("cnn", 0), ("cnn", 1), ("minilm", 0)])
 @pytest.mark.parametrize("objective", ["throughput", "latency"])
-def test_search_of_recorded_grid(objective: Objective, number: int, tmp_path: Path) -> None:
+def test_search_of_recorded_grid(objective: Objective, model: str, number: int, tmp_path: Path) -> None:
     """With 10 % of the runs of a grid that a real server answered, 95 % of the best objective is found."""
-    grid, goal = recorded_grid().only(number), Goal(objective=objective)
+    grid, goal = recorded_grid(model).only(number), Goal(objective=objective)
     schedule = default_schedule(grid.space.size, seconds=12)
     assert schedule.search_runs <= 0.1 * grid.space.size
     runner = make_runner(grid.measure, tmp_path, space=grid.space)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from plansmith.config.data import DataSpec
 from plansmith.config.precision import LoweringOptions, WrittenPrecision
 from plansmith.config.shapes import WrittenRange
 from plansmith.records.fields import Confidential, PositiveCount, Switch
-from plansmith.records.model import Record
+from plansmith.records.model import EngineKind, Record
 from plansmith.records.pipeline import RawInput, RawOutput
 from plansmith.records.validation import ToleranceChange
 
@@ -51,6 +51,11 @@ class PipelineOptions(Record):
     preprocessing: Literal["python", "dali"] = Field(
         default="python", description="Who makes tensors of images: Pillow in Triton's Python backend, or NVIDIA DALI."
     )
+    frontend: Literal["", "dynamo"] = Field(
+        default="",
+        description="What asks the server in place of clients: dynamo has classifiers and embeddings of texts as"
+        " /v1/classify and /v1/embeddings; a classifier answers with the scores of all classes, in their order.",
+    )
 
 
 _BESIDE = re.compile(r"[a-z][a-z0-9_]{0,31}")
@@ -69,6 +74,11 @@ class BesideModel(Record):
         json_schema_extra={"pattern": "^((hf|timm):[^~]|mlflow:models:/.|s3://[A-Za-z0-9])"},
     )
     task: str = Field(default="", description="Which head it gets, by the name of a transformers pipeline.")
+    engine: EngineKind | None = Field(
+        default=None,
+        description="Which Triton backend serves it: python for one that generates text. That of the spec when left"
+        " out.",
+    )
     precision: WrittenPrecision | None = Field(
         default=None, description="What its graph is stored and computed in; that of the spec when left out."
     )
@@ -110,6 +120,16 @@ class PipelineSpec(PipelineOptions):
             if not _BESIDE.fullmatch(name) or name in _TAKEN:
                 raise ValueError(f"{name!r} is no name for a model beside: a-z, 0-9 and _, and none of main, model")
         return value
+
+    @model_validator(mode="after")
+    def _check_frontend(self) -> Self:
+        several = [name for name in ("beside", "script") if getattr(self, name)]
+        if self.frontend and several:
+            raise ValueError(f"a frontend asks one model, and there is `{several[0]}`")
+        beside = next((name for name, model in self.beside.items() if model.pipeline.frontend), "")
+        if beside:
+            raise ValueError(f"a frontend asks one model, and {beside} stands beside another")
+        return self
 
     @property
     def around_one(self) -> PipelineOptions:

@@ -97,6 +97,23 @@ class InputSpec(Record):
         return self
 
 
+class DescribedInput(InputSpec):
+    """All that a spec says of one input, wherever it says it; made by `ModelSpec.described_inputs`.
+
+    Attributes:
+        served_dtype: as in `io_dtypes`; empty for the model's own.
+        layout: as in `io_layouts`; empty for the model's own.
+    """
+
+    served_dtype: Literal["", "int32"] = ""
+    layout: Literal["", "nhwc"] = ""
+
+    @property
+    def is_description(self) -> bool:
+        """Whether it says what the input is, and not only in which form it is served."""
+        return self != DescribedInput(served_dtype=self.served_dtype, layout=self.layout)
+
+
 def name_from(text: str) -> str:
     """A name that a model can have, made from any text: its accents and other alphabets left out."""
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
@@ -214,6 +231,14 @@ class ModelSpec(Record):
     inputs: dict[str, InputSpec] = Field(
         default_factory=dict, description="The inputs, where nothing describes them or others are wanted."
     )
+    io_dtypes: dict[str, Literal["int32"]] = Field(
+        default_factory=dict,
+        description="Inputs of int64, such as token ids, that are served as int32: {input_ids: int32}.",
+    )
+    io_layouts: dict[str, Literal["nhwc"]] = Field(
+        default_factory=dict,
+        description="Images that are served with their channels last: {pixel_values: nhwc}; `shapes` are so, too.",
+    )
     outputs: tuple[str, ...] = Field(
         default=(),
         description="Which outputs to serve, in this order; all by default.",
@@ -229,6 +254,25 @@ class ModelSpec(Record):
                 f" such as {name_from(value)!r}"
             )
         return value
+
+    @property
+    def described_inputs(self) -> dict[str, dict[str, Any]]:
+        """The fields of a `DescribedInput` for each input that the spec says something of."""
+        names = dict.fromkeys((*self.inputs, *self.io_dtypes, *self.io_layouts))
+        return {
+            name: {
+                **self.inputs.get(name, InputSpec()).model_dump(),
+                "served_dtype": self.io_dtypes.get(name, ""),
+                "layout": self.io_layouts.get(name, ""),
+            }
+            for name in names
+        }
+
+    @model_validator(mode="after")
+    def _check_layouts(self) -> Self:
+        if self.io_layouts and self.pipeline is not None:
+            raise ValueError("clients of a pipeline send files, and not images in a layout: leave `io_layouts` out")
+        return self
 
     @field_validator("outputs")
     @classmethod

@@ -11,6 +11,7 @@ from plansmith.errors import SourceError, UsageError
 from plansmith.records.model import SourceScheme
 from plansmith.records.pipeline import RawInput, RawOutput
 
+_FRONTEND_OUTPUTS = {"labels", "embedding"}
 TRANSFORMERS = "a model of transformers as the source (hf:<id or directory>)"
 
 
@@ -73,5 +74,11 @@ class RawKind:
                 f"pipeline.output is {wanted}, and the model's {'task' if task else 'configuration'} makes it"
                 f" {told} of {self.plural}",
                 remedy=f"write output: {told}, or tensors for the model's own outputs" + ("" if task else self.untold),
+            )
+        if options.frontend and (self.name != "text" or wanted not in _FRONTEND_OUTPUTS):
+            raise UsageError(
+                f"pipeline.frontend is {options.frontend}, which asks for labels or embeddings of texts, and the model"
+                f" makes {wanted} of {self.plural}",
+                remedy="leave `frontend` out of `pipeline`",
             )
         return wanted

@@ -87,6 +87,8 @@ def join(*, job: Mapping[str, Any], out: str, progress: Progress) -> dict[str, A
         source=draft.source,
         instances=given.options.instances,
         agreements=tuple(agreements),
+        labels=dict(draft.labels),
+        frontend=given.options.frontend,
     )
     return record.model_dump(mode="json")
 

@@ -72,6 +72,8 @@ class Draft:
         source: that library, in words.
         bounds: for inputs of the model that the parts before it make by another method than that library: how far their
             values may be apart, the mean of the absolute differences of a row; of others, floats are rounded otherwise.
+        labels: of outputs that have a score for each class, the names of the classes.
+        ask_with: as `ask`, with the parameters of a request; None where the model takes none.
     """
 
     input: RawInput
@@ -84,6 +86,8 @@ class Draft:
     ask: Callable[[Arrays], Arrays]
     source: str
     bounds: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    ask_with: Callable[[Arrays, Mapping[str, Any]], Arrays] | None = None
 
 
 def write_part(draft: DraftPart, numpy: str, out: Path) -> Part:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from plansmith.compilers.python_backend.generation_parameters import TEXT_TENSOR
+from plansmith.compilers.python_backend.generation_parameters import TEXT_TENSOR, Wishes, read_wishes
 from plansmith.compilers.python_backend.generator_loading import GeneratingModel, load_generating
 from plansmith.config.pipeline import PipelineOptions
 from plansmith.data.synthetic import sample_texts
@@ -57,7 +57,8 @@ def plan_generation(
         inputs=(TEXT_TENSOR,),
         outputs=(TEXT_TENSOR,),
         questions=_questions(model, largest_batch),
-        ask=lambda feed: _ask(model, feed),
+        ask=lambda feed: _ask(model, feed, {}),
+        ask_with=lambda feed, parameters: _ask(model, feed, parameters),
         source=f"generate of transformers {transformers.__version__}, PyTorch {torch.__version__}, FP32, one by one",
     )
 
@@ -86,23 +87,33 @@ def _column(texts: list[str]) -> NDArray[np.generic]:
     return column
 
 
-def _ask(model: GeneratingModel, feed: Arrays) -> Arrays:
-    """As a person does it with transformers: each text alone, nothing padded."""
+def _ask(model: GeneratingModel, feed: Arrays, parameters: Mapping[str, Any]) -> Arrays:
+    """As a person does it with transformers: each text alone, nothing padded.
+
+    Raises:
+        Unanswerable: a parameter is wrong.
+    """
+    wishes = read_wishes(parameters, model.limits, model.module.generation_config.to_dict())
     texts = [text.decode() for text in feed[TEXT_TENSOR.name][:, 0].tolist()]
-    return {TEXT_TENSOR.name: _column([_generated(model, text) for text in texts])}
+    return {TEXT_TENSOR.name: _column([_generated(model, text, wishes) for text in texts])}
 
 
-def _generated(model: GeneratingModel, text: str) -> str:
+def _generated(model: GeneratingModel, text: str, wishes: Wishes) -> str:
     import torch
 
-    room = model.limits.prompt_room(None)
+    room = model.limits.prompt_room(wishes.new_tokens)
     ids = model.tokenizer(text, truncation=True, max_length=room)["input_ids"]
     given: dict[str, torch.Tensor] = {}
     if ids:
         given = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones((1, len(ids)), dtype=torch.int64)}
     with torch.inference_mode(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Using the model-agnostic default")  # as most models do
-        (answer,) = model.module.generate(**given).tolist()
+        options = dict(wishes.options)
+        if wishes.new_tokens is not None:
+            options["max_new_tokens"] = wishes.new_tokens
+        if wishes.seed is not None:
+            torch.manual_seed(wishes.seed)
+        (answer,) = model.module.generate(**given, **options).tolist()
     new = answer[max(1, len(ids)) :] if model.limits.decodes_only else answer
     found: str = model.tokenizer.decode(new, skip_special_tokens=True)
     return found

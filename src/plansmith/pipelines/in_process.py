@@ -5,10 +5,11 @@ Joining makes them, and holds them against that library; a script asks them in p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
 
 from plansmith.compilers.export.loading import load
 from plansmith.compilers.export.model_calls import Progress
@@ -30,8 +31,16 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, NDArray[np.generic]]
 
-AskModel = Callable[[str, "Arrays"], "Arrays"]
-"""The model by itself: takes the name of a request and all tensors that there are, and gives its outputs."""
+
+class AskModel(Protocol):
+    """The model by itself."""
+
+    def __call__(self, name: str, known: Arrays, parameters: Mapping[str, Any] = ..., /) -> Arrays:
+        """Its outputs to a request, given the request's name, all tensors that there are, and parameters."""
+        ...
+
+
+_NO_PARAMETERS: Mapping[str, Any] = MappingProxyType({})
 
 
 class DaliJob(Record):
@@ -86,7 +95,14 @@ def with_dali_of(draft: Draft, job: JoinJob) -> Draft:
     return with_dali(draft, DaliPlace(Path(job.dali_site), job.dali.device, job.dali.max_batch_size))
 
 
-def answer_of(draft: Draft, folder: Path, ask: AskModel, name: str, feed: Arrays) -> Arrays:
+def answer_of(
+    draft: Draft,
+    folder: Path,
+    ask: AskModel,
+    name: str,
+    feed: Arrays,
+    parameters: Mapping[str, Any] = MappingProxyType({}),
+) -> Arrays:
     """What parts and model make of a request.
 
     Args:
@@ -95,12 +111,14 @@ def answer_of(draft: Draft, folder: Path, ask: AskModel, name: str, feed: Arrays
         ask: the model.
         name: of the request.
         feed: raw inputs.
+        parameters: of the request, for a model that generates text.
 
     Raises:
         GateError: a part refuses it.
+        Unanswerable: the model does not answer.
     """
     known = run_parts(draft.before, folder, feed)
-    known = {**known, **ask(name, known)}
+    known = {**known, **ask(name, known, parameters)}
     known = run_parts(draft.after, folder, known)
     return {tensor.name: known[tensor.name] for tensor in draft.outputs}
 
@@ -160,13 +178,13 @@ def asking_model(job: JoinJob, progress: Progress) -> Iterator[AskModel]:
 
     if GENERATES in engine.options:
         generator = own_generator(folder, progress)
-        yield lambda _, known: generator.ask(known)
+        yield lambda _, known, parameters=_NO_PARAMETERS: generator.ask(known, parameters)
         return
     if engine.kind is EngineKind.PYTHON:
         way = own_way(engine, folder, progress)
-        yield lambda name, known: way.ask(case_of(name), {one: known[one] for one in names})
+        yield lambda name, known, _=_NO_PARAMETERS: way.ask(case_of(name), {one: known[one] for one in names})
         return
     path = Path(job.runnable) if job.runnable else folder / component.file
     outputs = job.onnx.components["model"].outputs
     with asking(path, component.outputs, outputs, engine.precision, engine=engine.kind) as ask:
-        yield lambda name, known: ask(case_of(name), {one: known[one] for one in names})
+        yield lambda name, known, _=_NO_PARAMETERS: ask(case_of(name), {one: known[one] for one in names})

@@ -6,11 +6,22 @@ from collections.abc import Sequence
 from typing import Literal
 
 from plansmith.pipelines.draft import DraftPart
-from plansmith.pipelines.served.labels import LABEL, SCORE, LabelsStep
+from plansmith.pipelines.served.labels import LABEL, SCORE, LabelsStep, ScoresStep
 from plansmith.records.model import BATCH, Tensor
 
 Scoring = Literal["softmax", "sigmoid", "none"]
 """What makes scores of logits."""
+
+
+def scores_part(logits: Tensor, names: Sequence[str], *, scoring: Scoring) -> DraftPart:
+    """The part behind a classifier whose clients want the scores of all classes, in their order; as `labels_part`."""
+    return DraftPart(
+        name="scores",
+        step=ScoresStep,
+        settings={"logits": logits.name, "apply": scoring},
+        inputs=(logits,),
+        outputs=(Tensor(name=SCORE, dtype="float32", dims=(BATCH, len(names))),),
+    )
 
 
 def labels_part(logits: Tensor, names: Sequence[str], *, scoring: Scoring, top_k: int) -> DraftPart:

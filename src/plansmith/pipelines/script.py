@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from plansmith.compilers.export.model_calls import Progress
+from plansmith.compilers.python_backend.generation_parameters import Unanswerable
 from plansmith.config.spec import INPUT_DTYPES
 from plansmith.errors import GateError, UsageError
 from plansmith.pipelines.agreement import RawLimits, compare, limits_of, widest
 from plansmith.pipelines.cases import read_case, store_case
 from plansmith.pipelines.draft import Draft
 from plansmith.pipelines.in_process import JoinJob, answer_of, answer_of_source, asking_model, plan_around, with_dali_of
-from plansmith.pipelines.served.chains import Chains, Refused
+from plansmith.pipelines.served.chains import Chains, Parameters, Refused
 from plansmith.pipelines.served.scripting import BadScript, WrongAnswer, load_script, run_script
 from plansmith.records.model import Record, Tensor
 from plansmith.records.pipeline import Pipeline, RawAgreement, RawCase, Script
@@ -36,7 +36,7 @@ _DTYPES = {*INPUT_DTYPES, "string"}
 _FEWEST_DIMS = 2
 _BY_CHANCE = "asked twice, the script gives two answers"
 
-_Answer = Callable[[str, "Arrays"], "Arrays"]
+_Answer = Callable[[str, "Arrays", Parameters], "Arrays"]
 
 
 class ScriptJob(Record):
@@ -167,10 +167,28 @@ def _model(stack: ExitStack, job: ScriptJob, name: str, progress: Progress) -> _
     draft = with_dali_of(plain, one)
     ask = stack.enter_context(asking_model(one, progress))
 
-    def own(_: str, feed: Arrays) -> Arrays:
+    def own(_: str, feed: Arrays, parameters: Parameters) -> Arrays:
+        if parameters:
+            return _require_parameters(draft, name)(feed, parameters)
         return answer_of_source(draft, live, folder, feed) if live is not None and draft.bounds else draft.ask(feed)
 
-    return _Model(draft, own, partial(answer_of, draft, folder, ask))
+    def served(case: str, feed: Arrays, parameters: Parameters) -> Arrays:
+        if parameters:
+            _require_parameters(draft, name)
+        return answer_of(draft, folder, ask, case, feed, parameters)
+
+    return _Model(draft, own, served)
+
+
+def _require_parameters(draft: Draft, name: str) -> Callable[[Arrays, Parameters], Arrays]:
+    """See that a model takes parameters; Triton would pass over them.
+
+    Raises:
+        TypeError: it takes none.
+    """
+    if draft.ask_with is None:
+        raise TypeError(f"the model {name!r} takes no parameters: it does not generate text")
+    return draft.ask_with
 
 
 def _run(
@@ -186,11 +204,13 @@ def _run(
         UsageError: it fails.
     """
 
-    def ask(model: str, asked: Arrays, _: Sequence[str]) -> Arrays:
+    def ask(model: str, asked: Arrays, _: Sequence[str], parameters: Parameters) -> Arrays:
         try:
-            return models[model][1](case, asked)
+            return models[model][1](case, asked, parameters)
         except GateError as error:
             raise Refused(error.message) from None
+        except Unanswerable as error:
+            raise Refused(str(error)) from None
 
     told = {name: one.chain for name, (one, _) in models.items()}
     for name, chain in told.items():
@@ -207,10 +227,10 @@ def _remembering(answer: _Answer) -> _Answer:
     """The same, of which each request is made once: what differs the second time is the script's own doing."""
     known: dict[Any, Arrays] = {}
 
-    def remembered(case: str, feed: Arrays) -> Arrays:
-        key = tuple((name, _content(feed[name])) for name in sorted(feed))
+    def remembered(case: str, feed: Arrays, parameters: Parameters) -> Arrays:
+        key = (*((name, _content(feed[name])) for name in sorted(feed)), *sorted(parameters.items()))
         if key not in known:
-            known[key] = answer(case, feed)
+            known[key] = answer(case, feed, parameters)
         return known[key]
 
     return remembered

@@ -79,7 +79,8 @@ class Pipeline(Record):
 
     `inputs` and `outputs`: of the ensemble; `source`: whose answers the cases hold, in words; `agreements`: how the
     parts' answers compare with these, before any server is asked; none where the model cannot run here; `instances`: of
-    each part.
+    each part; `labels`: of outputs that have a score for each class, the names of the classes; `frontend`: as in the
+    spec.
     """
 
     input: RawInput
@@ -92,3 +93,5 @@ class Pipeline(Record):
     source: str
     agreements: tuple[RawAgreement, ...] = ()
     instances: int = 1
+    labels: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    frontend: str = ""

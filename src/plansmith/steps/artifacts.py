@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from plansmith.config.pipeline import BesideModel, PipelineSpec
 from plansmith.config.spec import ModelSpec
@@ -15,14 +16,15 @@ from plansmith.records.release import ReleasedModel
 from plansmith.records.validation import ValidationReport
 from plansmith.steps.runner import Finished
 
-_OWN = set(BesideModel.model_fields) - {"precision", "pipeline"}
+_OWN = set(BesideModel.model_fields) - {"engine", "precision", "pipeline"}
 
 
 def specs_beside(spec: ModelSpec) -> dict[str, ModelSpec]:
     """The specs of the models beside a spec's own, by name.
 
-    What concerns one model (a field of `BesideModel`) is as that says, its precision as the spec's where it says none;
-    all else is as the spec says it, but for the served configuration: there the spec speaks of its own model alone.
+    What concerns one model (a field of `BesideModel`) is as that says, engine and precision as the spec's where it says
+    none; all else is as the spec says it, but for the served configuration: there the spec speaks of its own model
+    alone.
     """
     beside = spec.pipeline.beside if spec.pipeline is not None else {}
     return {name: _spec_of(name, one, spec) for name, one in beside.items()}
@@ -31,10 +33,10 @@ def specs_beside(spec: ModelSpec) -> dict[str, ModelSpec]:
 def _spec_of(name: str, one: BesideModel, spec: ModelSpec) -> ModelSpec:
     own = {field: getattr(one, field) for field in _OWN}
     around = PipelineSpec.model_validate(one.pipeline.model_dump())
-    precision = one.precision or spec.precision
-    others = {"inputs": {}, "triton": TritonOptions(), "publish": (), "load_into": ()}
+    others: dict[str, Any] = {"inputs": {}, "io_dtypes": {}, "triton": TritonOptions(), "publish": (), "load_into": ()}
+    others |= {"engine": one.engine or spec.engine, "precision": one.precision or spec.precision}
     called = f"{spec.name}.{name}"
-    return spec.model_copy(update={**own, **others, "name": called, "precision": precision, "pipeline": around})
+    return spec.model_copy(update={**own, **others, "name": called, "pipeline": around})
 
 
 @dataclass(frozen=True)

@@ -125,9 +125,10 @@ class Compilation(ModelSteps):
         spec = self.spec
         if not spec.check_served:
             return
+        beside = {one.engine for one in specs_beside(spec).values()}
         around = {"dali": uses_dali(spec), "parts": spec.pipeline is not None}
         try:
-            self._runtime = find_serving_runtime(spec.tritonserver, self.target, spec.engine, **around)
+            self._runtime = find_serving_runtime(spec.tritonserver, self.target, spec.engine, beside=beside, **around)
         except PlansmithError as error:
             if not (dry and self._plans):
                 raise

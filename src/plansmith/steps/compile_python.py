@@ -65,7 +65,7 @@ def lay_out_model(
     axes |= {tied.axis: axes[tied.to] for tied in onnx.record.tied}
     parameters: dict[str, Any] = {
         "source": source.record.model_dump(include={"scheme", "trust_remote_code", "task"}),
-        "described": {name: given.model_dump() for name, given in spec.inputs.items()},
+        "described": spec.described_inputs,
         "wanted": spec.outputs,
         "axes": {axis: r.model_dump() for axis, r in axes.items()},
         "torch_compile": spec.python.torch_compile,

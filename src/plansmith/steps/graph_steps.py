@@ -114,7 +114,7 @@ class GraphSteps:
             UsageError: shapes, inputs or outputs that the model does not have.
         """
         parameters: dict[str, Any] = {
-            "inputs": {k: v.model_dump() for k, v in self.spec.inputs.items()},
+            "inputs": self.spec.described_inputs,
             "outputs": self.spec.outputs,
         }
         function, place = "take_graph", {"path": source.record.location}

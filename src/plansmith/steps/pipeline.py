@@ -70,7 +70,8 @@ def require_together(models: Mapping[str, tuple[ModelSpec, SourceReference]]) ->
         UsageError: they cannot.
         SourceError: what makes a model's inputs is not there.
     """
-    own = _raw_of(*models[""])
+    own, own_pipeline = _raw_of(*models[""]), models[""][0].pipeline
+    assert own_pipeline is not None
     for name, (spec, reference) in models.items():
         assert spec.pipeline is not None
         found = _raw_of(spec, reference)
@@ -86,11 +87,22 @@ def require_together(models: Mapping[str, tuple[ModelSpec, SourceReference]]) ->
             and is_model_scheme(scheme)
             and refuse_raw(scheme, folder, spec.pipeline, task=spec.task) == "text"
         ):
-            raise UsageError(
-                f"{name or 'the model'} generates text by itself, and answers no requests beside another model or for a"
-                " script",
-                remedy="leave `beside` and `script` out of `pipeline`",
-            )
+            _require_joinable_text(name, spec, has_script=bool(own_pipeline.script))
+
+
+def _require_joinable_text(name: str, spec: ModelSpec, *, has_script: bool) -> None:
+    """See that a model that generates text can stand beside others: it takes and gives texts of one name."""
+    assert spec.pipeline is not None
+    if spec.pipeline.stream:
+        raise UsageError(
+            f"{name or 'the model'} streams its text, and beside another model or for a script it is answered whole",
+            remedy="leave `stream` out of its `pipeline`",
+        )
+    if not name and not has_script:
+        raise UsageError(
+            "the model generates text by itself, and answers no requests beside another model without a script",
+            remedy="write a `script` that asks both, or make the other model the spec's own",
+        )
 
 
 def _raw_of(spec: ModelSpec, reference: SourceReference) -> RawInput | None:
@@ -207,7 +219,7 @@ def _parameters(spec: ModelSpec, target: Target, made: MadeModel) -> dict[str, A
     parameters: dict[str, Any] = {
         "source": made.source.record.model_dump(include={"scheme", "trust_remote_code", "task"}),
         "allow_pickle": spec.allow_pickle,
-        "inputs": {k: v.model_dump() for k, v in spec.inputs.items()},
+        "inputs": spec.described_inputs,
         "outputs": spec.outputs,
         "options": spec.pipeline.around_one.model_dump(mode="json"),
         "numpy": NUMPY,

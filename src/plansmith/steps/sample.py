@@ -63,7 +63,7 @@ def take_samples(
         UsageError: there are too few, or columns, labels or inputs that are not there.
     """
     asked: dict[str, Any] = {
-        "inputs": {k: v.model_dump() for k, v in spec.inputs.items()},
+        "inputs": spec.described_inputs,
         "outputs": spec.outputs,
         "allow_pickle": spec.allow_pickle,
         "axes": {axis: r.model_dump() for axis, r in onnx.record.every_axis().items()}

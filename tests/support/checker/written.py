@@ -57,16 +57,27 @@ class Written:
         return folder
 
     def findings(
-        self, *, target: Target | None = None, sagemaker: bool = False, arguments: Sequence[str] = ()
+        self,
+        *,
+        target: Target | None = None,
+        sagemaker: bool = False,
+        dynamo: bool = False,
+        arguments: Sequence[str] = (),
     ) -> list[Finding]:
         """What a check finds."""
-        return check_repository(self.root, target=target, sagemaker=sagemaker, arguments=arguments)
+        return check_repository(self.root, target=target, sagemaker=sagemaker, dynamo=dynamo, arguments=arguments)
 
     def broken(
-        self, *, target: Target | None = None, sagemaker: bool = False, arguments: Sequence[str] = ()
+        self,
+        *,
+        target: Target | None = None,
+        sagemaker: bool = False,
+        dynamo: bool = False,
+        arguments: Sequence[str] = (),
     ) -> set[tuple[str, str]]:
         """The models and the rules that a check finds broken in them."""
-        return {(f.model, f.rule) for f in self.findings(target=target, sagemaker=sagemaker, arguments=arguments)}
+        found = self.findings(target=target, sagemaker=sagemaker, dynamo=dynamo, arguments=arguments)
+        return {(finding.model, finding.rule) for finding in found}
 
 
 @pytest.fixture

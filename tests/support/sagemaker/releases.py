@@ -59,6 +59,7 @@ def publish_python(
     model: str,
     code: str,
     *,
+    target: str = TARGET,
     gpu_target: str = "",
     changes: Mapping[str, str] | None = None,
 ) -> PublishedVersion:
@@ -69,13 +70,14 @@ def publish_python(
         folder: takes the files that it is made of.
         model: its name.
         code: of its model.py.
-        gpu_target: what it is made for, with instances on GPUs; on the CPU of the usual target when left out.
+        target: what it is made for, on its CPU.
+        gpu_target: what it is made for, with instances on GPUs; on the CPU of `target` when left out.
         changes: in the text of its configuration.
     """
     package = folder / f"{model}-{_next_number(repository, model)}"
     config = _changed(versions.CONFIG, changes).replace('"onnxruntime"', '"python"').replace("model.onnx", "model.py")
     _write(package, config.replace("KIND_CPU", "KIND_GPU") if gpu_target else config, {"model.py": code.encode()})
-    draft = _with_package(draft_of(package, model=model, target=gpu_target or TARGET), ("model.py",))
+    draft = _with_package(draft_of(package, model=model, target=gpu_target or target), ("model.py",))
     if gpu_target:
         draft = draft.model_copy(update={"engine": draft.engine.model_copy(update={"kind": EngineKind.PYTHON})})
     return publish_draft(repository, package, draft)

@@ -12,7 +12,7 @@ from plansmith.tuning.objective import Goal
 from plansmith.tuning.search_space import SearchSpace
 from plansmith.tuning.trials.measurement import Measurement, TrialFailed
 
-RECORDING = Path(__file__).parents[2] / "tuning" / "recorded_grid.json"
+RECORDINGS = Path(__file__).parents[2] / "tuning"
 MIB = 2**20
 
 Row = tuple[float, float, int]
@@ -58,10 +58,15 @@ class RecordedGrid(Record):
         return goal.gain(self.measure(configuration), best)
 
 
+def recording(model: str) -> Path:
+    """The file of a model's grid."""
+    return RECORDINGS / f"recorded_{model}.json"
+
+
 @cache
-def recorded_grid() -> RecordedGrid:
-    """The recording of the tests."""
-    return RecordedGrid.model_validate_json(RECORDING.read_text())
+def recorded_grid(model: str) -> RecordedGrid:
+    """A recording of the tests."""
+    return RecordedGrid.model_validate_json(recording(model).read_text())
 
 
 def row_of(measurement: Measurement | None) -> Row | None:

@@ -51,6 +51,7 @@ def _complete_models(ctx: click.Context, param: click.Parameter, incomplete: str
     help="What it will be served by; what a repository of plansmith's says by itself when left out.",
 )
 @click.option("--sagemaker", is_flag=True, help="Hold it against the rules of SageMaker, too.")
+@click.option("--dynamo", is_flag=True, help="Hold it against those of NVIDIA Dynamo's /v1/classify, too.")
 @click.option(
     "--server-argument",
     "arguments",
@@ -82,6 +83,7 @@ def check_command(
     sarif: Path | None,
     *,
     sagemaker: bool,
+    dynamo: bool,
     as_json: bool,
     list_rules: bool,
 ) -> None:
@@ -94,6 +96,7 @@ def check_command(
     plansmith check artifacts/repository
     plansmith check /srv/models resnet50 --target triton-26.08 --fail-on warning
     plansmith check model.tar.gz --sagemaker
+    plansmith check artifacts/repository --dynamo
     plansmith check models --sarif check.sarif
     plansmith check --rules
 
@@ -113,7 +116,9 @@ def check_command(
     chosen: Target | None = load_target(target) if target is not None else None
     with opened(repository) as root:
         given = [word for argument in arguments for word in _words(argument)]
-        findings = check_repository(root, models=models, target=chosen, sagemaker=sagemaker, arguments=given)
+        findings = check_repository(
+            root, models=models, target=chosen, sagemaker=sagemaker, dynamo=dynamo, arguments=given
+        )
         checked = list(models) or sorted(folder.name for folder in root.iterdir() if folder.is_dir())
     if sarif is not None:
         _write_sarif(sarif, findings, repository)

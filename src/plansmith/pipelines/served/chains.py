@@ -10,8 +10,10 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
 
-Ask = Callable[[str, Arrays, Sequence[str]], Arrays]
-"""Asks a model: its name, its inputs and the outputs that are wanted, all by the model's own names.
+Parameters = Mapping[str, Any]
+
+Ask = Callable[[str, Arrays, Sequence[str], Parameters], Arrays]
+"""Asks a model: its name, its inputs, the outputs that are wanted, all by the model's own names, and parameters.
 
 It raises `Refused` where the model gives no answer.
 """
@@ -31,8 +33,8 @@ class NoSuchModel(KeyError):
 class AskedModel(Protocol):
     """A chain as a script calls it: tensors by keyword in, arrays by name out, which nobody may write into."""
 
-    def __call__(self, **tensors: Array) -> dict[str, Array]:
-        """The chain's outputs."""
+    def __call__(self, *, parameters: Parameters | None = None, **tensors: Array) -> dict[str, Array]:
+        """The chain's outputs; parameters go with the request, such as max_new_tokens of a model that generates."""
         ...
 
 
@@ -90,7 +92,7 @@ class _Models(Mapping[str, AskedModel]):
         if name not in self._chains:
             raise NoSuchModel(f"there is no model {name!r}; there are {', '.join(self._chains)}")
         chain = self._chains[name]
-        return lambda **tensors: self._run(chain, tensors)
+        return lambda *, parameters=None, **tensors: self._run(chain, tensors, parameters or {})
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._chains)
@@ -98,20 +100,21 @@ class _Models(Mapping[str, AskedModel]):
     def __len__(self) -> int:
         return len(self._chains)
 
-    def _run(self, chain: _Chain, given: Mapping[str, Any]) -> dict[str, Array]:
+    def _run(self, chain: _Chain, given: Mapping[str, Any], parameters: Parameters) -> dict[str, Array]:
         chain.require(given)
         known = {name: on_the_wire(name, value) for name, value in given.items()}
         for step in chain.steps:
             feed = {name: known[tensor] for name, tensor in step["inputs"].items()}
-            answer = self._answer(step["model"], feed)
+            answer = self._answer(step["model"], feed, parameters)
             known |= {tensor: answer[name] for name, tensor in step["outputs"].items()}
         return {name: known[name] for name in chain.outputs}
 
-    def _answer(self, model: str, feed: Arrays) -> Arrays:
-        key = (model, tuple(sorted((name, id(array)) for name, array in feed.items())))
+    def _answer(self, model: str, feed: Arrays, parameters: Parameters) -> Arrays:
+        key = (model, tuple(sorted((name, id(array)) for name, array in feed.items())), *sorted(parameters.items()))
         if key in self._answered:
             return self._answered[key][1]
-        answer = {name: frozen(array) for name, array in self._ask(model, feed, self._wanted[model]).items()}
+        answered = self._ask(model, feed, self._wanted[model], parameters)
+        answer = {name: frozen(array) for name, array in answered.items()}
         # What may be written into may hold something else by the next time.
         if not any(array.flags.writeable for array in feed.values()):
             self._answered[key] = (feed, answer)

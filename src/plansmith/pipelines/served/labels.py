@@ -39,6 +39,22 @@ class LabelsStep:
         return {LABEL: self._labels[order], SCORE: np.take_along_axis(scores, order, axis=-1)}
 
 
+class ScoresStep:
+    """Gives the scores of all classes.
+
+    Settings:
+        logits, apply: as for `LabelsStep`.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], folder: Path) -> None:
+        del folder
+        self._logits, self._apply = settings["logits"], _FUNCTIONS[settings["apply"]]
+
+    def answer(self, feeds: Sequence[Arrays]) -> list[Arrays | Refusal]:
+        """`score` [batch, classes] of float32."""
+        return [{SCORE: self._apply(feed[self._logits].astype(np.float32))} for feed in feeds]
+
+
 def softmax(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Shares of the last axis."""
     powers = np.exp(logits - logits.max(axis=-1, keepdims=True))

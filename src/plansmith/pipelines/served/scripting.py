@@ -2,7 +2,8 @@
 
 The script has a function `answer(inputs, models)`. `inputs` are the arrays of one request by name, batch first, texts
 as bytes in arrays of objects, and nobody may write into them; `models` are callables by name that take tensors by
-keyword and give arrays by name. It returns the arrays of the answer by name. It may run in several threads at once.
+keyword, and the `parameters` of a request, and give arrays by name. It returns the arrays of the answer by name. It may
+run in several threads at once.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from .chains import Array, Arrays, Chains, Refused, frozen, on_the_wire
+from .chains import Array, Arrays, Chains, Parameters, Refused, frozen, on_the_wire
 from .requests import SETTINGS_FILE
 
 SCRIPT_FILE = "script.py"
@@ -186,7 +187,7 @@ def _trace(error: BaseException | None) -> list[str]:
     return [] if error is None else "".join(traceback.format_exception(error)).splitlines()
 
 
-def _ask_triton(model: str, feed: Arrays, wanted: Sequence[str]) -> Arrays:
+def _ask_triton(model: str, feed: Arrays, wanted: Sequence[str], parameters: Parameters) -> Arrays:
     """Have another model of the server answer.
 
     Raises:
@@ -200,6 +201,7 @@ def _ask_triton(model: str, feed: Arrays, wanted: Sequence[str]) -> Arrays:
         inputs=[pb_utils.Tensor(name, np.ascontiguousarray(array)) for name, array in feed.items()],
         # A model on a GPU would leave its outputs there, where NumPy does not reach.
         preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU),
+        parameters=dict(parameters),
     )
     response = request.exec()
     if response.has_error():

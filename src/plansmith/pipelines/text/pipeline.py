@@ -47,6 +47,12 @@ def plan_text(
             remedy="write output: tensors under `pipeline`, or leave `pipeline` out",
         )
     wording = read_wording(live, folder, options, onnx, output=output, task=task, trust_remote_code=trust_remote_code)
+    if options.frontend and len(wording.columns) > 1:
+        raise UsageError(
+            f"pipeline.frontend is {options.frontend}, which asks for one text, and the model takes"
+            f" {' and '.join(wording.columns)}",
+            remedy="leave `frontend` out of `pipeline`",
+        )
     model = TextModel(Asking(live, wording), onnx.components["model"], folder, task, options)
     behind = BEHIND[output](model)
     return Draft(
@@ -64,6 +70,7 @@ def plan_text(
         ),
         ask=behind.ask,
         source=f"{_release()}: its tokenizer, PyTorch in FP32{behind.library}",
+        labels=behind.labels,
     )
 
 

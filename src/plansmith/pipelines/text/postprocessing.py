@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.config.pipeline import PipelineOptions
 from plansmith.errors import UsageError
 from plansmith.pipelines.draft import DraftPart
-from plansmith.pipelines.labels import Scoring, labels_part
+from plansmith.pipelines.labels import Scoring, labels_part, scores_part
 from plansmith.pipelines.served.answers import ANSWER, END, SCORE, START, AnswersStep
 from plansmith.pipelines.served.pooling import EMBEDDING, PoolingStep
 from plansmith.pipelines.served.tags import ENTITIES, TagsStep
-from plansmith.pipelines.text.reference import Asking, ask_answers, ask_labels, ask_pooled, ask_tags, ask_tensors
+from plansmith.pipelines.text.reference import (
+    Asking,
+    ask_answers,
+    ask_labels,
+    ask_pooled,
+    ask_scores,
+    ask_tags,
+    ask_tensors,
+)
 from plansmith.pipelines.text.tokenization import Wording
 from plansmith.records.model import BATCH, Component, Tensor
 from plansmith.records.pipeline import RawOutput
@@ -35,7 +43,8 @@ SPANS = "spans"
 class Behind:
     """What follows a model: its parts, what clients get, and what it is held against.
 
-    `spans`: whether a part wants to know where tokens stand; `library`: what the source's library does there, in words.
+    `spans`: whether a part wants to know where tokens stand; `library`: what the source's library does there, in words;
+    `labels`: as in `Draft`.
     """
 
     parts: tuple[DraftPart, ...]
@@ -43,6 +52,7 @@ class Behind:
     ask: Callable[[Arrays], Arrays]
     library: str
     spans: bool = False
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -145,9 +155,26 @@ def _labels(model: TextModel) -> Behind:
     count = logits.dims[1] if isinstance(logits.dims[1], int) else len(known)
     names = [known.get(number, f"LABEL_{number}") for number in range(count)]
     own = _own_scoring(model.config)
-    part = labels_part(logits, names, scoring=own or _scoring(model.config), top_k=model.options.top_k)
+    scoring, library = own or _scoring(model.config), ", scores of its text-classification pipeline"
+    if model.options.frontend:
+        _require_label_lines(names)
+        part = scores_part(logits, names, scoring=scoring)
+        ask = ask_scores(model.asking, logits.name, names, own)
+        return Behind((part,), part.outputs, ask, library, labels={SCORE: tuple(names)})
+    part = labels_part(logits, names, scoring=scoring, top_k=model.options.top_k)
     ask = ask_labels(model.asking, logits.name, min(model.options.top_k, count), own)
-    return Behind((part,), part.outputs, ask, ", scores of its text-classification pipeline")
+    return Behind((part,), part.outputs, ask, library)
+
+
+def _require_label_lines(names: Sequence[str]) -> None:
+    """See that the classes fit into a file of labels, which has one in each line, and are told apart by them."""
+    wrong = next((name for name in names if not name.strip() or "\n" in name or names.count(name) > 1), None)
+    if wrong is not None:
+        raise UsageError(
+            f"a frontend tells classes by their names, and one is {wrong!r}, which is empty, has two lines or is there"
+            " twice",
+            remedy="give each class of the model's id2label a name of its own, or leave `frontend` out of `pipeline`",
+        )
 
 
 def _own_scoring(config: Any) -> Scoring | None:

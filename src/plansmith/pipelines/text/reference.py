@@ -127,6 +127,21 @@ def ask_labels(asking: Asking, output: str, top_k: int, function: str | None) ->
     return ask
 
 
+def ask_scores(asking: Asking, output: str, names: Sequence[str], function: str | None) -> Callable[[Arrays], Arrays]:
+    """Scores of all classes by transformers' text classification, in the order of their names; as `ask_labels`."""
+    import numpy as np
+
+    ask_all = ask_labels(asking, output, len(names), function)
+
+    def ask(feed: Arrays) -> Arrays:
+        answer = ask_all(feed)
+        rows = zip(answer["label"], answer["score"], strict=True)
+        by_label = [dict(zip((label.decode() for label in labels), scores, strict=True)) for labels, scores in rows]
+        return {"score": np.array([[row[name] for name in names] for row in by_label], np.float32)}
+
+    return ask
+
+
 def ask_tags(asking: Asking, output: str) -> Callable[[Arrays], Arrays]:
     """Entities by transformers' token classification, aggregation_strategy="simple"."""
     import torch

@@ -70,6 +70,7 @@ _PYTHON_CODE = (
     "compilers/python_backend/model_folder.py",
     "compilers/python_backend/run.py",
     "compilers/python_backend/streaming.py",
+    "compilers/python_backend/threads.py",
     "compilers/python_backend/weights.py",
     "config/python.py",
 )

@@ -13,7 +13,7 @@ from plansmith.compilers.python_backend.generation_parameters import GENERATES
 from plansmith.config.target.targets import Target
 from plansmith.config.triton import TritonOptions
 from plansmith.data.reference import StoredCases
-from plansmith.errors import EngineError, UsageError
+from plansmith.errors import EngineError
 from plansmith.records.engine import Engine
 from plansmith.records.environment import PackedEnvironment
 from plansmith.records.model import Component, Device, EngineKind, OnnxModel
@@ -116,7 +116,8 @@ def lay_out(
                     policy=options.version_policy,
                     bring=packer.bring,
                 )
-        _require_sound(package, out, target)
+        frontend = model.pipeline.record.frontend if model.pipeline is not None else ""
+        _require_sound(package, out, target, dynamo=frontend == "dynamo")
         return package.model_dump(mode="json")
 
     files = support_files(options)
@@ -193,11 +194,7 @@ class _Writer:
 
     def branch(self, name: str, made: MadeModel, options: TritonOptions, out: Path) -> Branch:
         """Write a model into the folder of its member; what stands around it is to be written yet."""
-        if made.pipeline is None or not is_ensemble(made):
-            raise UsageError(
-                f"{name or self.name} generates text by itself, and answers no requests beside another model",
-                remedy="leave `beside` and `script` out of `pipeline`",
-            )
+        assert made.pipeline is not None
         part = part_name(name, MODEL_PART)
         folder = out / member_folder(part)
         folder.mkdir(parents=True)
@@ -205,8 +202,9 @@ class _Writer:
         return Branch(name, package, kind, made.pipeline.record, made.pipeline.folder)
 
 
-def _require_sound(package: Package, folder: Path, target: Target) -> None:
-    errors = [found for found in check_package(package, folder, target=target) if found.severity == "error"]
+def _require_sound(package: Package, folder: Path, target: Target, *, dynamo: bool) -> None:
+    findings = check_package(package, folder, target=target, dynamo=dynamo)
+    errors = [found for found in findings if found.severity == "error"]
     if errors:
         lines = [f"{found.place}: {found.message} ({found.rule}; {found.remedy})" for found in errors]
         raise EngineError(

@@ -244,7 +244,7 @@ def _described(spec: ModelSpec, reference: SourceReference) -> Signature | None:
                 source=source.record.model_dump(include={"scheme", "location", "trust_remote_code", "task"}),
                 folder=str(source.folder),
                 allow_pickle=spec.allow_pickle,
-                inputs={name: given.model_dump() for name, given in spec.inputs.items()},
+                inputs=spec.described_inputs,
                 outputs=spec.outputs,
             )
         finally:

@@ -159,7 +159,7 @@ def _source(spec: ModelSpec, source: Finished[SourceModel]) -> Mapping[str, Any]
         "source": source.record.model_dump(include={"scheme", "trust_remote_code", "task"}),
         "folder": str(source.folder),
         "allow_pickle": spec.allow_pickle,
-        "inputs": {name: given.model_dump() for name, given in spec.inputs.items()},
+        "inputs": spec.described_inputs,
         "outputs": spec.outputs,
     }
 

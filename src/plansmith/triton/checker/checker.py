@@ -16,6 +16,7 @@ from plansmith.triton.checker.autocomplete import folders_of
 from plansmith.triton.checker.findings import Finding, Rule, Severity
 from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
 from plansmith.triton.checker.reader import read_models, read_package, target_name, variants_of
+from plansmith.triton.checker.rules import dynamo as dynamo_rules
 from plansmith.triton.checker.rules import sagemaker as sagemaker_rules
 from plansmith.triton.checker.rules.backends import dali, onnxruntime, python, script, tensorrt
 from plansmith.triton.checker.rules.core import batching, core, file, instance, layout, sequence, tensor, text, warmup
@@ -63,6 +64,7 @@ _MODULES: tuple[RuleModule, ...] = (
     rules,
     script,
     sagemaker_rules,
+    dynamo_rules,
 )
 _OF_THE_WHOLE: tuple[RepositoryRules, ...] = (layout, sagemaker_rules)
 
@@ -78,6 +80,7 @@ def check_repository(
     models: Sequence[str] = (),
     target: Target | None = None,
     sagemaker: bool = False,
+    dynamo: bool = False,
     arguments: Sequence[str] = (),
 ) -> list[Finding]:
     """What is wrong in a repository: ours or anybody's; nothing is written, and no model is run.
@@ -87,6 +90,7 @@ def check_repository(
         models: those to check; all where none is named.
         target: what it will be served by; what the repository itself says, where it is ours, when None.
         sagemaker: hold it against the rules of SageMaker's front end too.
+        dynamo: hold it against those of NVIDIA Dynamo's worker, too.
         arguments: what the server is started with besides.
 
     Returns:
@@ -98,7 +102,7 @@ def check_repository(
         EngineError: the target that the repository is for is not known any more.
     """
     _require_repository(root)
-    surroundings = Surroundings(root, {}, target or _own_target(root), sagemaker, tuple(arguments))
+    surroundings = Surroundings(root, {}, target or _own_target(root), sagemaker, dynamo, tuple(arguments))
     if _is_model(root):
         return _of_one_model(surroundings)
     present = read_models(root, next(iter(surroundings.argument("model-config-name")), ""))
@@ -115,7 +119,9 @@ def check_repository(
     return sorted(set(found), key=_order)
 
 
-def check_package(package: Package, folder: Path, *, target: Target, arguments: Sequence[str] = ()) -> list[Finding]:
+def check_package(
+    package: Package, folder: Path, *, target: Target, dynamo: bool = False, arguments: Sequence[str] = ()
+) -> list[Finding]:
     """What is wrong in a release in the making, as a repository would show it.
 
     Args:
@@ -123,12 +129,14 @@ def check_package(package: Package, folder: Path, *, target: Target, arguments: 
         folder: with its configuration, the files beside that, and the model's files in `releases.MODEL_FOLDER`; the
             same of each part of an ensemble in a folder of its own.
         target: what it will be served by.
+        dynamo: hold it against the rules of NVIDIA Dynamo's worker, too.
         arguments: what the server is started with besides what the package asks for.
     """
     read = [read_package(package.model, folder)]
     read += [read_package(member.model, folder / member.folder) for member in package.members]
     given = (*package.server_arguments, *arguments)
-    surroundings = Surroundings(folder.parent, {model.name: model for model in read}, target, arguments=given)
+    models = {model.name: model for model in read}
+    surroundings = Surroundings(folder.parent, models, target, dynamo=dynamo, arguments=given)
     modules = tuple(module for module in _MODULES if module is not layout)  # of repositories alone
     return sorted({found for model in read for found in _check_one(model, surroundings, modules)}, key=_order)
 

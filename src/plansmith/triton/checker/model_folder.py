@@ -83,6 +83,7 @@ class Surroundings:
         models: every model of the repository, by name, those too that nobody asked about.
         target: what it will be served by; None where nobody says.
         sagemaker: it is for SageMaker's front end.
+        dynamo: it is for NVIDIA Dynamo's worker.
         arguments: what the server is started with besides, such as "--backend-config=tensorrt,version-compatible=true".
     """
 
@@ -90,6 +91,7 @@ class Surroundings:
     models: Mapping[str, ModelFolder]
     target: Target | None = None
     sagemaker: bool = False
+    dynamo: bool = False
     arguments: tuple[str, ...] = ()
 
     @property

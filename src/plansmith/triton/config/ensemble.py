@@ -141,16 +141,20 @@ def write_ensemble(
         for branch in branches
         for tensor in branch.pipeline.outputs
     )
+    labels = {branch.tensor(name): classes for branch in branches for name, classes in branch.pipeline.labels.items()}
     package = Package(
         model=model.model,
         config_file=CONFIG_FILE,
         model_files=(PIPELINE_FILE,),
+        support_files=tuple(map(_label_file, labels)),
         max_batch_size=largest_batch(branches),
         interface=Interface(inputs=branches[0].pipeline.inputs, outputs=outputs),
         server_arguments=arguments_of(branches),
         members=members_of(chains),
     )
-    (out / CONFIG_FILE).write_text(text_of(_ensemble(package, steps, policy)))
+    for name, classes in labels.items():
+        (out / _label_file(name)).write_text("".join(f"{label}\n" for label in classes), encoding="utf-8")
+    (out / CONFIG_FILE).write_text(text_of(_ensemble(package, steps, policy, set(labels))))
     told = {
         "input": branches[0].pipeline.input,
         "output": {branch.name or MODEL_PART: branch.pipeline.output for branch in branches},
@@ -291,13 +295,23 @@ def put_tensors(tensors: Sequence[Tensor], entries: Sequence[pb.ModelInput | pb.
         entries.add(name=tensor.name, data_type=data_type(tensor), dims=dims or [1])  # type: ignore[attr-defined]
 
 
-def _ensemble(package: Package, steps: Sequence[Step], policy: VersionPolicy | None) -> pb.ModelConfig:
+def _label_file(output: str) -> str:
+    """The file of the names of an output's classes."""
+    return f"{output}_labels.txt"
+
+
+def _ensemble(
+    package: Package, steps: Sequence[Step], policy: VersionPolicy | None, labelled: set[str]
+) -> pb.ModelConfig:
     from tritonclient.grpc import model_config_pb2 as pb
 
     config = pb.ModelConfig(name=package.model, platform="ensemble", max_batch_size=package.max_batch_size)
     put_policy(config, policy)
     put_tensors(package.interface.inputs, config.input)
     put_tensors(package.interface.outputs, config.output)
+    for output in config.output:
+        if output.name in labelled:
+            output.label_filename = _label_file(output.name)
     read = {tensor.name for tensor in package.interface.outputs}
     read |= {name for step in steps for name in step.inputs.values()}
     for step in steps:

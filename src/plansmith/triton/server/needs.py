@@ -103,7 +103,8 @@ def stand_in_for(installation: Installation, target: Target, manifests: Manifest
         EnvironmentFault: this machine or its server lacks what the models need.
         EngineError: nothing says which ONNX Runtime the target has.
     """
-    kinds = {manifest.engine.kind if manifest else None for manifest in manifests}
+    kinds: set[EngineKind | None] = {manifest.engine.kind if manifest else None for manifest in manifests}
+    kinds |= {model.engine.kind for manifest in manifests if manifest for model in manifest.beside.values()}
     if EngineKind.PYTHON in kinds or _has_python_parts(manifests):
         require_python(installation, torch=EngineKind.PYTHON in kinds)
     if EngineKind.PYTHON in kinds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -48,7 +49,13 @@ class ServingRuntime:
 
 
 def find_serving_runtime(
-    tritonserver: str, target: Target, engine: EngineKind, *, dali: bool = False, parts: bool = False
+    tritonserver: str,
+    target: Target,
+    engine: EngineKind,
+    *,
+    beside: Collection[EngineKind] = (),
+    dali: bool = False,
+    parts: bool = False,
 ) -> ServingRuntime:
     """The Triton that is named, or that of this machine, and the backend that stands for a target's.
 
@@ -56,6 +63,7 @@ def find_serving_runtime(
         tritonserver: its program or folder; empty for that of this machine.
         target: what a release is for.
         engine: what serves the model.
+        beside: what serves those beside it.
         dali: whether the release has a DALI pipeline in it.
         parts: whether it has parts for the Python backend around the model.
 
@@ -63,9 +71,12 @@ def find_serving_runtime(
         EnvironmentFault: one of them is not there; says how to get it.
         EngineError: nothing says which ONNX Runtime, or which DALI, the target has.
     """
-    runtime = _without_dali(tritonserver, target, engine)
+    others = [kind for kind in (engine, *beside) if kind is not EngineKind.PYTHON]
+    runtime = _without_dali(tritonserver, target, others[0] if others else engine)
     if parts:
-        require_python(runtime.installation, torch=False)
+        has_pytorch = EngineKind.PYTHON in {engine, *beside}
+        require_python(runtime.installation, torch=has_pytorch)
+        runtime = replace(runtime, load_seconds=_COMPILING_SECONDS) if has_pytorch else runtime
     return with_dali(runtime, target) if dali else runtime
 
 
