@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import yaml
 
@@ -9,7 +11,7 @@ from ...support.cli.command import CommandLine
 
 pytestmark = pytest.mark.slow
 
-SPEC = {
+SPEC: dict[str, Any] = {
     "source": "timm:test_resnet",
     "name": "tiny",
     "random_weights": True,
@@ -20,6 +22,7 @@ SPEC = {
 
 @pytest.fixture
 def run(run_alone: CommandLine) -> CommandLine:
+    """A folder with a spec."""
     (run_alone.folder / "spec.yaml").write_text(yaml.safe_dump(SPEC))
     return run_alone
 
@@ -27,14 +30,20 @@ def run(run_alone: CommandLine) -> CommandLine:
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [
-        pytest.param(("--target", "triton-26.05-cpu"), 6, "which DALI triton-26.05-cpu has", id="unknown"),
-        pytest.param((), 9, "plansmith serve-env add local-cpu --dali", id="not installed"),
+        pytest.param(("spec.yaml", "--target", "triton-26.03-cpu"), 6, "which DALI triton-26.03-cpu has", id="unknown"),
+        pytest.param(("spec.yaml",), 9, "plansmith serve-env add local-cpu --dali", id="not installed"),
+        pytest.param(
+            ("spec.yaml", "--target", "sagemaker-25.04-cpu"),
+            9,
+            "plansmith serve-env add sagemaker-25.04-cpu --dali",
+            id="that of a container not installed",
+        ),
     ],
 )
 def test_without_the_targets_dali_nothing_is_begun(
     words: tuple[str, ...], status: int, says: str, run: CommandLine
 ) -> None:
-    refused = run("compile", "spec.yaml", "--repository", "repository", *words, PLANSMITH_SERVE_ENV="empty")
+    refused = run("compile", *words, "--repository", "repository", PLANSMITH_SERVE_ENV="empty")
     assert refused.status == status
     assert says in refused.message
     assert "preprocessing: python" in refused.message
