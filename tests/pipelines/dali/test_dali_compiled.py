@@ -1,4 +1,4 @@
-"""`preprocessing: dali` in a spec is refused at once where the target has none."""
+"""`preprocessing: dali` in a spec is refused at once where the target has none, or not what is asked of it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ SPEC: dict[str, Any] = {
 
 @pytest.fixture
 def run(run_alone: CommandLine) -> CommandLine:
-    """A folder with a spec."""
-    (run_alone.folder / "spec.yaml").write_text(yaml.safe_dump(SPEC))
+    """A folder with a spec, and the same with memory for the decoder."""
+    memory = {**SPEC["pipeline"], "dali": {"device_memory_padding": "32M", "num_threads": 2}}
+    for name, values in {"spec": SPEC, "memory": {**SPEC, "pipeline": memory}}.items():
+        (run_alone.folder / f"{name}.yaml").write_text(yaml.safe_dump(values))
     return run_alone
 
 
@@ -38,13 +40,20 @@ def run(run_alone: CommandLine) -> CommandLine:
             "plansmith serve-env add sagemaker-25.04-cpu --dali",
             id="that of a container not installed",
         ),
+        pytest.param(
+            ("memory.yaml",),
+            2,
+            "device_memory_padding under `pipeline: dali`, which a decoder on a GPU has",
+            id="memory",
+        ),
+        pytest.param(("memory.yaml", "--target", "triton-26.08"), 9, "add triton-26.08 --dali", id="memory of a GPU"),
     ],
 )
-def test_without_the_targets_dali_nothing_is_begun(
+def test_without_what_is_asked_of_dali_nothing_is_begun(
     words: tuple[str, ...], status: int, says: str, run: CommandLine
 ) -> None:
     refused = run("compile", *words, "--repository", "repository", PLANSMITH_SERVE_ENV="empty")
     assert refused.status == status
     assert says in refused.message
-    assert "preprocessing: python" in refused.message
+    assert ("preprocessing: python" in refused.message) == (status != 2)
     assert not (run.folder / "repository").exists()
