@@ -43,9 +43,11 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     installed = {"onnxruntime": here.onnxruntime.model_dump(mode="json"), "dali": here.dali, "devices": ["cpu"]}
     runtime = yaml.safe_load(shipped_file(container).read_text()) | installed
     (terminal.folder / f"{container}.yaml").write_text(yaml.safe_dump(runtime))
-    spec |= {"target": [own, f"{container}.yaml"], "shapes": {"pixel_values": SHAPES}}
+    targets = [own, f"{container}.yaml"]
+    spec |= {"target": targets, "shapes": {"pixel_values": SHAPES}, "repository": "models"}
     (terminal.folder / "spec.yaml").write_text(yaml.safe_dump(spec))
-    models: list[dict[str, Any]] = terminal.document("compile", "spec.yaml")["models"]
+    answers = [terminal.document("compile", "spec.yaml", "--target", target)["models"] for target in targets]
+    models = [model for (model,) in answers]
     assert [model["target"] for model in models] == [own, container]
     return models
 
