@@ -11,7 +11,7 @@ import yaml
 
 from plansmith.config.loader import read_specs
 from plansmith.config.target.names import runtime_names, target_names
-from plansmith.config.target.targets import Target, load_target, require_onnxruntime
+from plansmith.config.target.targets import Target, load_target, require_dali, require_onnxruntime
 from plansmith.errors import EngineError
 
 from ..support.real_sentences import real_sentences
@@ -20,6 +20,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 SPECS = sorted((CONFIGS / "models").glob("*.yaml"))
 MONTHS = [f"25.{month:02}" for month in range(6, 13)] + [f"26.{month:02}" for month in range(1, 11)]
 SAGEMAKER = ["25.04", "25.09", "26.05"]
+UNKNOWN_DALI = {"triton-26.03"}
 UNKNOWN_RUNTIME = {"triton-26.09", "triton-26.10"}
 
 
@@ -87,13 +88,23 @@ def test_a_runtime_runs_cpu_models_under_a_name_of_their_own_with_the_same_facts
         load_target("local-cpu-cpu")
 
 
-@pytest.mark.parametrize("field", ["triton", "cuda", "driver", "python", "tensorrt", "min_compute_capability"])
+@pytest.mark.parametrize("field", ["triton", "cuda", "driver", "python", "tensorrt", "min_compute_capability", "dali"])
 def test_a_later_release_never_has_an_older_version(field: str) -> None:
     stated = [numbers(version) for target in tritons() if (version := getattr(target, field))]
     assert len(stated) >= 15
     for earlier, later in pairwise(stated):
         common = min(len(earlier), len(later))
         assert earlier[:common] <= later[:common]
+
+
+@pytest.mark.parametrize("name", [name for name in runtime_names() if name not in UNKNOWN_DALI])
+def test_dali_has_source(name: str) -> None:
+    """Every target but one names its DALI and where that is from; what it has at least was inferred."""
+    target = load_target(name)
+    (source,) = [one for one in target.sources if one.startswith("dali: ")]
+    assert require_dali(target)
+    assert ("dali" in target.inferred) == (name != "local-cpu")
+    assert "at least" not in source or "dali" in target.inferred
 
 
 def test_each_monthly_release_is_one_server_of_its_own() -> None:

@@ -38,6 +38,9 @@ ACCEPTED = {
     "triton: {dynamic_batching: {max_queue_delay_microseconds: 0}, instance_group: [{count: 4}], model_warmup: off}\n",
     "a model that brings its environment": "source: hf:bert\nengine: python\npython: {environment: packed}\n",
     "a mode of torch.compile": "source: hf:bert\nengine: python\npython: {torch_compile: reduce-overhead}\n",
+    "DALI with threads and memory": "source: timm:resnet18\npipeline:\n  preprocessing: dali\n"
+    "  dali: {num_threads: 8, device_memory_padding: 32M, host_memory_padding: 16777216,\n"
+    "    preallocate_width_hint: 4000, preallocate_height_hint: 3000}\n",
     "data of its own": "source: hf:bert\nprecision: auto\ndata:\n  path: ../reviews.csv\n"
     "  columns: {text: body, label: stars}\n  calibration: 64\n  evaluation: 500\n  seed: 1\n  metric: accuracy\n"
     "  max_metric_drop: 1e-2\nlowering: {keep: [attention], budget: 0}\n",
@@ -309,6 +312,20 @@ ONE = {
     ),
     "an output twice": _no(
         "source: hf:bert\noutputs: [y, z, y]\n", "model.yaml:2: 'outputs': names 'y' more than once"
+    ),
+    "threads of DALI for Pillow": _no(
+        "source: timm:resnet18\npipeline: {dali: {num_threads: 8}}\n",
+        "model.yaml:2: 'pipeline': dali: {…} is for preprocessing: dali",
+        by_schema=False,
+    ),
+    "no thread for DALI": _no(
+        "source: timm:resnet18\npipeline: {preprocessing: dali, dali: {num_threads: 0}}\n",
+        "model.yaml:2: 'pipeline.dali.num_threads': must be 1 or more",
+    ),
+    "half a size for DALI": _no(
+        "source: timm:resnet18\npipeline: {preprocessing: dali, dali: {preallocate_width_hint: 4000}}\n",
+        "model.yaml:2: 'pipeline.dali': preallocate_width_hint and preallocate_height_hint go together",
+        by_schema=False,
     ),
     "data from nowhere": _no(
         "source: hf:bert\ndata: {seed: 1}\n", "give a path, a dataset or an entry_point", by_schema=False

@@ -10,10 +10,44 @@ from pydantic import Field, field_validator, model_validator
 from plansmith.config.data import DataSpec
 from plansmith.config.precision import LoweringOptions, WrittenPrecision
 from plansmith.config.shapes import WrittenRange
-from plansmith.records.fields import Confidential, PositiveCount, Switch
+from plansmith.records.fields import ByteCount, Confidential, PositiveCount, Switch
 from plansmith.records.model import EngineKind, Record
 from plansmith.records.pipeline import RawInput, RawOutput
 from plansmith.records.validation import ToleranceChange
+
+
+class DaliOptions(Record):
+    """What DALI works with: threads, and on a GPU the memory that its decoder sets aside before it meets an image.
+
+    What is left out, but for the threads, is as DALI has it. Source: `num_threads` of
+    https://github.com/triton-inference-server/dali_backend, and `fn.decoders.image` of
+    https://docs.nvidia.com/deeplearning/dali, of whose hints "mixed" decoders take notice and those on a CPU do not.
+    """
+
+    num_threads: PositiveCount = Field(default=4, description="How many threads of the CPU work on a batch.")
+    device_memory_padding: ByteCount | None = Field(
+        default=None, description="Memory of the GPU that the decoder sets aside for each thread; 16M by default."
+    )
+    host_memory_padding: ByteCount | None = Field(
+        default=None, description="Pinned memory that the decoder sets aside for each thread, twice; 8M by default."
+    )
+    preallocate_width_hint: PositiveCount | None = Field(
+        default=None, description="Width in pixels that the GPU's JPEG decoder sets memory aside for; none by default."
+    )
+    preallocate_height_hint: PositiveCount | None = Field(
+        default=None, description="Height in pixels that the GPU's JPEG decoder sets memory aside for; none by default."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.preallocate_width_hint is None) != (self.preallocate_height_hint is None):
+            raise ValueError("preallocate_width_hint and preallocate_height_hint go together")
+        return self
+
+    @property
+    def decoder_hints(self) -> dict[str, int]:
+        """Arguments of the decoder on a GPU, by name: bytes, and pixels."""
+        return self.model_dump(exclude={"num_threads"}, exclude_none=True)
 
 
 class PipelineOptions(Record):
@@ -56,6 +90,13 @@ class PipelineOptions(Record):
         description="What asks the server in place of clients: dynamo has classifiers and embeddings of texts as"
         " /v1/classify and /v1/embeddings; a classifier answers with the scores of all classes, in their order.",
     )
+    dali: DaliOptions | None = Field(default=None, description="What DALI works with, where it makes them.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.dali is not None and self.preprocessing != "dali":
+            raise ValueError("dali: {…} is for preprocessing: dali; write both or neither")
+        return self
 
 
 _BESIDE = re.compile(r"[a-z][a-z0-9_]{0,31}")

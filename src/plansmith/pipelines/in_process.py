@@ -15,7 +15,7 @@ from plansmith.compilers.export.loading import load
 from plansmith.compilers.export.model_calls import Progress
 from plansmith.compilers.python_backend.candidate import own_generator, own_way
 from plansmith.compilers.python_backend.generation_parameters import GENERATES
-from plansmith.config.pipeline import PipelineOptions
+from plansmith.config.pipeline import DaliOptions, PipelineOptions
 from plansmith.pipelines.dali.parts import DaliPlace, with_dali
 from plansmith.pipelines.draft import Draft, run_parts
 from plansmith.records.engine import Engine
@@ -92,7 +92,8 @@ def with_dali_of(draft: Draft, job: JoinJob) -> Draft:
     """The same, with DALI for images where the spec asks for that."""
     if job.dali is None:
         return draft
-    return with_dali(draft, DaliPlace(Path(job.dali_site), job.dali.device, job.dali.max_batch_size))
+    options = job.options.dali or DaliOptions()
+    return with_dali(draft, DaliPlace(Path(job.dali_site), job.dali.device, job.dali.max_batch_size, options))
 
 
 def answer_of(

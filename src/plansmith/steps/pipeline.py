@@ -158,14 +158,24 @@ def uses_dali(spec: ModelSpec) -> bool:
 
 
 def require_dali_here(spec: ModelSpec, target: Target) -> None:
-    """See that the target's DALI is here, where a spec asks for it.
+    """See that the target's DALI is here and has what a spec asks of it, where one does.
 
     Raises:
+        UsageError: it decodes on a CPU, and memory of a decoder on a GPU is asked for.
         EnvironmentFault: it is not installed.
         EngineError: nothing says which one the target has.
     """
-    if uses_dali(spec):
-        _dali_site(target)
+    if not uses_dali(spec):
+        return
+    assert spec.pipeline is not None
+    hints = spec.pipeline.dali.decoder_hints if spec.pipeline.dali is not None else {}
+    if hints and target.device == "cpu":
+        raise UsageError(
+            f"the spec sets {', '.join(hints)} under `pipeline: dali`, which a decoder on a GPU has, and {target.name}"
+            " has CPU instances",
+            remedy="leave what is not num_threads out, or name a --target with GPU instances",
+        )
+    _dali_site(target)
 
 
 def _dali_site(target: Target) -> Path:

@@ -21,6 +21,9 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The files of NVIDIA's image that tell versions, and Debian's database with TensorRT's packages."""
     root = tmp_path / "image"
     lay_out(root, FULL, "2.72.0")
+    dali = root / "opt" / "tritonserver" / "backends" / "dali" / "wheel" / "dali" / "nvidia" / "dali"
+    dali.mkdir(parents=True)
+    (dali / "__init__.py").write_text("from . import fn\n\n__version__ = '2.2.0'\n__cuda_version__ = 13\n")
     monkeypatch.setenv("PATH", str(root / "bin"))
     monkeypatch.setenv("CUDA_VERSION", "13.4.1.009")
     return root
@@ -58,6 +61,7 @@ def test_every_place_that_tells_a_version_is_read(image: Path) -> None:
         ("TensorRT", "11.2.1", "/usr/lib/x86_64-linux-gnu/libnvinfer.so.11.2.1"),
         ("Triton", "2.72.0", "/opt/tritonserver/TRITON_VERSION"),
         ("CUDA", "13.4.1.009", "CUDA_VERSION"),
+        ("DALI", "2.2.0", "/opt/tritonserver/backends/dali/wheel/dali/nvidia/dali/__init__.py"),
     }
 
 
@@ -100,6 +104,19 @@ def test_a_target_that_knows_its_tensorrt_in_part_takes_every_build_of_it(tmp_pa
     for version, agrees in (("10.16.1.11", True), ("10.16", True), ("10.1.6", False), ("10.15.1.29", False)):
         found = (FoundVersion(what="TensorRT", version=version, where=str(tmp_path)),)
         assert [one.agrees for one in compare_image(target, found) if one.what == "TensorRT"] == [agrees]
+
+
+@pytest.mark.parametrize(
+    ("stated", "agrees"),
+    [("2.2.0", True), ("2.0.0", True), ("2.3.0", False), ("1.51.2", False)],
+    ids=["same", "older", "newer", "of another kind"],
+)
+def test_newer_dali_agrees(stated: str, agrees: bool, image: Path) -> None:
+    """The image's DALI agrees where it opens what the target's serialised, and decides nothing."""
+    target = load_target(TARGET).model_copy(update={"dali": stated})
+    compared = compare_image(target, found_here(image))
+    require_image(target, compared)
+    assert [one.agrees for one in compared if one.what == "DALI"] == [agrees]
 
 
 def test_another_cuda_is_told_and_decides_nothing(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:

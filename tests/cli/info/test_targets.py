@@ -62,12 +62,12 @@ def test_one_target_is_explained_with_its_sources_and_marks(run: CommandLine) ->
 
 def test_the_dali_of_a_target_is_told_and_refused_in_words_where_nothing_says_it(run: CommandLine) -> None:
     assert "DALI          2.4.0" in run("targets", "local-cpu").stdout
-    refused = run("serve-env", "add", "triton-26.05", "--dali", PLANSMITH_SERVE_ENV="env")
+    refused = run("serve-env", "add", "triton-26.03", "--dali", PLANSMITH_SERVE_ENV="env")
     assert refused.status == 6
     for words in (
-        "which DALI triton-26.05 has",
+        "which DALI triton-26.03 has",
         "preprocessing: python",
-        "tritonserver:26.05-py3",
+        "tritonserver:26.03-py3",
         "targets triton-26",
     ):
         assert words in refused.message

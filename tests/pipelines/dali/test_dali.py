@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
+from plansmith.config.pipeline import DaliOptions
 from plansmith.config.target.targets import load_target, require_dali
 from plansmith.errors import EngineError, EnvironmentFault, UsageError
 from plansmith.pipelines.dali.agreement import Difference, difference
-from plansmith.pipelines.dali.parts import DALI_PART, ENCODED, PARAMETERS, DaliPlace, dali_part, with_dali
+from plansmith.pipelines.dali.parts import DALI_PART, ENCODED, DaliPlace, dali_part, with_dali
 from plansmith.pipelines.dali.pipelines import PIPELINE_FILE, run_pipeline, serialise_pipeline
 from plansmith.pipelines.dali.recipe import Recipe, recipe_from_settings
 from plansmith.pipelines.draft import Draft, DraftPart, run_parts, write_part
@@ -62,6 +63,7 @@ def test_the_same_recipe_gives_the_same_bytes_which_name_no_place_of_this_machin
     first, second = (written(recipe, site, tmp_path / name, device).read_bytes() for name in ("a", "b"))
     assert sha256(first).digest() == sha256(second).digest()
     assert (b"mixed" in first) == (device == "gpu")
+    assert first.count(b"adjust_orientation") == 2, "a newer DALI has another default, of the image and of its shape"
     for place in (bytes(tmp_path), b".py", b"serialise", b"plansmith"):
         assert place not in first
 
@@ -69,9 +71,24 @@ def test_the_same_recipe_gives_the_same_bytes_which_name_no_place_of_this_machin
 def test_the_part_holds_the_pipeline_and_what_its_configuration_needs(site: Path, tmp_path: Path) -> None:
     recipe = recipe_from_settings(settings())
     part = write_part(dali_part(recipe, DaliPlace(site, "cpu", 4)), "1.26.4", tmp_path)
-    assert (part.backend, part.files, part.parameters) == ("dali", ("model.dali",), PARAMETERS)
+    assert (part.backend, part.files, part.parameters) == ("dali", ("model.dali",), {"num_threads": "4"})
     assert (part.inputs, part.outputs, part.joins_requests) == ((ENCODED,), (recipe.tensor,), False)
     assert [file.name for file in (tmp_path / DALI_PART).iterdir()] == ["model.dali"]
+
+
+def test_options_reach_dali(site: Path, tmp_path: Path) -> None:
+    """Threads stand in Triton's configuration, and memory for a GPU's decoder in the pipeline, where they are set."""
+    recipe, hints = recipe_from_settings(settings()), ("host_memory_padding", "preallocate_width_hint")
+    options = DaliOptions(
+        num_threads=9, host_memory_padding=2**25, preallocate_width_hint=4000, preallocate_height_hint=3000
+    )
+    plain, tuned = (
+        write_part(dali_part(recipe, DaliPlace(site, "gpu", 4, chosen)), "1.26.4", tmp_path / name)
+        for name, chosen in (("plain", DaliOptions()), ("tuned", options))
+    )
+    assert [part.parameters for part in (plain, tuned)] == [{"num_threads": "4"}, {"num_threads": "9"}]
+    files = [(tmp_path / name / DALI_PART / PIPELINE_FILE).read_bytes() for name in ("plain", "tuned")]
+    assert [[hint.encode() in file for hint in hints] for file in files] == [[False, False], [True, True]]
 
 
 def timm_tensors(images: list[bytes], **config: Any) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:

@@ -1,6 +1,8 @@
-"""`preprocessing: dali` in a spec is refused at once where the target has none."""
+"""`preprocessing: dali` in a spec is refused at once where the target has none, or not what is asked of it."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import yaml
@@ -9,7 +11,7 @@ from ...support.cli.command import CommandLine
 
 pytestmark = pytest.mark.slow
 
-SPEC = {
+SPEC: dict[str, Any] = {
     "source": "timm:test_resnet",
     "name": "tiny",
     "random_weights": True,
@@ -20,22 +22,38 @@ SPEC = {
 
 @pytest.fixture
 def run(run_alone: CommandLine) -> CommandLine:
-    (run_alone.folder / "spec.yaml").write_text(yaml.safe_dump(SPEC))
+    """A folder with a spec, and the same with memory for the decoder."""
+    memory = {**SPEC["pipeline"], "dali": {"device_memory_padding": "32M", "num_threads": 2}}
+    for name, values in {"spec": SPEC, "memory": {**SPEC, "pipeline": memory}}.items():
+        (run_alone.folder / f"{name}.yaml").write_text(yaml.safe_dump(values))
     return run_alone
 
 
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [
-        pytest.param(("--target", "triton-26.05-cpu"), 6, "which DALI triton-26.05-cpu has", id="unknown"),
-        pytest.param((), 9, "plansmith serve-env add local-cpu --dali", id="not installed"),
+        pytest.param(("spec.yaml", "--target", "triton-26.03-cpu"), 6, "which DALI triton-26.03-cpu has", id="unknown"),
+        pytest.param(("spec.yaml",), 9, "plansmith serve-env add local-cpu --dali", id="not installed"),
+        pytest.param(
+            ("spec.yaml", "--target", "sagemaker-25.04-cpu"),
+            9,
+            "plansmith serve-env add sagemaker-25.04-cpu --dali",
+            id="that of a container not installed",
+        ),
+        pytest.param(
+            ("memory.yaml",),
+            2,
+            "device_memory_padding under `pipeline: dali`, which a decoder on a GPU has",
+            id="memory",
+        ),
+        pytest.param(("memory.yaml", "--target", "triton-26.08"), 9, "add triton-26.08 --dali", id="memory of a GPU"),
     ],
 )
-def test_without_the_targets_dali_nothing_is_begun(
+def test_without_what_is_asked_of_dali_nothing_is_begun(
     words: tuple[str, ...], status: int, says: str, run: CommandLine
 ) -> None:
-    refused = run("compile", "spec.yaml", "--repository", "repository", *words, PLANSMITH_SERVE_ENV="empty")
+    refused = run("compile", *words, "--repository", "repository", PLANSMITH_SERVE_ENV="empty")
     assert refused.status == status
     assert says in refused.message
-    assert "preprocessing: python" in refused.message
+    assert ("preprocessing: python" in refused.message) == (status != 2)
     assert not (run.folder / "repository").exists()

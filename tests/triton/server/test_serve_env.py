@@ -130,9 +130,23 @@ def test_dali_brings_the_numpy_that_the_server_understands_and_goes_whole(pip: F
     assert [(p.folder, p.onnxruntime, p.dali) for p in environment.installed_parts(private=tmp_path)] == [
         (folder, None, "2.4.0")
     ]
+    environment.install_dali("1.48.0", lambda _: None, private=tmp_path)
+    assert pip.commands[1][-2:] == ["nvidia-dali-cuda120==1.48.0", "numpy==1.26.4"], "older than CUDA 13"
+    environment.remove_dali("1.48.0", private=tmp_path)
     environment.remove_dali("2.4.0", private=tmp_path)
     assert not environment.has_dali("2.4.0", private=tmp_path)
     assert left_in(tmp_path) == []
+
+
+def test_dali_that_nvidia_alone_has_says_where_it_is(pip: FakePip, tmp_path: Path) -> None:
+    """Where pip cannot get a DALI that PyPI has no wheel of, the message says who has it, and of others it does not."""
+    pip.status = 1
+    told = {}
+    for version in ("1.51.2", "1.53.0"):
+        with pytest.raises(EnvironmentFault, match="no matching distribution") as fault:
+            environment.install_dali(version, lambda _: None, private=tmp_path)
+        told[version] = "NVIDIA's package index" in fault.value.remedy
+    assert told == {"1.51.2": True, "1.53.0": False}
 
 
 def test_what_is_installed_is_listed_and_a_runtime_taken_away_whole(pip: FakePip, tmp_path: Path) -> None:

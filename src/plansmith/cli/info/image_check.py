@@ -24,6 +24,10 @@ _PACKAGE = re.compile(r"(libnvinfer\d+) (\d+(?:\.\d+)*)\S* installed")
 _LIBRARY = re.compile(r"libnvinfer\.so\.(\d+\.\d+\.\d+)")
 _LIBRARY_FOLDERS = ("usr/lib/*-linux-gnu", "opt/tensorrt/lib", "usr/local/tensorrt/lib")
 _TRITON_VERSION = "opt/tritonserver/TRITON_VERSION"
+_DALI = "opt/tritonserver/backends/dali/wheel/dali/nvidia/dali/__init__.py"
+"""Where Triton's build puts DALI (https://github.com/triton-inference-server/dali_backend/pull/245)."""
+
+_DALI_VERSION = re.compile(r"__version__ = '(\d+(?:\.\d+)*)'")
 
 
 class FoundVersion(Record):
@@ -38,7 +42,8 @@ class ComparedVersion(Record):
     """A version of a target beside one that is here.
 
     `stated`: the target's, empty where it states none; `found` and `where`: empty where nothing is here; `agrees`:
-    None where one of the two is missing; `decides`: a difference makes it another image.
+    None where one of the two is missing, and true of a DALI that opens what the target's serialises; `decides`: a
+    difference makes it another image.
     """
 
     what: str
@@ -50,7 +55,7 @@ class ComparedVersion(Record):
 
 
 def found_here(root: Path = Path("/")) -> tuple[FoundVersion, ...]:
-    """Versions of TensorRT, Triton, CUDA and Python in this container.
+    """Versions of TensorRT, Triton, CUDA, Python and DALI in this container.
 
     TensorRT's are those of its Debian package (all four numbers), its library and its Python package; CUDA's is what
     NVIDIA's images set as CUDA_VERSION, Triton's the file that lies beside its programs there.
@@ -72,6 +77,7 @@ def compare_image(target: Target, found: tuple[FoundVersion, ...]) -> tuple[Comp
         "Triton": target.triton or "",
         "CUDA": target.cuda or "",
         "Python": target.python or "",
+        "DALI": target.dali or "",
     }
     deciding = {"Triton", "TensorRT"} if target.device == "gpu" else {"Triton"}
     compared = []
@@ -83,7 +89,7 @@ def compare_image(target: Target, found: tuple[FoundVersion, ...]) -> tuple[Comp
                 stated=version,
                 found=one.version,
                 where=one.where,
-                agrees=_agree(version, one.version) if version and one.version else None,
+                agrees=_agree(what, version, one.version) if version and one.version else None,
                 decides=what in deciding,
             )
             for one in here
@@ -139,6 +145,7 @@ def _found(root: Path) -> Iterator[FoundVersion]:
         ("Triton", _text(root / _TRITON_VERSION), str(root / _TRITON_VERSION)),
         ("CUDA", os.environ.get("CUDA_VERSION", ""), "CUDA_VERSION"),
         ("Python", platform.python_version(), "this Python"),
+        ("DALI", _dali(root / _DALI), str(root / _DALI)),
     ):
         if (numbers := _NUMBERS.match(version)) is not None:
             yield FoundVersion(what=what, version=numbers[0], where=where)
@@ -163,6 +170,11 @@ def _python_package(name: str) -> str:
         return ""
 
 
+def _dali(module: Path) -> str:
+    version = _DALI_VERSION.search(_text(module))
+    return version[1] if version is not None else ""
+
+
 def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8").strip()
@@ -170,10 +182,13 @@ def _text(file: Path) -> str:
         return ""
 
 
-def _agree(one: str, other: str) -> bool:
-    """Whether two versions are the same as far as both tell."""
-    pairs = zip(one.split("."), other.split("."), strict=False)
-    return all(int(mine) == int(its) for mine, its in pairs)
+def _agree(what: str, stated: str, found: str) -> bool:
+    """Whether versions are the same as far as both tell; of DALI, whether that here opens the other's pipelines."""
+    ours, theirs = ([int(number) for number in version.split(".")] for version in (stated, found))
+    common = min(len(ours), len(theirs))
+    if what == "DALI":
+        return theirs[0] == ours[0] and theirs[:common] >= ours[:common]
+    return theirs[:common] == ours[:common]
 
 
 def _stated(target: Target, one: ComparedVersion) -> str:

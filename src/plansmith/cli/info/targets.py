@@ -12,6 +12,7 @@ import click
 from plansmith.cli.options import complete_target
 
 if TYPE_CHECKING:
+    from plansmith.cli.info.image_check import ComparedVersion
     from plansmith.config.target.targets import Target
 
 _NARROW_FIRST = ("driver", "Python", "CUDA", "TensorRT", "Triton")
@@ -74,8 +75,16 @@ def _check_image(target: Target, *, as_json: bool) -> None:
     click.echo(f"{target.name}: this is its image, or one with the same versions")
     for one in compared:
         found = f"{one.found} by {one.where}" if one.found else "not found"
-        verdict = "" if one.agrees is None else ", the same" if one.agrees else ", differs, and decides nothing"
-        click.echo(f"  {one.what:<10}{one.stated or '-':<14}here: {found}{verdict}")
+        click.echo(f"  {one.what:<10}{one.stated or '-':<14}here: {found}{_verdict(one)}")
+
+
+def _verdict(one: ComparedVersion) -> str:
+    """What a version that is here means for the target."""
+    if one.agrees is None:
+        return ""
+    if one.what == "DALI" and one.stated != one.found:
+        return ", newer, and opens its pipelines" if one.agrees else ", differs, and does not open its pipelines"
+    return ", the same" if one.agrees else ", differs, and decides nothing"
 
 
 def _document(target: Target) -> dict[str, Any]:

@@ -48,7 +48,10 @@ class Runtime(Record):
     it was made for); None where that is not known.
     `min_compute_capability`: of the GPU, such as "7.5".
     `sources`: where the values come from.
-    `inferred`: fields that nothing states and that must be verified in the image.
+    `inferred`: fields that nothing states and that must be verified in the image. An inferred `dali` is the newest that
+    the container has at least: DALI opens what an older one of the same major version serialised (2.4.0 was tried with
+    pipelines of 2.0.0, 2.1.0 and 2.2.0; of 1.0, https://github.com/NVIDIA/DALI_extra/pull/57), and DALI 2 and 1 do not
+    open each other's arithmetic.
     """
 
     description: str

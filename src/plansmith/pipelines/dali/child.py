@@ -72,23 +72,25 @@ def _pipeline(dali: Any, asked: Settings, device_id: int | None) -> Any:
     """The pipeline of a recipe."""
     pipeline = dali.Pipeline(batch_size=asked["batch"], num_threads=1, device_id=device_id, **QUEUE)
     with pipeline:
-        pipeline.set_outputs(_defined(dali, asked["recipe"], asked["input"], on_gpu=asked["device"] == "gpu"))
+        pipeline.set_outputs(_defined(dali, asked["recipe"], asked))
     return pipeline
 
 
-def _defined(dali: Any, recipe: Settings, name: str, *, on_gpu: bool) -> Any:
+def _defined(dali: Any, recipe: Settings, asked: Settings) -> Any:
     """The recipe in DALI's operators. Sizes and places of crops are computed as Python would, to the pixel."""
     fn, types = dali.fn, dali.types
-    encoded = fn.external_source(name=name, device="cpu", dtype=types.UINT8, ndim=1)
+    encoded = fn.external_source(name=asked["input"], device="cpu", dtype=types.UINT8, ndim=1)
     order = recipe["order"]
-    image = fn.decoders.image(
+    readers, upright = _readers(dali), recipe["upright"]
+    image = readers.decoders.image(
         encoded,
-        device="mixed" if on_gpu else "cpu",
+        device="mixed" if asked["device"] == "gpu" else "cpu",
         output_type=types.RGB if order == sorted(order) else types.BGR,
-        adjust_orientation=recipe["upright"],
         jpeg_fancy_upsampling=True,  # as libjpeg does it, which Pillow decodes with
+        adjust_orientation=upright,
+        **asked.get("decoder_hints", {}),
     )
-    sides = fn.peek_image_shape(encoded, adjust_orientation=recipe["upright"], dtype=types.INT64)
+    sides = readers.peek_image_shape(encoded, adjust_orientation=upright, dtype=types.INT64)
     size = (sides[0], sides[1])
     for step in recipe["steps"]:
         if step["do"] == "crop":
@@ -104,6 +106,16 @@ def _defined(dali: Any, recipe: Settings, name: str, *, on_gpu: bool) -> Any:
         mean=[recipe["mean"][channel] / recipe["scale"] for channel in order],
         std=[recipe["std"][channel] / recipe["scale"] for channel in order],
     )
+
+
+def _readers(dali: Any) -> Any:
+    """What has the operators that read images and shapes, and are told whether to turn by the EXIF orientation.
+
+    Those of `fn` are since DALI 2.2, and turn where nothing is said; before, they never turn, and those of
+    `fn.experimental` are told. A file that says nothing means another thing to a newer DALI than to its own.
+    """
+    is_told = dali.backend.GetSchema("decoders__Image").HasArgument("adjust_orientation")
+    return dali.fn if is_told else dali.fn.experimental
 
 
 def _size(dali: Any, size: tuple[Any, Any], step: Settings) -> tuple[Any, Any]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plansmith.config.pipeline import DaliOptions
 from plansmith.errors import UsageError
 from plansmith.pipelines.dali.agreement import MEAN_LEVELS
 from plansmith.pipelines.dali.pipelines import PIPELINE_FILE, run_pipeline, serialise_pipeline
@@ -39,10 +40,6 @@ harm requests of others. A request of several images is one batch all the same.
 """
 
 
-PARAMETERS = {"num_threads": "4"}
-"""Of its configuration: how many threads decode a batch. Without a word it is one."""
-
-
 @dataclass(frozen=True)
 class DaliPlace:
     """Which DALI a pipeline is made with, and for what.
@@ -51,11 +48,13 @@ class DaliPlace:
         site: the folder of `environment.dali_folder`, of the target's version.
         device: what the instances run on.
         max_batch_size: of the configuration.
+        options: what it works with; hints for the decoder are for a GPU.
     """
 
     site: Path
     device: Device
     max_batch_size: int
+    options: DaliOptions = field(default_factory=DaliOptions)
 
 
 def encoded_part(recipe: Recipe) -> DraftPart:
@@ -87,6 +86,7 @@ def dali_part(recipe: Recipe, place: DaliPlace) -> DraftPart:
             device=place.device,
             max_batch_size=place.max_batch_size,
             input_name=ENCODED.name,
+            decoder_hints=place.options.decoder_hints,
         )
 
     return DraftPart(
@@ -98,7 +98,7 @@ def dali_part(recipe: Recipe, place: DaliPlace) -> DraftPart:
         write=write,
         backend="dali",
         joins_requests=JOINS_REQUESTS,
-        parameters=PARAMETERS,
+        parameters={"num_threads": str(place.options.num_threads)},
     )
 
 

@@ -31,7 +31,14 @@ _TO_PYTHON = "or write preprocessing: python into the spec"
 
 
 def serialise_pipeline(
-    recipe: Recipe, out: Path, *, site: Path, device: Device, max_batch_size: int, input_name: str
+    recipe: Recipe,
+    out: Path,
+    *,
+    site: Path,
+    device: Device,
+    max_batch_size: int,
+    input_name: str,
+    decoder_hints: Mapping[str, int] | None = None,
 ) -> str:
     """Write a pipeline; the same recipe gives the same bytes with the same DALI.
 
@@ -42,6 +49,7 @@ def serialise_pipeline(
         device: what it runs on; "gpu" decodes JPEG and resizes there.
         max_batch_size: of the configuration beside it.
         input_name: of the tensor that holds encoded images.
+        decoder_hints: of `DaliOptions`, for a GPU.
 
     Returns:
         The version of DALI that wrote it.
@@ -56,6 +64,7 @@ def serialise_pipeline(
         "device": device,
         "batch": max(max_batch_size, 1),
         "input": input_name,
+        "decoder_hints": dict(decoder_hints or {}),
         "out": str(out),
     }
     return str(_ask(request, site)["version"])

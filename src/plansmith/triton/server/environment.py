@@ -27,8 +27,11 @@ SERVER_FOLDER = "pytriton-0.7.0"
 TRITON_VERSION = "2.51.0"
 NUMPY_REQUIREMENT = "numpy==1.26.4"
 NUMPY_FOLDER = "numpy-1.26.4"
-DALI_DISTRIBUTION = "nvidia-dali-cuda130"
-"""The one of NVIDIA's wheels of DALI that is on PyPI; it runs where there is no GPU, too."""
+_FIRST_DALI_FOR_CUDA_13 = (1, 51, 2)
+"""Older ones are for CUDA 12 alone. Either runs where there is no GPU, too."""
+
+_FIRST_DALI_ON_PYPI = (1, 53)
+"""Of older ones PyPI has a package without files, which gets the wheel from NVIDIA's own index."""
 
 _RUNTIME_PREFIX = "onnxruntime-"
 _DALI_PREFIX = "dali-"
@@ -158,8 +161,18 @@ def remove_runtime(onnxruntime_version: str, *, private: Path | None = None) -> 
 
 def install_dali(dali_version: str, progress: Callable[[str], None], *, private: Path | None = None) -> Path:
     """Install NVIDIA DALI with a NumPy that the server's Python backend understands; as `install_runtime`."""
-    target = _dali_path(dali_version, private)
-    return _install(target, [f"{DALI_DISTRIBUTION}=={dali_version}", NUMPY_REQUIREMENT], progress)
+    numbers = tuple(map(int, dali_version.split(".")))
+    distribution = "nvidia-dali-cuda130" if numbers >= _FIRST_DALI_FOR_CUDA_13 else "nvidia-dali-cuda120"
+    requirements = [f"{distribution}=={dali_version}", NUMPY_REQUIREMENT]
+    try:
+        return _install(_dali_path(dali_version, private), requirements, progress)
+    except EnvironmentFault as fault:
+        if numbers >= _FIRST_DALI_ON_PYPI:
+            raise
+        raise EnvironmentFault(
+            f"{fault.message}\nPyPI has no wheel of DALI {dali_version}: its package gets that from NVIDIA's own index",
+            remedy="make NVIDIA's package index reachable for pip, or write preprocessing: python into the spec",
+        ) from fault
 
 
 def dali_folder(dali_version: str, *, target: str = "<target>", private: Path | None = None) -> Path:
