@@ -140,7 +140,9 @@ def run_parts(parts: Sequence[DraftPart], folders: Path, feed: Arrays) -> Arrays
     for part in parts:
         folder = folders / part.name
         written = folder / SETTINGS_FILE
-        step = part.step(json.loads(written.read_text()) if written.is_file() else part.settings, folder)
+        step = part.step(
+            json.loads(written.read_text(encoding="utf-8")) if written.is_file() else part.settings, folder
+        )
         (answer,) = step.answer([{tensor.name: known[tensor.name] for tensor in part.inputs}])
         if isinstance(answer, Refusal):
             raise GateError(f"the part {part.name!r} refuses it: {answer.words}", remedy=_REPORT)

@@ -80,7 +80,7 @@ def write_model_files(
         copied = Path(served.__path__[0], f"{name}.py").read_text()
         (folder / SERVED_FOLDER / f"{name}.py").write_text(copied)
     (folder / MODEL_FILE).write_text(text)
-    (folder / SETTINGS_FILE).write_text(json.dumps(settings, indent=1, ensure_ascii=False) + "\n")
+    (folder / SETTINGS_FILE).write_text(json.dumps(settings, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     (folder / REQUIREMENTS_FILE).write_text("".join(f"{name}=={number}\n" for name, number in requirements.items()))
 
 
