@@ -11,9 +11,9 @@ from plansmith.config.pipeline import PipelineOptions
 from plansmith.errors import UsageError
 from plansmith.pipelines.draft import DraftPart
 from plansmith.pipelines.labels import Scoring, labels_part
-from plansmith.pipelines.served.answers import ANSWER, END, SCORE, START, AnswersStep
-from plansmith.pipelines.served.pooling import EMBEDDING, PoolingStep
-from plansmith.pipelines.served.tags import ENTITIES, TagsStep
+from plansmith.pipelines.served.postprocessing.answers import ANSWER, END, SCORE, START, AnswersStep
+from plansmith.pipelines.served.postprocessing.pooling import EMBEDDING, PoolingStep
+from plansmith.pipelines.served.postprocessing.tags import ENTITIES, TagsStep
 from plansmith.pipelines.text.reference import Asking, ask_answers, ask_labels, ask_pooled, ask_tags, ask_tensors
 from plansmith.pipelines.text.tokenization import Wording
 from plansmith.records.model import BATCH, Component, Tensor
@@ -185,7 +185,7 @@ def _tags(model: TextModel) -> Behind:
         },
         inputs=(logits, model.ids, model.spans, *text_inputs(model.wording)),
         outputs=(entities,),
-        modules=("labels",),
+        modules=("postprocessing.labels",),
         requirements=("tokenizers",),
         write=model.wording.write,
     )
@@ -215,7 +215,7 @@ def _answer(model: TextModel) -> Behind:
         },
         inputs=(starts, ends, model.ids, model.spans, context),
         outputs=outputs,
-        modules=("labels",),
+        modules=("postprocessing.labels",),
     )
     ask = ask_answers(model.asking, starts.name, ends.name)
     return Behind((part,), outputs, ask, ", the rules of transformers 4's question answering", spans=True)
