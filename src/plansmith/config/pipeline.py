@@ -24,10 +24,12 @@ class PipelineOptions(Record):
     )
     output: RawOutput | Literal[""] = Field(
         default="",
-        description="What the server answers with: embedding, labels, tags, answer, text or the model's own tensors;"
-        " told by the model's task when left out.",
+        description="What the server answers with, such as labels or text, or tensors for the model's own outputs; told"
+        " by the model's task when left out.",
     )
-    top_k: PositiveCount = Field(default=5, description="How many labels an answer has, the likeliest first.")
+    top_k: PositiveCount = Field(
+        default=5, description="How many labels, or tokens for a mask, an answer has, the likeliest first."
+    )
     padding: Literal["longest", "opt"] = Field(
         default="longest",
         description="How far texts are padded: to the longest of a batch, or at least to the usual length (opt).",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, NDArray[np.generic]]
 
 LABEL, SCORE = "label", "score"
+TOKEN, SEQUENCE = "token", "sequence"
 ENTITIES = "entities"
 
 _SMALLEST_SCORE_LIMIT = 1e-5
@@ -40,8 +41,8 @@ class RawLimits:
         usual: for numbers that are made of several outputs: the widest of them.
         score: how far a score may be off.
         exact: whether texts have to be the same: below FP32, two that are all but equally likely may change places.
-        ranked: whether labels stand in the order of their scores, as a pipeline gives them; what a script calls so may
-            mean anything.
+        ranked: whether labels, or tokens for a mask, stand in the order of their scores, as a pipeline gives them; what
+            a script calls so may mean anything.
     """
 
     tolerances: Mapping[str, Tolerance]
@@ -106,12 +107,14 @@ def compare(case: str, expected: Arrays, answer: Arrays, limits: RawLimits) -> R
         words = tuple(f"{name}: {other_shape(expected[name], answer[name])}" for name in differing)
         return RawAgreement(case=case, rows=rows, same=False, failures=words)
     failures = list(_numbers(case, expected, answer, limits))
-    is_ranked = limits.ranked and {LABEL, SCORE} <= expected.keys()
-    if is_ranked:
-        failures += _ranks(expected, answer, limits.score)
+    ranked = next((name for name in (LABEL, TOKEN) if limits.ranked and {name, SCORE} <= expected.keys()), "")
+    if ranked:
+        failures += _ranks(expected, answer, ranked, limits.score)
+        failures += _sequences(expected, answer)
     elif SCORE in expected and expected[SCORE].dtype.kind == "f":
         failures += _scores(expected[SCORE], answer[SCORE], limits.score)
-    texts = list(_texts({k: v for k, v in expected.items() if k != LABEL or not is_ranked}, answer, limits.score))
+    by_rank = {ranked, SEQUENCE} if ranked else set()
+    texts = list(_texts({k: v for k, v in expected.items() if k not in by_rank}, answer, limits.score))
     allowed = failures if not limits.exact else failures + texts
     return RawAgreement(case=case, rows=rows, same=not failures and not texts, failures=tuple(allowed))
 
@@ -125,16 +128,41 @@ def _numbers(case: str, expected: Arrays, answer: Arrays, limits: RawLimits) -> 
             yield from (f"{name}: {f}" for f in compare_output(case, name, own, answer[name], tolerance).failures)
 
 
-def _ranks(expected: Arrays, answer: Arrays, limit: float) -> Iterator[str]:
-    """Labels with their scores, the likeliest first; those of equal scores may stand in either order."""
-    for row in range(len(expected[LABEL])):
-        owed = dict(zip(expected[LABEL][row], expected[SCORE][row].tolist(), strict=True))
-        found = dict(zip(answer[LABEL][row], answer[SCORE][row].tolist(), strict=True))
+def _ranks(expected: Arrays, answer: Arrays, name: str, limit: float) -> Iterator[str]:
+    """Labels or tokens with their scores, the likeliest first; those of equal scores may stand in either order."""
+    for row in range(len(expected[name])):
+        owed = dict(zip(_numbered(expected[name][row]), expected[SCORE][row].tolist(), strict=True))
+        found = dict(zip(_numbered(answer[name][row]), answer[SCORE][row].tolist(), strict=True))
         last = min(owed.values())
         for label, score in found.items():
             wanted = owed.get(label, last)  # one that is not among the first may be as likely as the last of them
             if not abs(score - wanted) <= limit:  # which NaN is not
-                yield f"row {row}: {_text(label)!r} has {score:.6f}, and should have {wanted:.6f}"
+                yield f"row {row}: {_text(label[0])!r} has {score:.6f}, and should have {wanted:.6f}"
+
+
+def _numbered(texts: NDArray[Any]) -> list[tuple[Any, int]]:
+    """Texts, each with how often it stood there before: several tokens of bytes may be the same text."""
+    listed = texts.tolist()
+    return [(text, listed[:place].count(text)) for place, text in enumerate(listed)]
+
+
+def _sequences(expected: Arrays, answer: Arrays) -> Iterator[str]:
+    """Texts with a token in the place of their mask: wherever it stands by its score, a token makes one text."""
+    for row in range(len(expected.get(SEQUENCE, ()))):
+        owed, found = (
+            {
+                token: text
+                for token, text in zip(one[TOKEN][row], one[SEQUENCE][row], strict=True)
+                if one[TOKEN][row].tolist().count(token) == 1
+            }
+            for one in (expected, answer)
+        )
+        for token in owed.keys() & found.keys():
+            if owed[token] != found[token]:
+                yield (
+                    f"{SEQUENCE} of row {row} with {_text(token)!r} is {_text(found[token])[:80]!r}, and should be"
+                    f" {_text(owed[token])[:80]!r}"
+                )
 
 
 def _scores(expected: NDArray[Any], answer: NDArray[Any], limit: float) -> Iterator[str]:
