@@ -15,7 +15,7 @@ _PCM, _FLOAT = 1, 3
 
 
 def sound_questions(
-    raw: str, *, rate: int, fewest: int, most: int, max_batch: int
+    raw: str, *, rate: int, fewest: int, most: int, max_batch: int, mixed: bool
 ) -> dict[str, dict[str, NDArray[np.generic]]]:
     """Requests by name; the same ones every time.
 
@@ -25,6 +25,7 @@ def sound_questions(
         fewest: samples that a sound has to have.
         most: samples that a sound may have.
         max_batch: how many sounds a request may have.
+        mixed: whether sounds of one request may be of different lengths.
     """
     usual = min(most, max(fewest, rate))
     long, short = min(most, 2 * usual), max(fewest, usual // 2)
@@ -37,6 +38,8 @@ def sound_questions(
         "float": [wav(drawn_sound(usual, rate, 8), rate, bits=32, floats=True)],
         "bytes": [wav(drawn_sound(usual, rate, 9), rate, bits=8)],
     }
+    if mixed and max_batch > 1:
+        requests["mixed"] = [wav(drawn_sound(count, rate, count), rate) for count in (short, usual, long)]
     return {name: {raw: bytes_array(files[:max_batch])} for name, files in requests.items()}
 
 
