@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from plansmith.config.data import DataSpec
 from plansmith.config.precision import LoweringOptions, WrittenPrecision
 from plansmith.config.shapes import WrittenRange
-from plansmith.records.fields import Confidential, PositiveCount, Switch
+from plansmith.records.fields import Confidential, Part, PositiveCount, Switch
 from plansmith.records.model import Record
 from plansmith.records.pipeline import RawInput, RawOutput
 from plansmith.records.validation import ToleranceChange
@@ -53,6 +53,7 @@ class PipelineOptions(Record):
     preprocessing: Literal["python", "dali"] = Field(
         default="python", description="Who makes tensors of images: Pillow in Triton's Python backend, or NVIDIA DALI."
     )
+    threshold: Part = Field(default=0.5, description="What the score of an object has to be above, from 0 to 1.")
 
 
 _BESIDE = re.compile(r"[a-z][a-z0-9_]{0,31}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from plansmith.records.model import Precision
@@ -26,7 +27,12 @@ if TYPE_CHECKING:
 
 LABEL, SCORE = "label", "score"
 TOKEN, SEQUENCE = "token", "sequence"
-ENTITIES = "entities"
+ENTITIES, OBJECTS = "entities", "objects"
+
+_SCORED = (ENTITIES, OBJECTS)
+"""Outputs that are JSON lists of records with a score."""
+
+_BOX = "box"
 
 _SMALLEST_SCORE_LIMIT = 1e-5
 """Of two correct ways to compute one in single precision."""
@@ -181,20 +187,40 @@ def _texts(expected: Arrays, answer: Arrays, limit: float) -> Iterator[str]:
         width = max(1, array.size // max(1, len(array)))
         pairs = zip(array.reshape(-1).tolist(), answer[name].reshape(-1).tolist(), strict=True)
         for place, (owed, found) in enumerate(pairs):
-            if owed != found and not (name == ENTITIES and _same_entities(owed, found, limit)):
+            if owed != found and not (name in _SCORED and _same_scored(owed, found, limit)):
                 yield f"{name} of row {place // width} is {_text(found)[:80]!r}, and should be {_text(owed)[:80]!r}"
 
 
-def _same_entities(owed: bytes, found: bytes, limit: float) -> bool:
-    """Whether entities differ in their scores alone; what a script calls so may be other texts."""
+def _same_scored(owed: bytes, found: bytes, limit: float) -> bool:
+    """Whether entities or objects differ in their scores alone, or in the rounding of a box to whole pixels.
+
+    Those of equal scores may stand in either order. What a script calls so may be other texts.
+    """
     try:
         wanted, made = json.loads(owed), json.loads(found)
-        return len(wanted) == len(made) and all(
-            {**one, SCORE: 0} == {**other, SCORE: 0} and abs(one[SCORE] - other[SCORE]) <= limit
-            for one, other in zip(wanted, made, strict=True)
-        )
-    except (ValueError, TypeError, KeyError):
+        if len(wanted) != len(made) or not all(
+            abs(one[SCORE] - other[SCORE]) <= limit for one, other in zip(wanted, made, strict=True)
+        ):
+            return False
+        for one in wanted:
+            near = [other for other in made if _same_record(one, other, limit)]
+            made.remove(min(near, key=partial(_pixels_apart, one)))  # of none, min raises ValueError
+    except (ValueError, TypeError, KeyError, AttributeError):
         return False
+    return True
+
+
+def _same_record(owed: Mapping[str, Any], found: Mapping[str, Any], limit: float) -> bool:
+    return (
+        {**owed, SCORE: 0, _BOX: 0} == {**found, SCORE: 0, _BOX: 0}
+        and abs(owed[SCORE] - found[SCORE]) <= limit
+        and owed.get(_BOX, {}).keys() == found.get(_BOX, {}).keys()
+        and all(abs(side - found[_BOX][name]) <= 1 for name, side in owed.get(_BOX, {}).items())
+    )
+
+
+def _pixels_apart(owed: Mapping[str, Any], found: Mapping[str, Any]) -> int:
+    return sum(abs(side - found[_BOX][name]) for name, side in owed.get(_BOX, {}).items())
 
 
 def _text(value: Any) -> str:

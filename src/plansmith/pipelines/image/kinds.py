@@ -1,4 +1,4 @@
-"""What a model makes of images, told by its directory's files alone: labels, an embedding, or other tensors."""
+"""What a model makes of images, told by its directory's files alone: labels, objects, an embedding, other tensors."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from plansmith.records.pipeline import RawOutput
 from plansmith.sources.directory import read_config, read_json
 from plansmith.sources.huggingface.processors import PROCESSOR_FILES
 
-_TASKS: dict[str, RawOutput] = {"image-classification": "labels", "image-feature-extraction": "embedding"}
+_TASKS: dict[str, RawOutput] = {
+    "image-classification": "labels",
+    "object-detection": "objects",
+    "image-feature-extraction": "embedding",
+}
 
 # How classes of transformers end; a class without a head is named …Model.
 _HEADS: tuple[tuple[str, RawOutput], ...] = (
     ("ForImageClassification", "labels"),
     ("ForImageClassificationWithTeacher", "labels"),
+    ("ForObjectDetection", "objects"),
     ("ModelWithProjection", "embedding"),
     ("Model", "embedding"),
 )

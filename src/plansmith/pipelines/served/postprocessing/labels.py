@@ -53,7 +53,8 @@ def texts(values: Sequence[bytes]) -> np.ndarray[Any, Any]:
     return array
 
 
-def _sigmoid(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def sigmoid(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The logistic function."""
     with np.errstate(over="ignore"):  # an infinite power is a score of 0
         return np.asarray(1.0 / (1.0 + np.exp(-logits)), np.float32)
 
@@ -62,4 +63,4 @@ def _plain(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return logits
 
 
-_FUNCTIONS = {"softmax": softmax, "sigmoid": _sigmoid, "none": _plain}
+_FUNCTIONS = {"softmax": softmax, "sigmoid": sigmoid, "none": _plain}
