@@ -28,11 +28,15 @@ if TYPE_CHECKING:
 LABEL, SCORE = "label", "score"
 TOKEN, SEQUENCE = "token", "sequence"
 ENTITIES, OBJECTS = "entities", "objects"
+CLASS_MAP, SEGMENTS = "class_map", "segments"
 
 _SCORED = (ENTITIES, OBJECTS)
 """Outputs that are JSON lists of records with a score."""
 
 _BOX = "box"
+
+_OTHER_PIXELS = 1e-3
+"""The share of a map's pixels that may be of another class, as far as two are all but equally likely there."""
 
 _SMALLEST_SCORE_LIMIT = 1e-5
 """Of two correct ways to compute one in single precision."""
@@ -184,11 +188,40 @@ def _texts(expected: Arrays, answer: Arrays, limit: float) -> Iterator[str]:
     for name, array in expected.items():
         if array.dtype.kind == "f":
             continue
+        if name == CLASS_MAP and array.dtype.kind in "iu":
+            yield from _maps(array, answer[name])
+            continue
         width = max(1, array.size // max(1, len(array)))
         pairs = zip(array.reshape(-1).tolist(), answer[name].reshape(-1).tolist(), strict=True)
         for place, (owed, found) in enumerate(pairs):
-            if owed != found and not (name in _SCORED and _same_scored(owed, found, limit)):
+            is_near = (name in _SCORED and _same_scored(owed, found, limit)) or (
+                name == SEGMENTS and _same_segments(owed, found)
+            )
+            if owed != found and not is_near:
                 yield f"{name} of row {place // width} is {_text(found)[:80]!r}, and should be {_text(owed)[:80]!r}"
+
+
+def _maps(expected: NDArray[Any], answer: NDArray[Any]) -> Iterator[str]:
+    """Maps of classes, a row each."""
+    for row, (owed, found) in enumerate(zip(expected, answer, strict=True)):
+        differing = int((owed != found).sum())
+        if differing > _most_pixels(owed.size):
+            yield f"{CLASS_MAP} of row {row} has another class in {differing} of {owed.size} pixels"
+
+
+def _most_pixels(count: int) -> float:
+    return max(1.0, _OTHER_PIXELS * count)
+
+
+def _same_segments(owed: bytes, found: bytes) -> bool:
+    """Whether the classes of a map have as many pixels, but for those that may be of another class."""
+    try:
+        counts = [{(one["id"], one["label"]): one["pixels"] for one in json.loads(text)} for text in (owed, found)]
+        wanted, made = counts
+        apart = sum(abs(wanted.get(key, 0) - made.get(key, 0)) for key in wanted | made)
+        return bool(apart <= 2 * _most_pixels(sum(wanted.values())))
+    except (ValueError, TypeError, KeyError):
+        return False
 
 
 def _same_scored(owed: bytes, found: bytes, limit: float) -> bool:

@@ -13,9 +13,10 @@ from plansmith.config.pipeline import PipelineOptions
 from plansmith.errors import SourceError, UsageError
 from plansmith.pipelines.draft import Draft, DraftPart
 from plansmith.pipelines.image.kinds import IMAGES
-from plansmith.pipelines.image.preprocessing import EQUAL, Agreement
+from plansmith.pipelines.image.preprocessing import EQUAL, MOST_PIXELS, Agreement
 from plansmith.pipelines.image.reference import (
     ImageSource,
+    ask_class_maps,
     ask_objects,
     ask_ranked,
     timm_source,
@@ -25,8 +26,10 @@ from plansmith.pipelines.image.samples import files_of, image_questions
 from plansmith.pipelines.labels import labels_part
 from plansmith.pipelines.served.images import ImagesStep
 from plansmith.pipelines.served.postprocessing.objects import OBJECTS, ObjectsStep
+from plansmith.pipelines.served.postprocessing.segmentation import CLASS_MAP, SEGMENTS, SegmentationStep
 from plansmith.pipelines.served.requests import Refusal
 from plansmith.records.model import BATCH, Component, OnnxModel, Tensor
+from plansmith.records.pipeline import RawOutput
 from plansmith.sources.loaded_model import LiveModel
 
 if TYPE_CHECKING:
@@ -53,6 +56,20 @@ _MOST_OBJECTS: dict[str, int | Literal["queries"] | None] = {
 }
 """How many objects a processor of transformers finds at most, as `pipelines.served.postprocessing.objects` has it."""
 
+_SEGMENTING = (
+    "BeitImageProcessor",
+    "MobileNetV2ImageProcessor",
+    "MobileViTImageProcessor",
+    "SegformerImageProcessor",
+)
+"""Processors of transformers whose semantic segmentation enlarges logits and takes the highest."""
+
+_LEVELS = 256
+"""Numbers of 8 bits."""
+
+_MOST_MAPPED = 1 << 24
+"""Pixels of an image that gets a map; the time that it takes grows with them."""
+
 _POOLED = ("image_embeds", "pooler_output", "features")
 """Outputs that hold one vector of an image, the first that there is."""
 
@@ -61,7 +78,8 @@ _POOLED = ("image_embeds", "pooler_output", "features")
 class _Behind:
     """What follows a model: its parts, what clients get, and what it is held against.
 
-    `library`: in words; `sizes`: whether a part wants to know how large images were sent.
+    `library`: in words; `sizes`: whether a part wants to know how large images were sent; `most_pixels`: that these may
+    have.
     """
 
     parts: tuple[DraftPart, ...]
@@ -69,6 +87,7 @@ class _Behind:
     ask: Callable[[Arrays], Arrays]
     library: str
     sizes: bool = False
+    most_pixels: int = MOST_PIXELS
 
 
 @dataclass(frozen=True)
@@ -125,15 +144,15 @@ def plan_images(
         else transformers_source(live, folder, trust_remote_code=trust_remote_code)
     )
     _require_fitting(source, images)
-    questions = image_questions(IMAGE, max_batch=_max_batch(images, onnx))
+    questions = image_questions(IMAGE, max_batch=_max_batch(images, onnx), one_size=output == "segmentation")
     for name, feed in questions.items():
         _require_agreement(source, images, feed, name)
     model = _Model(live, source, component, options)
-    behind = {"labels": _labels, "embedding": _embedding, "objects": _objects}.get(output, _tensors)(model)
+    behind = _BEHIND.get(output, _tensors)(model)
     return Draft(
         input="image",
         output=output,
-        before=(_images_part(source, images, mask, sizes=behind.sizes),),
+        before=(_images_part(model, images, mask, behind),),
         after=behind.parts,
         inputs=(Tensor(name=IMAGE, dtype="string", dims=(BATCH, 1)),),
         outputs=behind.outputs,
@@ -144,17 +163,22 @@ def plan_images(
     )
 
 
-def _images_part(source: ImageSource, images: Tensor, mask: Tensor | None, *, sizes: bool) -> DraftPart:
+def _images_part(model: _Model, images: Tensor, mask: Tensor | None, behind: _Behind) -> DraftPart:
     """The part that makes a model's inputs of encoded images."""
-    settings = source.recipe.settings(
-        raw=IMAGE, name=images.name, dtype=images.dtype, mask=mask, sizes=_SIZES.name if sizes else ""
+    settings = model.source.recipe.settings(
+        raw=IMAGE,
+        name=images.name,
+        dtype=images.dtype,
+        mask=mask,
+        sizes=_SIZES.name if behind.sizes else "",
+        most_pixels=behind.most_pixels,
     )
     return DraftPart(
         name="images",
         step=ImagesStep,
         settings=settings,
         inputs=(Tensor(name=IMAGE, dtype="string", dims=(BATCH, 1)),),
-        outputs=(images, *([mask] if mask else []), *([_SIZES] if sizes else [])),
+        outputs=(images, *([mask] if mask else []), *([_SIZES] if behind.sizes else [])),
         modules=("framing",),
         requirements=("pillow",),
     )
@@ -279,6 +303,38 @@ def _objects(model: _Model) -> _Behind:
     return _Behind((part,), (objects,), ask, ", its object detection", sizes=True)
 
 
+def _segmentation(model: _Model) -> _Behind:
+    """A map in the size of the image: of whole numbers of 8 bits, as far as there are classes for them."""
+    logits = next((t for t in model.component.outputs if t.name == "logits" and len(t.dims) == 4), None)
+    kind, names = type(model.source.processor).__name__.removesuffix("Pil"), model.source.labels
+    if logits is None or kind not in _SEGMENTING or logits.dims[1] != len(names):
+        raise UsageError(
+            "pipeline.output is segmentation, which needs logits [batch, classes, height, width], names of all classes"
+            f" and a processor that is one of {', '.join(_SEGMENTING)}, and the model has"
+            f" {', '.join(t.name for t in model.component.outputs)}, {len(names)} names and {kind}",
+            remedy="leave logits among the spec's `outputs`, mend id2label in config.json, or write output: tensors"
+            " under `pipeline`",
+        )
+    dtype = "uint8" if len(names) <= _LEVELS else "int32"
+    outputs = (
+        Tensor(name=CLASS_MAP, dtype=dtype, dims=(BATCH, "map_height", "map_width")),
+        Tensor(name=SEGMENTS, dtype="string", dims=(BATCH, 1)),
+    )
+    part = DraftPart(
+        name="segmentation",
+        step=SegmentationStep,
+        settings={"logits": logits.name, "sizes": _SIZES.name, "labels": list(names), "dtype": dtype},
+        inputs=(logits, _SIZES),
+        outputs=outputs,
+        modules=("postprocessing.labels",),
+    )
+
+    def ask(feed: Arrays) -> Arrays:
+        return ask_class_maps(model.source, model.live, list(files_of(feed, IMAGE)), dtype)
+
+    return _Behind((part,), outputs, ask, ", its semantic segmentation", sizes=True, most_pixels=_MOST_MAPPED)
+
+
 def _embedding(model: _Model) -> _Behind:
     """The model's own vector of an image; with sides of one pixel, where it leaves them."""
     return model.own_outputs(_output(model, _POOLED).name)
@@ -300,3 +356,12 @@ def _output(model: _Model, names: tuple[str, ...]) -> Tensor:
         f" with one row for each image, and the model's are {listed}",
         remedy="leave it among the spec's `outputs`, or write output: tensors under `pipeline`",
     )
+
+
+_BEHIND: dict[RawOutput, Callable[[_Model], _Behind]] = {
+    "labels": _labels,
+    "embedding": _embedding,
+    "objects": _objects,
+    "segmentation": _segmentation,
+}
+"""What follows a model, by what the pipeline answers with; of other tensors nothing does."""

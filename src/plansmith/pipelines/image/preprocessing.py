@@ -91,7 +91,14 @@ class ImageRecipe:
         return max(self.scale / std for std in self.std)
 
     def settings(
-        self, *, raw: str, name: str, dtype: str, mask: Tensor | None = None, sizes: str = ""
+        self,
+        *,
+        raw: str,
+        name: str,
+        dtype: str,
+        mask: Tensor | None = None,
+        sizes: str = "",
+        most_pixels: int = MOST_PIXELS,
     ) -> dict[str, Any]:
         """What `ImagesStep` is made with.
 
@@ -101,6 +108,7 @@ class ImageRecipe:
             dtype: of that.
             mask: the model's mask of pixels, if it has one.
             sizes: the tensor that says how large images were sent; empty: nothing wants to know.
+            most_pixels: of an image, before and after any step.
         """
         assert self.size is not None
         height, width = self.size
@@ -123,7 +131,7 @@ class ImageRecipe:
             "std": list(self.std),
             "order": list(self.order),
             "formats": list(FORMATS),
-            "most_pixels": MOST_PIXELS,
+            "most_pixels": most_pixels,
         }
 
 
