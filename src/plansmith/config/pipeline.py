@@ -30,6 +30,10 @@ class PipelineOptions(Record):
     top_k: PositiveCount = Field(
         default=5, description="How many labels, or tokens for a mask, an answer has, the likeliest first."
     )
+    compressed_audio: Switch = Field(
+        default=False,
+        description="Read FLAC and MP3 files as well as WAV, with the library soundfile (extra `audio`).",
+    )
     padding: Literal["longest", "opt"] = Field(
         default="longest",
         description="How far texts are padded: to the longest of a batch, or at least to the usual length (opt).",

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.config.pipeline import PipelineOptions
-from plansmith.errors import SourceError, UsageError
+from plansmith.errors import EnvironmentFault, SourceError, UsageError
 from plansmith.pipelines.audio.kinds import SOUNDS
 from plansmith.pipelines.audio.preprocessing import FILTERS_FILE, SoundRecipe, sound_recipe_of
-from plansmith.pipelines.audio.samples import sound_questions
+from plansmith.pipelines.audio.samples import compressed_questions, sound_questions
 from plansmith.pipelines.draft import Draft, DraftPart
 from plansmith.pipelines.image.samples import bytes_array, files_of
 from plansmith.pipelines.labels import Scoring, labels_part
 from plansmith.pipelines.served.postprocessing.transcript import TEXT, TranscriptStep, frames_of
-from plansmith.pipelines.served.sound import SoundStep
-from plansmith.pipelines.served.wav import read_wav
+from plansmith.pipelines.served.sound import SoundStep, read_sound
 from plansmith.records.model import BATCH, Component, OnnxModel, Tensor
 from plansmith.sources.huggingface.processors import Preprocessors, read_preprocessors
 from plansmith.sources.loaded_model import LiveModel
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, NDArray[np.generic]]
 
 AUDIO = "audio"
-"""The ensemble's input: WAV files."""
+"""The ensemble's input: sound files."""
+
+_LONGEST_SECONDS = 3600.0
+"""Of a question: more than any has."""
 
 _CTC_TOKENIZER = "Wav2Vec2CTCTokenizer"
 _LENGTHS = 97
@@ -64,7 +67,7 @@ def plan_sound(
     task: str,
     trust_remote_code: bool,
 ) -> Draft:
-    """What stands around a model so that clients can send WAV files.
+    """What stands around a model so that clients can send sound files.
 
     Args:
         live: the source model in FP32.
@@ -77,31 +80,36 @@ def plan_sound(
     Raises:
         SourceError: there is no feature extractor, or it does something that the part for sound cannot.
         UsageError: the model does not make what the spec asks for, or takes more than sounds.
+        EnvironmentFault: compressed files are to be read, and what reads them is not installed.
     """
     import transformers
 
+    if options.compressed_audio:
+        _require_soundfile()
     output = SOUNDS.refuse("hf", folder, options, task=task)
     preprocessors = read_preprocessors(folder, trust_remote_code=trust_remote_code)
     model = _read(live, onnx, preprocessors)
     behind = {"labels": _labels, "transcript": _transcript}.get(output, _tensors)
     parts, outputs, ask = behind(model, options)
     dim = model.main.dims[0]
+    sizes = {"rate": model.recipe.rate, "fewest": model.fewest, "most": model.most}
+    questions = sound_questions(
+        AUDIO,
+        **sizes,
+        max_batch=dim if isinstance(dim, int) else onnx.axes[dim].max,
+        mixed=model.mask is not None,
+    )
+    if options.compressed_audio:
+        questions |= compressed_questions(AUDIO, **sizes)
     raw = Tensor(name=AUDIO, dtype="string", dims=(BATCH, 1))
     return Draft(
         input="audio",
         output=output,
-        before=(_sound_part(model, raw),),
+        before=(_sound_part(model, raw, compressed=options.compressed_audio),),
         after=parts,
         inputs=(raw,),
         outputs=outputs,
-        questions=sound_questions(
-            AUDIO,
-            rate=model.recipe.rate,
-            fewest=model.fewest,
-            most=model.most,
-            max_batch=dim if isinstance(dim, int) else onnx.axes[dim].max,
-            mixed=model.mask is not None,
-        ),
+        questions=questions,
         ask=ask,
         source=f"transformers {transformers.__version__}: {type(model.extractor).__name__}, PyTorch in FP32",
     )
@@ -140,7 +148,15 @@ def _require_fitting(recipe: SoundRecipe, main: Tensor) -> None:
         )
 
 
-def _sound_part(model: _Model, raw: Tensor) -> DraftPart:
+def _require_soundfile() -> None:
+    if find_spec("soundfile") is None:
+        raise EnvironmentFault(
+            "pipeline: {compressed_audio: true} needs the library soundfile, which is not installed",
+            remedy="pip install 'plansmith[audio]', or leave compressed_audio out and send WAV files",
+        )
+
+
+def _sound_part(model: _Model, raw: Tensor, *, compressed: bool) -> DraftPart:
     recipe = model.recipe
 
     def write(folder: Path) -> None:
@@ -161,12 +177,14 @@ def _sound_part(model: _Model, raw: Tensor) -> DraftPart:
             "rate": recipe.rate,
             "fewest": model.fewest,
             "most": model.most,
+            "compressed": compressed,
             "normalized": recipe.normalized,
             "spectrum": dict(recipe.spectrum) if recipe.spectrum else None,
         },
         inputs=(raw,),
         outputs=(model.main, *([model.mask] if model.mask else [])),
-        modules=("wav",),
+        modules=("wav", *(["compressed"] if compressed else [])),
+        requirements=("soundfile",) if compressed else (),
         write=write,
     )
 
@@ -293,6 +311,6 @@ def _tensors(model: _Model, options: PipelineOptions) -> _Behind:
 
 def _waves(feed: Arrays, rate: int) -> Sequence[NDArray[np.generic]]:
     """The questions' samples: files are read as the part reads them, and are of the model's rate."""
-    read = [read_wav(file) for file in files_of(feed, AUDIO)]
+    read = [read_sound(file, _LONGEST_SECONDS, compressed=True) for file in files_of(feed, AUDIO)]
     assert {found for _, found in read} == {rate}
     return [samples for samples, _ in read]

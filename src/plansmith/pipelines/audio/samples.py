@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from io import BytesIO
 from typing import TYPE_CHECKING
 
 from plansmith.pipelines.image.samples import bytes_array
@@ -41,6 +42,20 @@ def sound_questions(
     if mixed and max_batch > 1:
         requests["mixed"] = [wav(drawn_sound(count, rate, count), rate) for count in (short, usual, long)]
     return {name: {raw: bytes_array(files[:max_batch])} for name, files in requests.items()}
+
+
+def compressed_questions(raw: str, *, rate: int, fewest: int, most: int) -> dict[str, dict[str, NDArray[np.generic]]]:
+    """Requests of FLAC and MP3 files; arguments as for `sound_questions`."""
+    import numpy as np
+    import soundfile
+
+    count = min(most, max(fewest, rate))
+    found = {}
+    for seed, name in ((10, "flac"), (11, "mp3")):
+        out = BytesIO()
+        soundfile.write(out, drawn_sound(count, rate, seed, channels=2).astype(np.float32), rate, format=name.upper())
+        found[name] = {raw: bytes_array([out.getvalue()])}
+    return found
 
 
 def drawn_sound(count: int, rate: int, seed: int, *, channels: int = 1) -> NDArray[np.float64]:
