@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plansmith.pipelines.served.labels import LabelsStep
+from plansmith.pipelines.served.postprocessing.labels import LabelsStep
 from plansmith.pipelines.served.requests import Refusal
 
 from ..support.pipelines.columns import column

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from plansmith.config.data import DataSpec
 from plansmith.config.precision import LoweringOptions, WrittenPrecision
 from plansmith.config.shapes import WrittenRange
-from plansmith.records.fields import ByteCount, Confidential, PositiveCount, Switch
+from plansmith.records.fields import ByteCount, Confidential, Part, PositiveCount, Switch
 from plansmith.records.model import EngineKind, Record
 from plansmith.records.pipeline import RawInput, RawOutput
 from plansmith.records.validation import ToleranceChange
@@ -58,10 +58,16 @@ class PipelineOptions(Record):
     )
     output: RawOutput | Literal[""] = Field(
         default="",
-        description="What the server answers with: embedding, labels, tags, answer, text or the model's own tensors;"
-        " told by the model's task when left out.",
+        description="What the server answers with, such as labels or text, or tensors for the model's own outputs; told"
+        " by the model's task when left out.",
     )
-    top_k: PositiveCount = Field(default=5, description="How many labels an answer has, the likeliest first.")
+    top_k: PositiveCount = Field(
+        default=5, description="How many labels, or tokens for a mask, an answer has, the likeliest first."
+    )
+    compressed_audio: Switch = Field(
+        default=False,
+        description="Read FLAC and MP3 files as well as WAV, with the library soundfile (extra `audio`).",
+    )
     padding: Literal["longest", "opt"] = Field(
         default="longest",
         description="How far texts are padded: to the longest of a batch, or at least to the usual length (opt).",
@@ -85,6 +91,7 @@ class PipelineOptions(Record):
     preprocessing: Literal["python", "dali"] = Field(
         default="python", description="Who makes tensors of images: Pillow in Triton's Python backend, or NVIDIA DALI."
     )
+    threshold: Part = Field(default=0.5, description="What the score of an object has to be above, from 0 to 1.")
     frontend: Literal["", "dynamo"] = Field(
         default="",
         description="What asks the server in place of clients: dynamo has classifiers and embeddings of texts as"

@@ -18,6 +18,8 @@ _KINDS = (TEXTS, IMAGES, SOUNDS)
 def raw_input(scheme: SourceScheme, folder: Path, options: PipelineOptions) -> RawInput:
     """What clients send: what the spec says, or the one thing that the source can make inputs of.
 
+    A recogniser of speech has a tokenizer for what it answers, and is sent sounds.
+
     Raises:
         UsageError: it can make them of several, and the spec does not say which.
         SourceError: it can make them of nothing.
@@ -30,6 +32,8 @@ def raw_input(scheme: SourceScheme, folder: Path, options: PipelineOptions) -> R
             f"{folder.name} has no tokenizer, image processor or feature extractor: nothing makes inputs of raw ones",
             remedy="save it beside the model (save_pretrained), or leave `pipeline` out",
         )
+    if SOUNDS.name in able and SOUNDS.output(scheme, folder, "") == "transcript":
+        return SOUNDS.name
     if len(able) > 1:
         raise UsageError(
             f"the model can be sent {' or '.join(able)}, and `pipeline` does not say which",

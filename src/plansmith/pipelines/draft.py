@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.errors import GateError
-from plansmith.pipelines.model_files import files_in, part_text, write_model_files
+from plansmith.pipelines.model_files import files_in, module_of, part_text, write_model_files
 from plansmith.pipelines.served.requests import SETTINGS_FILE, Refusal
 from plansmith.records.model import Tensor
 from plansmith.records.pipeline import Part, PartBackend, RawInput, RawOutput
@@ -116,11 +116,10 @@ def write_part(draft: DraftPart, numpy: str, out: Path) -> Part:
 
 def _write_model(draft: DraftPart, numpy: str, folder: Path) -> None:
     """What Triton's Python backend runs."""
-    module = draft.step.__module__.rpartition(".")[2]
     write_model_files(
         folder,
         part_text(draft.step),
-        modules=("requests", module, *draft.modules),
+        modules=("requests", module_of(draft.step), *draft.modules),
         settings=draft.settings,
         requirements={"numpy": numpy} | {one: version(one).partition("+")[0] for one in draft.requirements},
     )
@@ -144,7 +143,9 @@ def run_parts(parts: Sequence[DraftPart], folders: Path, feed: Arrays) -> Arrays
     for part in parts:
         folder = folders / part.name
         written = folder / SETTINGS_FILE
-        step = part.step(json.loads(written.read_text()) if written.is_file() else part.settings, folder)
+        step = part.step(
+            json.loads(written.read_text(encoding="utf-8")) if written.is_file() else part.settings, folder
+        )
         (answer,) = step.answer([{tensor.name: known[tensor.name] for tensor in part.inputs}])
         if isinstance(answer, Refusal):
             raise GateError(f"the part {part.name!r} refuses it: {answer.words}", remedy=_REPORT)

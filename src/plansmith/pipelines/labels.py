@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from plansmith.pipelines.draft import DraftPart
-from plansmith.pipelines.served.labels import LABEL, SCORE, LabelsStep, ScoresStep
+from plansmith.pipelines.served.postprocessing.labels import LABEL, SCORE, LabelsStep, ScoresStep
 from plansmith.records.model import BATCH, Tensor
 
 Scoring = Literal["softmax", "sigmoid", "none"]

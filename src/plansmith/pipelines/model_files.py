@@ -54,8 +54,12 @@ class TritonPythonModel(ScriptModel):
 
 def part_text(step: type[Any]) -> str:
     """The model.py of a part: `step` is the class in `pipeline.served` that does the work."""
-    module = step.__module__.rpartition(".")[2]
-    return _MODEL.format(what="A part of a pipeline", program=_PART.format(module=module, step=step.__name__))
+    return _MODEL.format(what="A part of a pipeline", program=_PART.format(module=module_of(step), step=step.__name__))
+
+
+def module_of(step: type[Any]) -> str:
+    """The module of a part's class, by its name in `pipelines.served`."""
+    return step.__module__.removeprefix(f"{served.__name__}.")
 
 
 def script_text() -> str:
@@ -71,16 +75,18 @@ def write_model_files(
     Args:
         folder: that of the version.
         text: of its model.py.
-        modules: of `pipeline.served` that it imports.
+        modules: of `pipelines.served` that it imports, by their names in it.
         settings: JSON values that it reads.
         requirements: versions of the distributions that it needs.
     """
-    (folder / SERVED_FOLDER).mkdir()
-    for name in ("__init__", *modules):
-        copied = Path(served.__path__[0], f"{name}.py").read_text()
-        (folder / SERVED_FOLDER / f"{name}.py").write_text(copied)
+    packages = [f"{package}.__init__" for package, found, _ in (name.rpartition(".") for name in modules) if found]
+    for name in dict.fromkeys(("__init__", *packages, *modules)):
+        file = Path(*name.split(".")).with_suffix(".py")
+        copy = folder / SERVED_FOLDER / file
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_text(Path(served.__path__[0], file).read_text())
     (folder / MODEL_FILE).write_text(text)
-    (folder / SETTINGS_FILE).write_text(json.dumps(settings, indent=1, ensure_ascii=False) + "\n")
+    (folder / SETTINGS_FILE).write_text(json.dumps(settings, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     (folder / REQUIREMENTS_FILE).write_text("".join(f"{name}=={number}\n" for name, number in requirements.items()))
 
 

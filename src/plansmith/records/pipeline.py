@@ -11,7 +11,9 @@ from plansmith.records.model import Record, Tensor
 RawInput = Literal["text", "image", "audio"]
 """What clients send."""
 
-RawOutput = Literal["embedding", "labels", "tags", "answer", "text", "tensors"]
+RawOutput = Literal[
+    "embedding", "labels", "tags", "answer", "fill-mask", "transcript", "objects", "segmentation", "text", "tensors"
+]
 """What the server answers with; `text` is generated, `tensors` are the model's own outputs."""
 
 MODEL_PART = "model"

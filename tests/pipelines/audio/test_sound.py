@@ -13,7 +13,8 @@ import scipy.signal
 import transformers
 
 from plansmith.config.pipeline import PipelineOptions
-from plansmith.errors import SourceError, UsageError
+from plansmith.errors import EnvironmentFault, SourceError, UsageError
+from plansmith.pipelines.audio import pipeline
 from plansmith.pipelines.audio.kinds import SOUNDS
 from plansmith.pipelines.audio.pipeline import AUDIO, plan_sound
 from plansmith.pipelines.audio.preprocessing import FILTERS_FILE, sound_recipe_of
@@ -58,6 +59,7 @@ def asked(extractor: Any, folder: Path, *files: bytes) -> Any:
         "rate": recipe.rate,
         "fewest": recipe.fewest,
         "most": recipe.most or 20 * RATE,
+        "compressed": False,
         "normalized": recipe.normalized,
         "spectrum": recipe.spectrum,
     }
@@ -270,3 +272,13 @@ def test_what_cannot_be_is_refused_from_files_alone(tmp_path: Path) -> None:
         SOUNDS.refuse("timm", images, usual, task="")
     with pytest.raises(UsageError, match=r"pipeline.output is text, and the model's configuration makes it labels"):
         SOUNDS.refuse("hf", sounds, PipelineOptions(output="text"), task="")
+
+
+def test_compressed_files_are_not_promised_without_their_library(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The refusal says what to install."""
+    monkeypatch.setattr(pipeline, "find_spec", lambda _: None)
+    with pytest.raises(EnvironmentFault, match="needs the library soundfile") as raised:
+        serve("wave", tmp_path, compressed_audio=True)
+    assert "plansmith[audio]" in raised.value.remedy

@@ -102,6 +102,11 @@ PROCESSORS: dict[str, dict[str, Any]] = {
     "ConvNextImageProcessor": {"size": {"shortest_edge": 224}},
     "ConvNextImageProcessor, whole": {"size": {"shortest_edge": 384}},
     "DeiTImageProcessor": {},
+    "DetrImageProcessor, one size": {"size": {"height": 96, "width": 130}},
+    "DetrImageProcessor, padded": {
+        "size": {"shortest_edge": 96, "longest_edge": 131},
+        "pad_size": {"height": 131, "width": 140},
+    },
     "EfficientNetImageProcessor": {},
     "EfficientNetImageProcessor, offset": {"rescale_offset": True, "rescale_factor": 1 / 127.5, "include_top": False},
     "LevitImageProcessor": {},
@@ -109,12 +114,17 @@ PROCESSORS: dict[str, dict[str, Any]] = {
     "MobileViTImageProcessor": {},
     "PoolFormerImageProcessor": {},
     "PvtImageProcessor": {},
+    "RTDetrImageProcessor": {"size": {"height": 96, "width": 96}},
     "SegformerImageProcessor": {},
     "SiglipImageProcessor": {"resample": 3},
     "ViTImageProcessor": {},
     "ViTImageProcessor, odd crop": {"do_center_crop": True, "size": {"height": 250, "width": 301}, "crop_size": 225},
     "ViTImageProcessor, crop beyond": {"do_center_crop": True, "size": {"height": 99, "width": 300}, "crop_size": 224},
     "ViTImageProcessor, plain": {"do_normalize": False},
+    "YolosImageProcessor, padded": {
+        "size": {"shortest_edge": 96, "longest_edge": 144},
+        "pad_size": {"height": 144, "width": 144},
+    },
     "ViTImageProcessor, levels": {"do_rescale": False, "image_mean": [127.5] * 3, "image_std": [120, 127.5, 130]},
 }
 FORMS = [*PROCESSORS, *(name.replace("Processor", "ProcessorPil") for name in PROCESSORS), "DINOv3ViTImageProcessor"]
@@ -178,7 +188,7 @@ def test_tensors_resized_by_torchvision_differ_no_more_than_is_written() -> None
     ("processor", "words"),
     [
         ("Pix2StructImageProcessor", "has its own preprocess"),
-        ("DetrImageProcessor", "has its own preprocess"),
+        ("DetrImageProcessor", "makes images of different sizes"),
         ("PI0ImageProcessor", "resizes to max_height 224, max_width 224"),
         ("VivitImageProcessor", "is of no kind that transformers describes by attributes"),
     ],

@@ -172,7 +172,7 @@ def test_an_embedding_that_lacks_the_directorys_normalisation_is_refused(tmp_pat
 
 @pytest.mark.slow
 def test_the_models_own_tensors_can_be_asked_for(tmp_path: Path) -> None:
-    served = serve(bert(tmp_path / "model", "ForMaskedLM"), tmp_path / "out")
+    served = serve(bert(tmp_path / "model", "ForMaskedLM"), tmp_path / "out", output="tensors")
     assert served.draft.output == "tensors"
     assert [tensor.name for tensor in served.draft.outputs] == ["logits"]
     question = served.draft.questions["mixed"]
@@ -360,7 +360,8 @@ def test_what_cannot_be_is_told_by_the_files_alone(case: str, tmp_path: Path) ->
         ("T5ForConditionalGeneration", "text"),
         ("LlamaForCausalLM", "text"),
         ("MPNetModel", "embedding"),
-        ("BertForMaskedLM", "tensors"),
+        ("BertForMaskedLM", "fill-mask"),
+        ("BertForPreTraining", "tensors"),
         ("BertForNextSentencePrediction", "labels"),
     ],
 )

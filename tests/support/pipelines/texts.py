@@ -33,6 +33,9 @@ SIZES: dict[str, Any] = {
     "intermediate_size": 36,
     "max_position_embeddings": 136,
 }
+_LAST_LAYERS = ("classifier", "qa_outputs", "cls.predictions.transform.LayerNorm", "lm_head.layer_norm")
+"""Names of weights that are drawn larger, so that answers differ."""
+
 TAG_NAMES = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC", "MISC", "B-O"]
 
 
@@ -97,7 +100,7 @@ def bert(folder: Path, head: str, tokenizer: Any = None, **changed: Any) -> Path
 
     def lively(model: Any) -> None:
         for name, weight in model.named_parameters():
-            if name.startswith(("classifier", "qa_outputs")):
+            if name.startswith(_LAST_LAYERS):
                 weight.mul_(8)
 
     words = tokenizer or word_piece(model_max_length=128)
@@ -110,7 +113,7 @@ def roberta(folder: Path, head: str, tokenizer: Any = None, **changed: Any) -> P
 
     def lively(model: Any) -> None:
         for name, weight in model.named_parameters():
-            if name.startswith(("classifier", "qa_outputs")):
+            if name.startswith(_LAST_LAYERS):
                 weight.mul_(8)
 
     words = tokenizer or byte_level()

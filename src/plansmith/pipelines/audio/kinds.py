@@ -1,4 +1,4 @@
-"""What a model makes of sounds, told by its directory's files alone: labels, or other tensors."""
+"""What a model makes of sounds, told by its directory's files alone: labels, a transcript, or other tensors."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from plansmith.records.pipeline import RawOutput
 from plansmith.sources.directory import read_config, read_json
 from plansmith.sources.huggingface.processors import PROCESSOR_FILES
 
-_TASK = "audio-classification"
+_TASK, _RECOGNITION = "audio-classification", "automatic-speech-recognition"
 _CLASSIFIERS = ("ForSequenceClassification", "ForAudioClassification")
+_RECOGNISER = "ForCTC"
 
 
 def takes_sounds(folder: Path) -> bool:
@@ -30,6 +31,8 @@ def sound_output(folder: Path, task: str) -> RawOutput:
         SourceError: the configuration is no JSON.
     """
     named = str((read_config(folder).get("architectures") or [""])[0])
+    if named.endswith(_RECOGNISER) and task in {"", _RECOGNITION}:
+        return "transcript"
     return "labels" if task == _TASK or (not task and named.endswith(_CLASSIFIERS)) else "tensors"
 
 

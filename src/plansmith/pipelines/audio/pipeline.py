@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.config.pipeline import PipelineOptions
-from plansmith.errors import SourceError, UsageError
+from plansmith.errors import EnvironmentFault, SourceError, UsageError
 from plansmith.pipelines.audio.kinds import SOUNDS
 from plansmith.pipelines.audio.preprocessing import FILTERS_FILE, SoundRecipe, sound_recipe_of
-from plansmith.pipelines.audio.samples import sound_questions
+from plansmith.pipelines.audio.samples import compressed_questions, sound_questions
 from plansmith.pipelines.draft import Draft, DraftPart
-from plansmith.pipelines.image.samples import files_of
+from plansmith.pipelines.image.samples import bytes_array, files_of
 from plansmith.pipelines.labels import Scoring, labels_part
-from plansmith.pipelines.served.sound import SoundStep
-from plansmith.pipelines.served.wav import read_wav
+from plansmith.pipelines.served.postprocessing.transcript import TEXT, TranscriptStep, frames_of
+from plansmith.pipelines.served.sound import SoundStep, read_sound
 from plansmith.records.model import BATCH, Component, OnnxModel, Tensor
-from plansmith.sources.huggingface.processors import read_preprocessors
+from plansmith.sources.huggingface.processors import Preprocessors, read_preprocessors
 from plansmith.sources.loaded_model import LiveModel
 
 if TYPE_CHECKING:
@@ -28,16 +29,28 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, NDArray[np.generic]]
 
 AUDIO = "audio"
-"""The ensemble's input: WAV files."""
+"""The ensemble's input: sound files."""
+
+_LONGEST_SECONDS = 3600.0
+"""Of a question: more than any has."""
+
+_CTC_TOKENIZER = "Wav2Vec2CTCTokenizer"
+_LENGTHS = 97
+"""Of sounds that the count of frames is checked for."""
 
 
 @dataclass(frozen=True)
 class _Model:
-    """The model as the parts hear it; `main` is the input that is made of sounds, `extractor` the source's own."""
+    """The model as the parts hear it.
+
+    `main` is the input that is made of sounds; `extractor` and `tokenizer` are the source's own, the latter None where
+    it has none.
+    """
 
     live: LiveModel
     component: Component
     extractor: Any
+    tokenizer: Any
     recipe: SoundRecipe
     main: Tensor
     mask: Tensor | None
@@ -54,7 +67,7 @@ def plan_sound(
     task: str,
     trust_remote_code: bool,
 ) -> Draft:
-    """What stands around a model so that clients can send WAV files.
+    """What stands around a model so that clients can send sound files.
 
     Args:
         live: the source model in FP32.
@@ -67,35 +80,43 @@ def plan_sound(
     Raises:
         SourceError: there is no feature extractor, or it does something that the part for sound cannot.
         UsageError: the model does not make what the spec asks for, or takes more than sounds.
+        EnvironmentFault: compressed files are to be read, and what reads them is not installed.
     """
     import transformers
 
+    if options.compressed_audio:
+        _require_soundfile()
     output = SOUNDS.refuse("hf", folder, options, task=task)
-    extractor = read_preprocessors(folder, trust_remote_code=trust_remote_code).sound
-    model = _read(live, onnx, extractor)
-    parts, outputs, ask = _labels(model, options) if output == "labels" else _tensors(model)
+    preprocessors = read_preprocessors(folder, trust_remote_code=trust_remote_code)
+    model = _read(live, onnx, preprocessors)
+    behind = {"labels": _labels, "transcript": _transcript}.get(output, _tensors)
+    parts, outputs, ask = behind(model, options)
     dim = model.main.dims[0]
+    sizes = {"rate": model.recipe.rate, "fewest": model.fewest, "most": model.most}
+    questions = sound_questions(
+        AUDIO,
+        **sizes,
+        max_batch=dim if isinstance(dim, int) else onnx.axes[dim].max,
+        mixed=model.mask is not None,
+    )
+    if options.compressed_audio:
+        questions |= compressed_questions(AUDIO, **sizes)
     raw = Tensor(name=AUDIO, dtype="string", dims=(BATCH, 1))
     return Draft(
         input="audio",
         output=output,
-        before=(_sound_part(model, raw),),
+        before=(_sound_part(model, raw, compressed=options.compressed_audio),),
         after=parts,
         inputs=(raw,),
         outputs=outputs,
-        questions=sound_questions(
-            AUDIO,
-            rate=model.recipe.rate,
-            fewest=model.fewest,
-            most=model.most,
-            max_batch=dim if isinstance(dim, int) else onnx.axes[dim].max,
-        ),
+        questions=questions,
         ask=ask,
-        source=f"transformers {transformers.__version__}: {type(extractor).__name__}, PyTorch in FP32",
+        source=f"transformers {transformers.__version__}: {type(model.extractor).__name__}, PyTorch in FP32",
     )
 
 
-def _read(live: LiveModel, onnx: OnnxModel, extractor: Any) -> _Model:
+def _read(live: LiveModel, onnx: OnnxModel, preprocessors: Preprocessors) -> _Model:
+    extractor, tokenizer = preprocessors.sound, preprocessors.tokenizer
     component, recipe = onnx.components["model"], sound_recipe_of(extractor)
     main, *others = component.inputs
     masks = [tensor for tensor in others if tensor.name == onnx.mask_input]
@@ -111,7 +132,8 @@ def _read(live: LiveModel, onnx: OnnxModel, extractor: Any) -> _Model:
         fewest, most = (known.min, known.max) if known else (int(length), int(length))
     else:
         _require_fitting(recipe, main)
-    return _Model(live, component, extractor, recipe, main, masks[0] if masks else None, fewest, most)
+    mask = masks[0] if masks else None
+    return _Model(live, component, extractor, tokenizer, recipe, main, mask, fewest, most)
 
 
 def _require_fitting(recipe: SoundRecipe, main: Tensor) -> None:
@@ -126,7 +148,15 @@ def _require_fitting(recipe: SoundRecipe, main: Tensor) -> None:
         )
 
 
-def _sound_part(model: _Model, raw: Tensor) -> DraftPart:
+def _require_soundfile() -> None:
+    if find_spec("soundfile") is None:
+        raise EnvironmentFault(
+            "pipeline: {compressed_audio: true} needs the library soundfile, which is not installed",
+            remedy="pip install 'plansmith[audio]', or leave compressed_audio out and send WAV files",
+        )
+
+
+def _sound_part(model: _Model, raw: Tensor, *, compressed: bool) -> DraftPart:
     recipe = model.recipe
 
     def write(folder: Path) -> None:
@@ -147,12 +177,14 @@ def _sound_part(model: _Model, raw: Tensor) -> DraftPart:
             "rate": recipe.rate,
             "fewest": model.fewest,
             "most": model.most,
+            "compressed": compressed,
             "normalized": recipe.normalized,
             "spectrum": dict(recipe.spectrum) if recipe.spectrum else None,
         },
         inputs=(raw,),
         outputs=(model.main, *([model.mask] if model.mask else [])),
-        modules=("wav",),
+        modules=("wav", *(["compressed"] if compressed else [])),
+        requirements=("soundfile",) if compressed else (),
         write=write,
     )
 
@@ -189,8 +221,82 @@ def _labels(model: _Model, options: PipelineOptions) -> _Behind:
     return (part,), part.outputs, ask
 
 
-def _tensors(model: _Model) -> _Behind:
+def _transcript(model: _Model, options: PipelineOptions) -> _Behind:
+    """Greedy CTC."""
+    import transformers
+
+    del options
+    module: Any = model.live.module
+    tokenizer = model.tokenizer
+    logits = next((tensor for tensor in model.component.outputs if tensor.name == "logits"), None)
+    if logits is None or len(logits.dims) != 3 or type(tokenizer).__name__ != _CTC_TOKENIZER:
+        raise UsageError(
+            f"pipeline.output is transcript, which needs logits [batch, frames, tokens] and a {_CTC_TOKENIZER}, and the"
+            f" model has {', '.join(t.name for t in model.component.outputs)} and {_named(tokenizer)}",
+            remedy="leave logits among the spec's `outputs`, or write output: tensors under `pipeline`",
+        )
+    size = logits.dims[2] if isinstance(logits.dims[2], int) else module.model.config.vocab_size
+    text = Tensor(name=TEXT, dtype="string", dims=(BATCH, 1))
+    part = DraftPart(
+        name="transcript",
+        step=TranscriptStep,
+        settings={
+            "logits": logits.name,
+            "mask": model.mask.name if model.mask else "",
+            "convolutions": _convolutions(model) if model.mask else [],
+            "tokens": tokenizer.convert_ids_to_tokens(list(range(size))),
+            "blank": tokenizer.pad_token,
+            "delimiter": tokenizer.word_delimiter_token,
+            "space": tokenizer.replace_word_delimiter_char,
+            "lower": bool(tokenizer.do_lower_case),
+            "cleaned": bool(tokenizer.clean_up_tokenization_spaces),
+        },
+        inputs=(logits, *([model.mask] if model.mask else [])),
+        outputs=(text,),
+        modules=("postprocessing.labels", "postprocessing.decoding"),
+    )
+    kind: Any = transformers.AutomaticSpeechRecognitionPipeline
+
+    def ask(feed: Arrays) -> Arrays:
+        library = kind(
+            model=module.model, feature_extractor=model.extractor, tokenizer=tokenizer, device=module.model.device
+        )
+        found = [library(wave)["text"] for wave in _waves(feed, model.recipe.rate)]
+        return {TEXT: bytes_array([text.encode() for text in found])}
+
+    return (part,), (text,), ask
+
+
+def _named(tokenizer: Any) -> str:
+    return "no tokenizer" if tokenizer is None else type(tokenizer).__name__
+
+
+def _convolutions(model: _Model) -> list[tuple[int, int]]:
+    """Kernel and stride of each convolution that makes frames of samples.
+
+    Raises:
+        UsageError: the model makes another number of frames than they do.
+    """
+    import numpy as np
+    import torch
+
+    module: Any = model.live.module
+    config = module.model.config
+    layers = list(zip(getattr(config, "conv_kernel", ()), getattr(config, "conv_stride", ()), strict=True))
+    lengths = np.linspace(model.fewest, model.most, _LENGTHS).astype(np.int64)
+    count = getattr(module.model, "_get_feat_extract_output_lengths", None)
+    if count is None or count(torch.from_numpy(lengths)).tolist() != frames_of(lengths, layers).tolist():
+        raise UsageError(
+            "pipeline.output is transcript, and which of the model's frames belong to a padded sound is not known",
+            remedy="set return_attention_mask to false in preprocessor_config.json, so that sounds of one request have"
+            " one length, or write output: tensors under `pipeline`",
+        )
+    return layers
+
+
+def _tensors(model: _Model, options: PipelineOptions) -> _Behind:
     """The model's own outputs, of all rows at once, as they are padded then."""
+    del options
 
     def ask(feed: Arrays) -> Arrays:
         waves = _waves(feed, model.recipe.rate)
@@ -205,6 +311,6 @@ def _tensors(model: _Model) -> _Behind:
 
 def _waves(feed: Arrays, rate: int) -> Sequence[NDArray[np.generic]]:
     """The questions' samples: files are read as the part reads them, and are of the model's rate."""
-    read = [read_wav(file) for file in files_of(feed, AUDIO)]
+    read = [read_sound(file, _LONGEST_SECONDS, compressed=True) for file in files_of(feed, AUDIO)]
     assert {found for _, found in read} == {rate}
     return [samples for samples, _ in read]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from io import BytesIO
 from typing import TYPE_CHECKING
 
 from plansmith.pipelines.image.samples import bytes_array
@@ -15,7 +16,7 @@ _PCM, _FLOAT = 1, 3
 
 
 def sound_questions(
-    raw: str, *, rate: int, fewest: int, most: int, max_batch: int
+    raw: str, *, rate: int, fewest: int, most: int, max_batch: int, mixed: bool
 ) -> dict[str, dict[str, NDArray[np.generic]]]:
     """Requests by name; the same ones every time.
 
@@ -25,6 +26,7 @@ def sound_questions(
         fewest: samples that a sound has to have.
         most: samples that a sound may have.
         max_batch: how many sounds a request may have.
+        mixed: whether sounds of one request may be of different lengths.
     """
     usual = min(most, max(fewest, rate))
     long, short = min(most, 2 * usual), max(fewest, usual // 2)
@@ -37,7 +39,23 @@ def sound_questions(
         "float": [wav(drawn_sound(usual, rate, 8), rate, bits=32, floats=True)],
         "bytes": [wav(drawn_sound(usual, rate, 9), rate, bits=8)],
     }
+    if mixed and max_batch > 1:
+        requests["mixed"] = [wav(drawn_sound(count, rate, count), rate) for count in (short, usual, long)]
     return {name: {raw: bytes_array(files[:max_batch])} for name, files in requests.items()}
+
+
+def compressed_questions(raw: str, *, rate: int, fewest: int, most: int) -> dict[str, dict[str, NDArray[np.generic]]]:
+    """Requests of FLAC and MP3 files; arguments as for `sound_questions`."""
+    import numpy as np
+    import soundfile
+
+    count = min(most, max(fewest, rate))
+    found = {}
+    for seed, name in ((10, "flac"), (11, "mp3")):
+        out = BytesIO()
+        soundfile.write(out, drawn_sound(count, rate, seed, channels=2).astype(np.float32), rate, format=name.upper())
+        found[name] = {raw: bytes_array([out.getvalue()])}
+    return found
 
 
 def drawn_sound(count: int, rate: int, seed: int, *, channels: int = 1) -> NDArray[np.float64]:

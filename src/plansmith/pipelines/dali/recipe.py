@@ -20,6 +20,12 @@ FILTERS = ("bilinear", "bicubic", "lanczos")
 _FLOATS = ("float32", "float16")
 _ORDERS = ((0, 1, 2), (2, 1, 0))
 
+_UNABLE = {
+    "padded": "fill images up to a size",
+    "mask": "make a mask of the pixels that an image has",
+    "sizes": "say how large images were sent, which boxes and maps need",
+}
+
 
 class Exact(Record):
     """To a size, whatever the shape was."""
@@ -99,7 +105,11 @@ def recipe_from_settings(settings: Mapping[str, Any]) -> Recipe:
     Raises:
         EngineError: DALI cannot do the same; names all that it cannot do.
     """
-    recipe = TypeAdapter(Recipe).validate_python(dict(settings))
+    unable = {name: what for name, what in _UNABLE.items() if settings[name]}
+    if unable:
+        raise EngineError(f"preprocessing: dali: DALI's part does not {'; nor '.join(unable.values())}", remedy=REMEDY)
+    known = {name: value for name, value in settings.items() if name not in {*_UNABLE, "mask_dtype"}}
+    recipe = TypeAdapter(Recipe).validate_python(known)
     filters = {step.filter for step in recipe.steps if not isinstance(step, Crop)}
     found = [f"resize with {name} (it knows {', '.join(FILTERS)})" for name in sorted(filters - {*FILTERS})]
     if any(isinstance(step, Ratio) and step.longest not in {0, 1} for step in recipe.steps):

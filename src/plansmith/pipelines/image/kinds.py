@@ -1,4 +1,4 @@
-"""What a model makes of images, told by its directory's files alone: labels, an embedding, or other tensors."""
+"""What a model makes of images, told by its directory's files alone: labels, objects, a map, an embedding."""
 
 from __future__ import annotations
 
@@ -10,12 +10,22 @@ from plansmith.records.pipeline import RawOutput
 from plansmith.sources.directory import read_config, read_json
 from plansmith.sources.huggingface.processors import PROCESSOR_FILES
 
-_TASKS: dict[str, RawOutput] = {"image-classification": "labels", "image-feature-extraction": "embedding"}
+_TASKS: dict[str, RawOutput] = {
+    "image-classification": "labels",
+    "object-detection": "objects",
+    "semantic-segmentation": "segmentation",
+    "image-feature-extraction": "embedding",
+}
+
+_SEGMENTATION, _SEMANTIC = "image-segmentation", "ForSemanticSegmentation"
+"""A task of several kinds of models, and the class of the kind whose answer is a map."""
 
 # How classes of transformers end; a class without a head is named …Model.
 _HEADS: tuple[tuple[str, RawOutput], ...] = (
     ("ForImageClassification", "labels"),
     ("ForImageClassificationWithTeacher", "labels"),
+    ("ForObjectDetection", "objects"),
+    (_SEMANTIC, "segmentation"),
     ("ModelWithProjection", "embedding"),
     ("Model", "embedding"),
 )
@@ -28,11 +38,13 @@ def image_output(scheme: SourceScheme, folder: Path, task: str) -> RawOutput:
         SourceError: the configuration is no JSON.
     """
     config = read_config(folder)
+    named = str((config.get("architectures") or [""])[0])
+    if task == _SEGMENTATION and named.endswith(_SEMANTIC):
+        return "segmentation"
     if task:
         return _TASKS.get(task, "tensors")
     if scheme == "timm" or "pretrained_cfg" in config:
         return "labels" if config.get("num_classes", 0) else "embedding"
-    named = str((config.get("architectures") or [""])[0])
     return next((output for end, output in _HEADS if named.endswith(end)), "tensors")
 
 

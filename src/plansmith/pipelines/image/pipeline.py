@@ -13,13 +13,23 @@ from plansmith.config.pipeline import PipelineOptions
 from plansmith.errors import SourceError, UsageError
 from plansmith.pipelines.draft import Draft, DraftPart
 from plansmith.pipelines.image.kinds import IMAGES
-from plansmith.pipelines.image.preprocessing import EQUAL, Agreement
-from plansmith.pipelines.image.reference import ImageSource, ask_ranked, timm_source, transformers_source
+from plansmith.pipelines.image.preprocessing import EQUAL, MOST_PIXELS, Agreement
+from plansmith.pipelines.image.reference import (
+    ImageSource,
+    ask_class_maps,
+    ask_objects,
+    ask_ranked,
+    timm_source,
+    transformers_source,
+)
 from plansmith.pipelines.image.samples import files_of, image_questions
 from plansmith.pipelines.labels import labels_part
 from plansmith.pipelines.served.images import ImagesStep
+from plansmith.pipelines.served.postprocessing.objects import OBJECTS, ObjectsStep
+from plansmith.pipelines.served.postprocessing.segmentation import CLASS_MAP, SEGMENTS, SegmentationStep
 from plansmith.pipelines.served.requests import Refusal
 from plansmith.records.model import BATCH, Component, OnnxModel, Tensor
+from plansmith.records.pipeline import RawOutput
 from plansmith.sources.loaded_model import LiveModel
 
 if TYPE_CHECKING:
@@ -31,18 +41,53 @@ if TYPE_CHECKING:
 IMAGE = "image"
 """The ensemble's input: encoded images."""
 
+_MASK = "pixel_mask"
+"""The model's input that tells an image's pixels from what fills it up."""
+
+_SIZES = Tensor(name="image_sizes", dtype="int32", dims=(BATCH, 2))
+"""Height and width of every image as it was sent."""
+
+_MOST_OBJECTS: dict[str, int | Literal["queries"] | None] = {
+    "ConditionalDetrImageProcessor": 100,
+    "DeformableDetrImageProcessor": 100,
+    "DetrImageProcessor": None,
+    "RTDetrImageProcessor": "queries",
+    "YolosImageProcessor": None,
+}
+"""How many objects a processor of transformers finds at most, as `pipelines.served.postprocessing.objects` has it."""
+
+_SEGMENTING = (
+    "BeitImageProcessor",
+    "MobileNetV2ImageProcessor",
+    "MobileViTImageProcessor",
+    "SegformerImageProcessor",
+)
+"""Processors of transformers whose semantic segmentation enlarges logits and takes the highest."""
+
+_LEVELS = 256
+"""Numbers of 8 bits."""
+
+_MOST_MAPPED = 1 << 24
+"""Pixels of an image that gets a map; the time that it takes grows with them."""
+
 _POOLED = ("image_embeds", "pooler_output", "features")
 """Outputs that hold one vector of an image, the first that there is."""
 
 
 @dataclass(frozen=True)
 class _Behind:
-    """What follows a model: its parts, what clients get, and what it is held against; `library` in words."""
+    """What follows a model: its parts, what clients get, and what it is held against.
+
+    `library`: in words; `sizes`: whether a part wants to know how large images were sent; `most_pixels`: that these may
+    have.
+    """
 
     parts: tuple[DraftPart, ...]
     outputs: tuple[Tensor, ...]
     ask: Callable[[Arrays], Arrays]
     library: str
+    sizes: bool = False
+    most_pixels: int = MOST_PIXELS
 
 
 @dataclass(frozen=True)
@@ -59,8 +104,7 @@ class _Model:
         outputs = tuple(tensor for tensor in self.component.outputs if tensor.name in names)
 
         def ask(feed: Arrays) -> Arrays:
-            pixels = self.source.prepare(list(files_of(feed, IMAGE)))
-            answer = self.live.ask({self.live.inputs.tensors[0].name: pixels})
+            answer = self.live.ask(self.source.prepare(list(files_of(feed, IMAGE))))
             return {name: answer[name] for name in names}
 
         return _Behind((), outputs, ask, "")
@@ -93,22 +137,22 @@ def plan_images(
     """
     output = IMAGES.refuse(scheme, folder, options, task=task)
     component = onnx.components["model"]
-    images = _image_input(component)
+    images, mask = _image_inputs(component)
     source = (
         timm_source(live, folder)
         if scheme == "timm"
         else transformers_source(live, folder, trust_remote_code=trust_remote_code)
     )
     _require_fitting(source, images)
-    questions = image_questions(IMAGE, max_batch=_max_batch(images, onnx))
+    questions = image_questions(IMAGE, max_batch=_max_batch(images, onnx), one_size=output == "segmentation")
     for name, feed in questions.items():
         _require_agreement(source, images, feed, name)
     model = _Model(live, source, component, options)
-    behind = {"labels": _labels, "embedding": _embedding}.get(output, _tensors)(model)
+    behind = _BEHIND.get(output, _tensors)(model)
     return Draft(
         input="image",
         output=output,
-        before=(images_part(source, images),),
+        before=(_images_part(model, images, mask, behind),),
         after=behind.parts,
         inputs=(Tensor(name=IMAGE, dtype="string", dims=(BATCH, 1)),),
         outputs=behind.outputs,
@@ -119,29 +163,38 @@ def plan_images(
     )
 
 
-def images_part(source: ImageSource, images: Tensor) -> DraftPart:
-    """The part that makes a model's input of encoded images."""
+def _images_part(model: _Model, images: Tensor, mask: Tensor | None, behind: _Behind) -> DraftPart:
+    """The part that makes a model's inputs of encoded images."""
+    settings = model.source.recipe.settings(
+        raw=IMAGE,
+        name=images.name,
+        dtype=images.dtype,
+        mask=mask,
+        sizes=_SIZES.name if behind.sizes else "",
+        most_pixels=behind.most_pixels,
+    )
     return DraftPart(
         name="images",
         step=ImagesStep,
-        settings=source.recipe.settings(raw=IMAGE, name=images.name, dtype=images.dtype),
+        settings=settings,
         inputs=(Tensor(name=IMAGE, dtype="string", dims=(BATCH, 1)),),
-        outputs=(images,),
+        outputs=(images, *([mask] if mask else []), *([_SIZES] if behind.sizes else [])),
         modules=("framing",),
         requirements=("pillow",),
     )
 
 
-def _image_input(component: Component) -> Tensor:
-    """The model's one input."""
+def _image_inputs(component: Component) -> tuple[Tensor, Tensor | None]:
+    """The model's input of images, and its mask of pixels if it has one."""
     first, *others = component.inputs
-    if others or len(first.dims) != 4 or not first.dtype.startswith("float"):
+    masks = [tensor for tensor in others if tensor.name == _MASK and len(tensor.dims) == 3]
+    if len(masks) < len(others) or len(first.dims) != 4 or not first.dtype.startswith("float"):
         told = ", ".join(f"{t.name} {t.dtype} [{', '.join(map(str, t.dims))}]" for t in component.inputs)
         raise UsageError(
             f"pipeline.input is image, and the model takes {told}",
             remedy="name a task that images alone are enough for (`task`), or leave `pipeline` out",
         )
-    return first
+    return first, masks[0] if masks else None
 
 
 def _max_batch(images: Tensor, onnx: OnnxModel) -> int:
@@ -180,7 +233,7 @@ def _require_agreement(source: ImageSource, images: Tensor, feed: Arrays, name: 
             f"pipeline: the part for images refuses plansmith's own ({name}): {answer.words}",
             remedy="check that Pillow reads JPEG and PNG files here (python -m PIL)",
         )
-    found = distance(np.asarray(answer[images.name]), source.prepare(list(files_of(feed, IMAGE))), source)
+    found = distance(np.asarray(answer[images.name]), source.prepare(list(files_of(feed, IMAGE)))[images.name], source)
     allowed = source.recipe.agreement
     if found.mean > allowed.mean or found.largest > allowed.largest:
         raise SourceError(
@@ -215,6 +268,73 @@ def _ranked(source: ImageSource, top_k: int, feed: Arrays) -> Arrays:
     return ask_ranked(source, list(files_of(feed, IMAGE)), top_k)
 
 
+def _objects(model: _Model) -> _Behind:
+    found = {tensor.name: tensor for tensor in model.component.outputs if len(tensor.dims) == 3}
+    kind = type(model.source.processor).__name__.removesuffix("Pil")
+    if not {"logits", "pred_boxes"} <= found.keys() or kind not in _MOST_OBJECTS:
+        raise UsageError(
+            "pipeline.output is objects, which needs logits and pred_boxes [batch, queries, …] and a processor that is"
+            f" one of {', '.join(_MOST_OBJECTS)}, and the model has"
+            f" {', '.join(t.name for t in model.component.outputs)} and {kind}",
+            remedy="leave logits and pred_boxes among the spec's `outputs`, or write output: tensors under `pipeline`",
+        )
+    logits, boxes = found["logits"], found["pred_boxes"]
+    queries = logits.dims[1]
+    objects = Tensor(name=OBJECTS, dtype="string", dims=(BATCH, 1))
+    part = DraftPart(
+        name="objects",
+        step=ObjectsStep,
+        settings={
+            "logits": logits.name,
+            "boxes": boxes.name,
+            "sizes": _SIZES.name,
+            "labels": list(model.source.labels),
+            "most": queries if _MOST_OBJECTS[kind] == "queries" else _MOST_OBJECTS[kind],
+            "threshold": model.options.threshold,
+        },
+        inputs=(logits, boxes, _SIZES),
+        outputs=(objects,),
+        modules=("postprocessing.labels",),
+    )
+
+    def ask(feed: Arrays) -> Arrays:
+        return ask_objects(model.source, model.live, list(files_of(feed, IMAGE)), model.options.threshold)
+
+    return _Behind((part,), (objects,), ask, ", its object detection", sizes=True)
+
+
+def _segmentation(model: _Model) -> _Behind:
+    """A map in the size of the image: of whole numbers of 8 bits, as far as there are classes for them."""
+    logits = next((t for t in model.component.outputs if t.name == "logits" and len(t.dims) == 4), None)
+    kind, names = type(model.source.processor).__name__.removesuffix("Pil"), model.source.labels
+    if logits is None or kind not in _SEGMENTING or logits.dims[1] != len(names):
+        raise UsageError(
+            "pipeline.output is segmentation, which needs logits [batch, classes, height, width], names of all classes"
+            f" and a processor that is one of {', '.join(_SEGMENTING)}, and the model has"
+            f" {', '.join(t.name for t in model.component.outputs)}, {len(names)} names and {kind}",
+            remedy="leave logits among the spec's `outputs`, mend id2label in config.json, or write output: tensors"
+            " under `pipeline`",
+        )
+    dtype = "uint8" if len(names) <= _LEVELS else "int32"
+    outputs = (
+        Tensor(name=CLASS_MAP, dtype=dtype, dims=(BATCH, "map_height", "map_width")),
+        Tensor(name=SEGMENTS, dtype="string", dims=(BATCH, 1)),
+    )
+    part = DraftPart(
+        name="segmentation",
+        step=SegmentationStep,
+        settings={"logits": logits.name, "sizes": _SIZES.name, "labels": list(names), "dtype": dtype},
+        inputs=(logits, _SIZES),
+        outputs=outputs,
+        modules=("postprocessing.labels",),
+    )
+
+    def ask(feed: Arrays) -> Arrays:
+        return ask_class_maps(model.source, model.live, list(files_of(feed, IMAGE)), dtype)
+
+    return _Behind((part,), outputs, ask, ", its semantic segmentation", sizes=True, most_pixels=_MOST_MAPPED)
+
+
 def _embedding(model: _Model) -> _Behind:
     """The model's own vector of an image; with sides of one pixel, where it leaves them."""
     return model.own_outputs(_output(model, _POOLED).name)
@@ -236,3 +356,12 @@ def _output(model: _Model, names: tuple[str, ...]) -> Tensor:
         f" with one row for each image, and the model's are {listed}",
         remedy="leave it among the spec's `outputs`, or write output: tensors under `pipeline`",
     )
+
+
+_BEHIND: dict[RawOutput, Callable[[_Model], _Behind]] = {
+    "labels": _labels,
+    "embedding": _embedding,
+    "objects": _objects,
+    "segmentation": _segmentation,
+}
+"""What follows a model, by what the pipeline answers with; of other tensors nothing does."""

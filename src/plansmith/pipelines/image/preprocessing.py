@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from plansmith.errors import SourceError
+from plansmith.records.model import Tensor
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 """Files that are read, by Pillow's names: those that people have, of decoders that are looked after."""
@@ -61,6 +62,7 @@ class ImageRecipe:
         order: which channel of the mode goes to each channel of the model's input.
         whitened: whether a file's one transparent colour becomes white.
         agreement: how far what Pillow makes may be from what the source makes.
+        padded: height and width that zeros fill every image up to; None: nothing does.
     """
 
     steps: tuple[Step, ...]
@@ -72,10 +74,13 @@ class ImageRecipe:
     order: tuple[int, ...] = (0, 1, 2)
     whitened: bool = False
     agreement: Agreement = EQUAL
+    padded: tuple[int, int] | None = None
 
     @property
     def size(self) -> tuple[int, int] | None:
         """Height and width of every image after the steps; None where they depend on the image."""
+        if self.padded is not None:
+            return self.padded
         if not self.steps or self.steps[-1]["do"] not in {"exact", "crop"}:
             return None
         return int(self.steps[-1]["height"]), int(self.steps[-1]["width"])
@@ -85,13 +90,25 @@ class ImageRecipe:
         """How much one level makes in the model's input, in the channel where it makes most."""
         return max(self.scale / std for std in self.std)
 
-    def settings(self, *, raw: str, name: str, dtype: str) -> dict[str, Any]:
+    def settings(
+        self,
+        *,
+        raw: str,
+        name: str,
+        dtype: str,
+        mask: Tensor | None = None,
+        sizes: str = "",
+        most_pixels: int = MOST_PIXELS,
+    ) -> dict[str, Any]:
         """What `ImagesStep` is made with.
 
         Args:
             raw: the tensor of encoded images.
             name: of the model's input.
             dtype: of that.
+            mask: the model's mask of pixels, if it has one.
+            sizes: the tensor that says how large images were sent; empty: nothing wants to know.
+            most_pixels: of an image, before and after any step.
         """
         assert self.size is not None
         height, width = self.size
@@ -105,12 +122,16 @@ class ImageRecipe:
             "steps": [dict(step) for step in self.steps],
             "height": height,
             "width": width,
+            "padded": self.padded is not None,
+            "mask": mask.name if mask else "",
+            "mask_dtype": mask.dtype if mask else "",
+            "sizes": sizes,
             "scale": self.scale,
             "mean": list(self.mean),
             "std": list(self.std),
             "order": list(self.order),
             "formats": list(FORMATS),
-            "most_pixels": MOST_PIXELS,
+            "most_pixels": most_pixels,
         }
 
 
@@ -122,6 +143,11 @@ def exact(height: int, width: int, resampling: str) -> Step:
 def shortest(side: int, resampling: str) -> Step:
     """Resize until the shorter side is this long."""
     return {"do": "shortest", "side": side, "filter": resampling}
+
+
+def fit(side: int, longest: int, resampling: str, *, multiple: int = 1) -> Step:
+    """Resize until the shorter side is this long, or the longer one as long as it may be."""
+    return {"do": "fit", "side": side, "longest": longest, "multiple": multiple, "filter": resampling}
 
 
 def ratio(height: int, width: int, resampling: str, *, longest: float) -> Step:

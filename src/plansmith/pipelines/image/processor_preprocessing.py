@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from plansmith.errors import SourceError
 from plansmith.pipelines.image.preprocessing import (
     EQUAL,
     FLOATS,
@@ -18,6 +19,7 @@ from plansmith.pipelines.image.preprocessing import (
     Step,
     crop,
     exact,
+    fit,
     inexpressible,
     shortest,
 )
@@ -41,6 +43,7 @@ _WORK = (
     "_fuse_mean_std_and_rescale_factor",
 )
 _WARPED_FROM = 384
+_YOLOS_MULTIPLE = 16
 _CHANNELS = 3
 
 
@@ -128,8 +131,8 @@ class _Attributes:
         before: Literal["less", "more"] = "more" if self.by_pillow else "less"
         return crop(height, width, rounding="down", before=before)
 
-    def recipe(self, steps: tuple[Step, ...]) -> ImageRecipe:
-        """With these steps, and the usual numbers behind them."""
+    def recipe(self, steps: tuple[Step, ...], *, padded: tuple[int, int] | None = None) -> ImageRecipe:
+        """With these steps, and the usual numbers behind them; `padded` as in the recipe."""
         processor = self.processor
         normal = bool(processor.do_normalize)
         recipe = ImageRecipe(
@@ -140,10 +143,11 @@ class _Attributes:
             upright=True,
             whitened=bool(processor.do_convert_rgb),
             agreement=EQUAL if self.by_pillow else TENSORS,
+            padded=padded,
         )
-        padded = getattr(processor, "pad_size", None)
-        if getattr(processor, "do_pad", False) and padded and (padded.height, padded.width) != recipe.size:
-            raise inexpressible(self.name, f"pads to {_told(padded)}")
+        wanted = getattr(processor, "pad_size", None)
+        if getattr(processor, "do_pad", False) and wanted and (wanted.height, wanted.width) != recipe.size:
+            raise inexpressible(self.name, f"pads to {_told(wanted)}")
         return recipe
 
 
@@ -207,6 +211,24 @@ def _segformer(attributes: _Attributes) -> ImageRecipe:
     return attributes.recipe(attributes.resized())
 
 
+def _detection(attributes: _Attributes) -> ImageRecipe:
+    """Nothing is cropped; what is fitted into a size may be padded, to one that is the same for all images."""
+    processor, size = attributes.processor, attributes.processor.size
+    padded = getattr(processor, "pad_size", None) if getattr(processor, "do_pad", False) else None
+    if not (processor.do_resize and size.shortest_edge and size.longest_edge):
+        return attributes.recipe(attributes.resized())
+    if not padded:
+        raise SourceError(
+            f"pipeline: {attributes.name} makes images of different sizes ({_told(size)}), and the model is served with"
+            " images of one",
+            remedy=f'write do_pad: true and pad_size: {{"height": {size.longest_edge}, "width": {size.longest_edge}}},'
+            " or a size with height and width, into preprocessor_config.json",
+        )
+    multiple = _YOLOS_MULTIPLE if "Yolos" in attributes.name else 1
+    steps = (fit(size.shortest_edge, size.longest_edge, attributes.resampling, multiple=multiple),)
+    return attributes.recipe(steps, padded=(int(padded.height), int(padded.width)))
+
+
 def _dinov3(attributes: _Attributes) -> ImageRecipe:
     """What is resized are floats."""
     return replace(_read(attributes), agreement=FLOATS)
@@ -214,14 +236,19 @@ def _dinov3(attributes: _Attributes) -> ImageRecipe:
 
 _OWN: dict[str, Callable[[_Attributes], ImageRecipe]] = {
     "BeitImageProcessor": _read,
+    "ConditionalDetrImageProcessor": _detection,
     "ConvNextImageProcessor": _convnext,
     "DINOv3ViTImageProcessor": _dinov3,
+    "DeformableDetrImageProcessor": _detection,
+    "DetrImageProcessor": _detection,
     "EfficientNetImageProcessor": _efficientnet,
     "LevitImageProcessor": _levit,
     "MobileNetV2ImageProcessor": _read,
     "MobileViTImageProcessor": _mobilevit,
     "PoolFormerImageProcessor": _poolformer,
+    "RTDetrImageProcessor": _detection,
     "SegformerImageProcessor": _segformer,
+    "YolosImageProcessor": _detection,
 }
 """Processors with work of their own; those that stand here with the usual reading have it for maps in training."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 # timm's names of weights say what they were trained on last: "a1_in1k", "augreg_in21k_ft_in1k".
 _IMAGENET = re.compile(r"(^|_)in(1k|12k|21k|22k)$")
 
+_DIGITS = 6
+"""Of an object's score behind the point."""
+
 Ranked = tuple[list[str], list[float]]
 """Labels and their scores, the likeliest first."""
 
@@ -37,19 +41,21 @@ class ImageSource:
 
     Args:
         recipe: its preprocessing, as the part for images does it.
-        prepare: its preprocessing, as its own library does it: encoded images to the model's input.
+        prepare: its preprocessing, as its own library does it: encoded images to the model's inputs by name.
         labels: of its classes, in their order; none where it has no classes.
         scoring: what makes scores of its logits.
         rank: the best labels of one encoded image, by its own library.
         words: that library.
+        processor: its image processor; None of timm.
     """
 
     recipe: ImageRecipe
-    prepare: Callable[[Sequence[bytes]], Pixels]
+    prepare: Callable[[Sequence[bytes]], Mapping[str, Pixels]]
     labels: tuple[str, ...]
     scoring: Literal["softmax", "sigmoid", "none"]
     rank: Callable[[bytes, int], Ranked]
     words: str
+    processor: Any = None
 
 
 def timm_source(live: LiveModel, folder: Path) -> ImageSource:
@@ -67,13 +73,13 @@ def timm_source(live: LiveModel, folder: Path) -> ImageSource:
     recipe = recipe_from_transform(transform, config["input_size"][0], upright=False)
     labels = _timm_labels(module.model, folder)
 
-    def prepare(files: Sequence[bytes]) -> Pixels:
+    def prepare(files: Sequence[bytes]) -> Mapping[str, Pixels]:
         # As timm's own data sets open files: without a look at the orientation.
-        pixels: Pixels = torch.stack([transform(_opened(file).convert(recipe.mode)) for file in files]).numpy()
-        return pixels
+        pixels = torch.stack([transform(_opened(file).convert(recipe.mode)) for file in files])
+        return {live.inputs.tensors[0].name: pixels.numpy()}
 
     def rank(file: bytes, top_k: int) -> Ranked:
-        (logits,) = live.ask({live.inputs.tensors[0].name: prepare([file])}).values()
+        (logits,) = live.ask(prepare([file])).values()
         scores, places = torch.from_numpy(logits[0]).softmax(-1).topk(top_k)
         return [labels[place] for place in places.tolist()], scores.tolist()
 
@@ -100,10 +106,14 @@ def transformers_source(live: LiveModel, folder: Path, *, trust_remote_code: boo
     module: Any = live.module
     config = module.model.config
 
-    def prepare(files: Sequence[bytes]) -> Pixels:
-        made = [processor(images=load_image(_opened(file)), return_tensors="pt")["pixel_values"] for file in files]
-        pixels: Pixels = torch.cat(made).numpy()
-        return pixels
+    def prepare(files: Sequence[bytes]) -> Mapping[str, Pixels]:
+        made = [processor(images=load_image(_opened(file)), return_tensors="pt") for file in files]
+        pixels = torch.cat([one["pixel_values"] for one in made])
+        # A processor that fills nothing up makes no mask, and the model then takes all for the image.
+        whole = torch.ones_like(pixels[:1, 0], dtype=torch.int64)
+        mask = torch.cat([one.get("pixel_mask", whole) for one in made])
+        known = {"pixel_values": pixels.numpy(), "pixel_mask": mask.numpy()}
+        return {tensor.name: known[tensor.name] for tensor in live.inputs.tensors}
 
     def rank(file: bytes, top_k: int) -> Ranked:
         kind: Any = transformers.ImageClassificationPipeline
@@ -114,7 +124,7 @@ def transformers_source(live: LiveModel, folder: Path, *, trust_remote_code: boo
     named = {int(number): str(name) for number, name in (config.id2label or {}).items()}
     labels = tuple(named.get(number, f"LABEL_{number}") for number in range(len(named)))
     words = f"transformers {transformers.__version__}: {type(processor).__name__}, PyTorch in FP32"
-    return ImageSource(recipe_of(processor), prepare, labels, _scoring(config), rank, words)
+    return ImageSource(recipe_of(processor), prepare, labels, _scoring(config), rank, words, processor)
 
 
 def ask_ranked(source: ImageSource, files: Sequence[bytes], top_k: int) -> Mapping[str, Pixels]:
@@ -126,6 +136,45 @@ def ask_ranked(source: ImageSource, files: Sequence[bytes], top_k: int) -> Mappi
     for row, (names, _) in enumerate(found):
         labels[row] = [name.encode() for name in names]
     return {"label": labels, "score": np.array([scores for _, scores in found], np.float32)}
+
+
+def ask_objects(source: ImageSource, live: LiveModel, files: Sequence[bytes], threshold: float) -> Mapping[str, Pixels]:
+    """The objects in encoded images, by transformers' object detection, as JSON."""
+    import numpy as np
+    import transformers
+
+    module: Any = live.module
+    kind: Any = transformers.ObjectDetectionPipeline
+    library = kind(model=module.model, image_processor=source.processor, device=module.model.device)
+    found = np.empty((len(files), 1), object)
+    for row, file in enumerate(files):
+        objects = library(_opened(file), threshold=threshold)
+        told = [one | {"score": round(one["score"], _DIGITS)} for one in objects]
+        found[row, 0] = json.dumps(told, ensure_ascii=False).encode()
+    return {"objects": found}
+
+
+def ask_class_maps(source: ImageSource, live: LiveModel, files: Sequence[bytes], dtype: str) -> Mapping[str, Pixels]:
+    """The map of every encoded image by its processor's own postprocessing, and the classes in it as JSON."""
+    from types import SimpleNamespace
+
+    import numpy as np
+    import torch
+    from transformers.image_utils import load_image
+
+    maps, segments = [], np.empty((len(files), 1), object)
+    for row, file in enumerate(files):
+        image = load_image(_opened(file))
+        output = SimpleNamespace(logits=torch.from_numpy(live.ask(source.prepare([file]))["logits"]))
+        size = [(image.height, image.width)]
+        (found,) = source.processor.post_process_semantic_segmentation(output, target_sizes=size)
+        maps.append(found.numpy().astype(dtype))
+        told = [
+            {"id": number, "label": source.labels[number], "pixels": int((found == number).sum())}
+            for number in found.unique().tolist()
+        ]
+        segments[row, 0] = json.dumps(told, ensure_ascii=False).encode()
+    return {"class_map": np.stack(maps), "segments": segments}
 
 
 def _scoring(config: Any) -> Literal["softmax", "sigmoid", "none"]:

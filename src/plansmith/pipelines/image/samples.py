@@ -21,14 +21,16 @@ _QUARTER_TURN = 6
 _QUALITY = 90
 
 
-def image_questions(raw: str, *, max_batch: int) -> dict[str, dict[str, NDArray[np.generic]]]:
+def image_questions(raw: str, *, max_batch: int, one_size: bool = False) -> dict[str, dict[str, NDArray[np.generic]]]:
     """Requests by name; the same ones every time.
 
     Args:
         raw: name of the tensor of encoded images.
         max_batch: how many images a request may have.
+        one_size: whether those of a request have to be of one size.
     """
     photo, tall, wide = (_drawn(*size) for size in ((300, 400, 1), (500, 281, 2), (197, 640, 3)))
+    beside = [_drawn(300, 400, seed) for seed in (5, 6)] if one_size else [wide, tall]
     see_through = photo.convert("RGBA")
     see_through.putalpha(tall.convert("L").resize(photo.size))
     turned = photo.getexif()
@@ -36,8 +38,8 @@ def image_questions(raw: str, *, max_batch: int) -> dict[str, dict[str, NDArray[
     requests = {
         "jpeg": [_encoded(photo, "JPEG")],
         "png": [_encoded(tall, "PNG")],
-        "batch": [_encoded(wide, "JPEG"), _encoded(tall, "PNG"), _encoded(photo, "JPEG")],
-        "grey": [_encoded(photo.convert("L"), "JPEG"), _encoded(wide.convert("LA"), "PNG")],
+        "batch": [_encoded(beside[0], "JPEG"), _encoded(beside[1], "PNG"), _encoded(photo, "JPEG")],
+        "grey": [_encoded(photo.convert("L"), "JPEG"), _encoded(beside[0].convert("LA"), "PNG")],
         "palette": [_encoded(tall.convert("P"), "PNG")],
         "transparent": [_encoded(see_through, "PNG")],
         "cmyk": [_encoded(wide.convert("CMYK"), "JPEG")],

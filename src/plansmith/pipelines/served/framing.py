@@ -7,6 +7,8 @@ to the pixel:
 - `shortest`: the shorter side becomes `side`, the longer one is cut down to whole pixels.
 - `ratio`: both sides by one ratio, rounded: the shorter one reaches its part of `height` and `width` (`longest` 0), or
   the longer one does (`longest` 1).
+- `fit`: the shorter side becomes `side`, unless the longer one would become more than `longest`, which then it becomes;
+  both are cut down to whole pixels, and to a multiple of `multiple`.
 - `crop`: `height` x `width` at the centre. `rounding` is of the half pixel where an odd number of them is left over:
   `down`, or to the `even` one. What is smaller gets a border of `fill`, with the `less` or the `more` of an odd number
   of pixels `before` it.
@@ -56,9 +58,25 @@ def _size(size: tuple[int, int], step: Mapping[str, Any]) -> tuple[int, int]:
     if step["do"] == "shortest":
         longer = int(step["side"] * max(size) / min(size))
         return (step["side"], longer) if width <= height else (longer, step["side"])
+    if step["do"] == "fit":
+        return _fitted(width, height, step)
     across, down = width / step["width"], height / step["height"]
     ratio = max(across, down) * step["longest"] + min(across, down) * (1.0 - step["longest"])
     return round(width / ratio), round(height / ratio)
+
+
+def _fitted(width: int, height: int, step: Mapping[str, Any]) -> tuple[int, int]:
+    """As DETR does it and, with a multiple, as YOLOS does (image processors of transformers)."""
+    shorter, longer, side, multiple = min(width, height), max(width, height), step["side"], step["multiple"]
+    wanted: float = side
+    if longer / shorter * side > step["longest"]:
+        wanted = step["longest"] * shorter / longer
+        side = round(wanted)
+    if side != shorter or (multiple > 1 and width < height):
+        longer = int(wanted * longer / shorter)
+        shorter = side
+    across, down = (shorter, longer) if width < height else (longer, shorter)
+    return across - across % multiple, down - down % multiple
 
 
 def _cropped(image: Image, step: Mapping[str, Any]) -> Image:

@@ -33,7 +33,11 @@ class ImagesStep:
         upright: whether an image is turned as its EXIF orientation says.
         whitened: whether the one transparent colour that some files name becomes white; what else is transparent shows.
         steps: that bring it to size (see `framing`).
-        height, width: what they end with.
+        height, width: what they end with, or what zeros fill it up to at the right and below (`padded`).
+        padded: whether zeros do.
+        mask: name of the model's mask of pixels [batch, height, width], 1 where the image is; empty: it has none.
+        mask_dtype: of that.
+        sizes: name of an output [batch, 2] of the height and width that an image was sent in, upright; empty: none.
         scale, mean, std: a level of 0 to 255 becomes (level * scale - mean) / std, by channel of the mode.
         order: which channel of the mode goes to each channel of the output.
         formats: that are read, by Pillow's names; no others are tried.
@@ -57,18 +61,24 @@ class ImagesStep:
         settings = self._settings
         rows = files.reshape(-1).tolist()
         shape = (len(rows), len(settings["order"]), settings["height"], settings["width"])
-        made = np.empty(shape, settings["dtype"])
+        made = (np.zeros if settings["padded"] else np.empty)(shape, settings["dtype"])
+        mask = np.zeros((len(rows), *shape[2:]) if settings["mask"] else 0, settings["mask_dtype"] or bool)
+        sizes = np.empty((len(rows), 2), np.int32)
         for row, file in enumerate(rows):
             try:
-                pixels = self._pixels(file)
+                pixels, sizes[row] = self._pixels(file)
             except Unfit as problem:
                 return Refusal(f"{settings['input']}: the image in row {row} is refused: {problem}")
+            height, width, _ = pixels.shape
             for to, channel in enumerate(settings["order"]):
-                made[row, to] = self._values[channel][pixels[..., channel]]
-        return {settings["output"]: made}
+                made[row, to, :height, :width] = self._values[channel][pixels[..., channel]]
+            if settings["mask"]:
+                mask[row, :height, :width] = 1
+        named = {settings["output"]: made, settings["mask"]: mask, settings["sizes"]: sizes}
+        return {name: array for name, array in named.items() if name}
 
-    def _pixels(self, file: bytes) -> np.ndarray[Any, Any]:
-        """Levels of one image in its final size: [height, width, channels].
+    def _pixels(self, file: bytes) -> tuple[np.ndarray[Any, Any], tuple[int, int]]:
+        """Levels of one image in its final size, [height, width, channels], and the height and width that it had.
 
         Raises:
             Unfit: there is no such image in these bytes.
@@ -81,7 +91,8 @@ class ImagesStep:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # Pillow's words on odd files; those that count are errors
-                pixels = np.asarray(framed(self._decoded(file), self._settings["steps"], most))
+                image = self._decoded(file)
+                pixels = np.asarray(framed(image, self._settings["steps"], most))
         except Unfit:
             raise
         except UnidentifiedImageError as error:
@@ -92,7 +103,10 @@ class ImagesStep:
             raise Unfit("there is no memory for it") from error
         except Exception as error:  # a damaged file makes decoders raise anything, such as struct.error
             raise Unfit(f"it is damaged or cut off: {error or type(error).__name__}") from error
-        return pixels if pixels.ndim == 3 else pixels[..., None]
+        height, width = self._settings["height"], self._settings["width"]
+        if pixels.shape[0] > height or pixels.shape[1] > width:
+            raise Unfit(f"it becomes {pixels.shape[1]} x {pixels.shape[0]} pixels, more than {width} x {height}")
+        return pixels if pixels.ndim == 3 else pixels[..., None], (image.height, image.width)
 
     def _decoded(self, file: bytes) -> Image.Image:
         """An image in the mode, upright where that is asked for; of several in a file, the first."""

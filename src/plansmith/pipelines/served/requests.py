@@ -44,7 +44,8 @@ class PartModel:
     def initialize(self, args: Mapping[str, str]) -> None:
         """Read the settings; args are Triton's words about the instance."""
         folder = Path(args["model_repository"], args["model_version"])
-        self._step = self.step(json.loads((folder / SETTINGS_FILE).read_text()), folder)
+        # Triton's Python takes the locale's encoding for files, which in containers is ASCII.
+        self._step = self.step(json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8")), folder)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer all requests of an execution in one call of the step."""

@@ -148,7 +148,7 @@ class ScriptModel:
     def initialize(self, args: Mapping[str, str]) -> None:
         """Read the settings and import the script; args are Triton's words about the instance."""
         folder = Path(args["model_repository"], args["model_version"])
-        settings = json.loads((folder / SETTINGS_FILE).read_text())
+        settings = json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
         self._outputs = settings["outputs"]
         self._chains = Chains(settings["chains"], _ask_triton)
         self._module = load_script(folder / SCRIPT_FILE)

@@ -1,4 +1,4 @@
-"""Makes the model's input of the bytes of WAV files: the wave itself, or the logarithm of its mel spectrum."""
+"""Makes the model's input of the bytes of sound files: the wave itself, or the logarithm of its mel spectrum."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class SoundStep:
         mask_dtype: of the mask.
         rate: of the model, in Hz.
         fewest, most: samples of one sound at that rate; fewer, or more, are refused, unless `spectrum` cuts them off.
+        compressed: whether FLAC and MP3 files are read as well as WAV, with the library soundfile.
         normalized: whether a wave gets the mean 0 and the variance 1.
         spectrum: how a spectrum is made (see `spectrum_of`); None: the wave is the input.
     """
@@ -32,6 +33,10 @@ class SoundStep:
     def __init__(self, settings: Mapping[str, Any], folder: Path) -> None:
         """See the class; a spectrum's mel filters lie in the folder."""
         self._settings = settings
+        if settings["compressed"]:  # a server that lacks the library is to say so when it loads the part
+            import soundfile  # noqa: F401
+        # A second more than is heard, for the filter that resamples, and to tell what is too long.
+        self._most_seconds = settings["most"] / settings["rate"] + 1
         self._filters = np.load(folder / settings["spectrum"]["filters"]) if settings["spectrum"] else None
 
     def answer(self, feeds: Sequence[Arrays]) -> Sequence[Arrays | Refusal]:
@@ -70,7 +75,7 @@ class SoundStep:
             Unheard: there is none in the bytes, or it is too short or too long.
         """
         settings = self._settings
-        samples, rate = read_wav(file)
+        samples, rate = read_sound(file, self._most_seconds, compressed=settings["compressed"])
         count = length_at(len(samples), rate, settings["rate"])
         if settings["spectrum"]:  # what is cut off at last need not be resampled; a second more, for the filter
             samples, count = samples[: (settings["most"] // settings["rate"] + 2) * rate], min(count, settings["most"])
@@ -82,6 +87,24 @@ class SoundStep:
         if settings["normalized"]:
             wave = (wave - wave.mean()) / np.sqrt(wave.var() + _VARIANCE_FLOOR)
         return wave
+
+
+def read_sound(file: bytes, most_seconds: float, *, compressed: bool) -> tuple[np.ndarray[Any, Any], int]:
+    """Samples of -1 to 1 as floats of 32 bits, the mean of all channels, and their rate in Hz.
+
+    Args:
+        file: its bytes.
+        most_seconds: of a compressed file; what follows is not decoded.
+        compressed: whether such files are read.
+
+    Raises:
+        Unheard: the bytes are no sound, or one of another format.
+    """
+    if not compressed or file[:4] == b"RIFF":
+        return read_wav(file)
+    from .compressed import read_compressed
+
+    return read_compressed(file, most_seconds)
 
 
 def spectrum_of(wave: np.ndarray[Any, Any], how: Mapping[str, Any], filters: np.ndarray[Any, Any]) -> Any:

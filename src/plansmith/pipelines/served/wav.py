@@ -48,8 +48,9 @@ def read_wav(file: bytes) -> tuple[np.ndarray[Any, Any], int]:
     kind, channels, rate, _, block, bits = struct.unpack_from("<HHIIHH", form)
     if kind == _EXTENSIBLE and len(form) >= 26:
         kind = struct.unpack_from("<H", form, 24)[0]
-    if not 1 <= channels <= _MOST_CHANNELS or not _SLOWEST <= rate <= _FASTEST or block != channels * bits // 8:
-        raise Unheard(f"it has {channels} channels of {bits} bits at {rate} Hz")
+    require_usual(channels, rate, f"{bits} bits")
+    if block != channels * bits // 8:
+        raise Unheard(f"it has {channels} channels of {bits} bits in {block} bytes")
     whole = len(data) - len(data) % block if block else 0
     samples = _numbers(data[:whole], kind, bits).reshape(-1, channels)
     if not len(samples):
@@ -57,6 +58,21 @@ def read_wav(file: bytes) -> tuple[np.ndarray[Any, Any], int]:
     if not np.isfinite(samples).all():
         raise Unheard("it has samples that are no numbers")
     return samples.mean(axis=1, dtype=np.float64).astype(np.float32), rate
+
+
+def require_usual(channels: int, rate: int, samples: str) -> None:
+    """See that a header tells of a sound that somebody may have recorded.
+
+    Args:
+        channels: of the file.
+        rate: in Hz.
+        samples: what they are, in words.
+
+    Raises:
+        Unheard: it does not.
+    """
+    if not 1 <= channels <= _MOST_CHANNELS or not _SLOWEST <= rate <= _FASTEST:
+        raise Unheard(f"it has {channels} channels of {samples} at {rate} Hz")
 
 
 def _numbers(data: bytes, kind: int, bits: int) -> np.ndarray[Any, Any]:

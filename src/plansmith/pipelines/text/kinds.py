@@ -1,4 +1,4 @@
-"""What a model makes of texts, told by its directory's files alone: labels, tags, an answer, an embedding."""
+"""What a model makes of texts, told by its directory's files alone: labels, tags, answers, filled masks, vectors."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ _TASKS: dict[str, RawOutput] = {
     "token-classification": "tags",
     "ner": "tags",
     "question-answering": "answer",
+    "fill-mask": "fill-mask",
     "feature-extraction": "embedding",
     "sentence-similarity": "embedding",
     "text-generation": "text",
@@ -34,6 +35,7 @@ _HEADS: tuple[tuple[str, RawOutput], ...] = (
     ("ForTokenClassification", "tags"),
     ("ForQuestionAnswering", "answer"),
     ("ForQuestionAnsweringSimple", "answer"),
+    ("ForMaskedLM", "fill-mask"),
     ("ForCausalLM", "text"),
     ("LMHeadModel", "text"),
     ("ForConditionalGeneration", "text"),

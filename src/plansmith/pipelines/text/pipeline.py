@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from plansmith.config.pipeline import PipelineOptions
@@ -11,8 +13,8 @@ from plansmith.pipelines.served.text import TextStep
 from plansmith.pipelines.text.kinds import TEXTS
 from plansmith.pipelines.text.postprocessing import BEHIND, SPANS, TextModel, text_inputs
 from plansmith.pipelines.text.reference import Asking
-from plansmith.pipelines.text.samples import text_questions
-from plansmith.pipelines.text.tokenization import read_wording
+from plansmith.pipelines.text.samples import text_questions, with_mask
+from plansmith.pipelines.text.tokenization import Wording, read_wording
 from plansmith.records.model import OnnxModel
 from plansmith.sources.loaded_model import LiveModel
 
@@ -67,10 +69,22 @@ def plan_text(
             max_batch=_max_batch(model, onnx),
             longest=wording.max_length,
             empty=len(wording.columns) > 1 or bool(wording.tokenizer("")["input_ids"]),
+            complete=_completion(wording) if output == "fill-mask" else str,
         ),
         ask=behind.ask,
         source=f"{_release()}: its tokenizer, PyTorch in FP32{behind.library}",
         labels=behind.labels,
+    )
+
+
+def _completion(wording: Wording) -> Callable[[str], str]:
+    """What puts a mask into a text."""
+    tokenizer = wording.tokenizer
+    return partial(
+        with_mask,
+        mask=tokenizer.mask_token,
+        longest=wording.max_length,
+        truncation_side=tokenizer.truncation_side,
     )
 
 

@@ -1,4 +1,7 @@
-"""What stands behind a model that reads texts: labels, entities, answers or one vector. Runs in the heavy worker."""
+"""What stands behind a model that reads texts: labels, entities, answers, a mask filled or one vector.
+
+Runs in the heavy worker.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.config.pipeline import PipelineOptions
-from plansmith.errors import UsageError
+from plansmith.errors import SourceError, UsageError
 from plansmith.pipelines.draft import DraftPart
 from plansmith.pipelines.labels import Scoring, labels_part, scores_part
-from plansmith.pipelines.served.answers import ANSWER, END, SCORE, START, AnswersStep
-from plansmith.pipelines.served.pooling import EMBEDDING, PoolingStep
-from plansmith.pipelines.served.tags import ENTITIES, TagsStep
+from plansmith.pipelines.served.postprocessing.answers import ANSWER, END, SCORE, START, AnswersStep
+from plansmith.pipelines.served.postprocessing.fill_mask import SEQUENCE, TOKEN, FillMaskStep
+from plansmith.pipelines.served.postprocessing.pooling import EMBEDDING, PoolingStep
+from plansmith.pipelines.served.postprocessing.tags import ENTITIES, TagsStep
 from plansmith.pipelines.text.reference import (
     Asking,
     ask_answers,
+    ask_fill_mask,
     ask_labels,
     ask_pooled,
     ask_scores,
     ask_tags,
     ask_tensors,
 )
-from plansmith.pipelines.text.tokenization import Wording
+from plansmith.pipelines.text.tokenization import Wording, cleans_up
 from plansmith.records.model import BATCH, Component, Tensor
 from plansmith.records.pipeline import RawOutput
 from plansmith.sources.directory import read_json
@@ -212,7 +217,7 @@ def _tags(model: TextModel) -> Behind:
         },
         inputs=(logits, model.ids, model.spans, *text_inputs(model.wording)),
         outputs=(entities,),
-        modules=("labels",),
+        modules=("postprocessing.labels",),
         requirements=("tokenizers",),
         write=model.wording.write,
     )
@@ -242,10 +247,45 @@ def _answer(model: TextModel) -> Behind:
         },
         inputs=(starts, ends, model.ids, model.spans, context),
         outputs=outputs,
-        modules=("labels",),
+        modules=("postprocessing.labels",),
     )
     ask = ask_answers(model.asking, starts.name, ends.name)
     return Behind((part,), outputs, ask, ", the rules of transformers 4's question answering", spans=True)
+
+
+def _fill_mask(model: TextModel) -> Behind:
+    logits, tokenizer = model.output("logits", 3), model.wording.tokenizer
+    if tokenizer.mask_token_id is None:
+        raise SourceError(
+            f"pipeline.output is fill-mask, and the tokenizer in {model.folder.name} has no mask token",
+            remedy="set mask_token in tokenizer_config.json, or write output: tensors under `pipeline`",
+        )
+    size = logits.dims[2] if isinstance(logits.dims[2], int) else len(tokenizer)
+    count = min(model.options.top_k, size)
+    outputs = (
+        Tensor(name=TOKEN, dtype="string", dims=(BATCH, count)),
+        Tensor(name=SCORE, dtype="float32", dims=(BATCH, count)),
+        Tensor(name=SEQUENCE, dtype="string", dims=(BATCH, count)),
+    )
+    part = DraftPart(
+        name="fill-mask",
+        step=FillMaskStep,
+        settings={
+            "logits": logits.name,
+            "ids": model.ids.name,
+            "mask": tokenizer.mask_token_id,
+            "mask_token": tokenizer.mask_token,
+            "padding": tokenizer.pad_token_id,
+            "top_k": count,
+            "cleaned": cleans_up(tokenizer),
+        },
+        inputs=(logits, model.ids),
+        outputs=outputs,
+        modules=("postprocessing.labels", "postprocessing.decoding"),
+        requirements=("tokenizers",),
+        write=model.wording.write,
+    )
+    return Behind((part,), outputs, ask_fill_mask(model.asking, count), ", its fill-mask pipeline")
 
 
 BEHIND: dict[RawOutput, Callable[[TextModel], Behind]] = {
@@ -254,5 +294,6 @@ BEHIND: dict[RawOutput, Callable[[TextModel], Behind]] = {
     "labels": _labels,
     "tags": _tags,
     "answer": _answer,
+    "fill-mask": _fill_mask,
 }
 """What follows a model, by what the pipeline answers with."""

@@ -174,6 +174,30 @@ def ask_tags(asking: Asking, output: str) -> Callable[[Arrays], Arrays]:
     return ask
 
 
+def ask_fill_mask(asking: Asking, top_k: int) -> Callable[[Arrays], Arrays]:
+    """Tokens for masks by transformers' fill-mask pipeline, each text by itself.
+
+    Args:
+        asking: the source.
+        top_k: how many tokens an answer has.
+    """
+    import numpy as np
+
+    library = asking.library_pipeline("FillMaskPipeline")
+    options = {"truncation": True, "max_length": asking.wording.max_length}
+
+    def ask(feed: Arrays) -> Arrays:
+        texts = [text.decode() for text in feed["text"].reshape(-1).tolist()]
+        rows = [library(text, top_k=top_k, tokenizer_kwargs=options) for text in texts]
+        columns = {"token": "token_str", "sequence": "sequence"}
+        return {
+            name: np.concatenate([as_texts([one[key] for one in row]).T for row in rows])
+            for name, key in columns.items()
+        } | {"score": np.array([[one["score"] for one in row] for row in rows], np.float32)}
+
+    return ask
+
+
 def ask_answers(asking: Asking, starts: str, ends: str) -> Callable[[Arrays], Arrays]:
     """Answers by the rules of transformers 4's question answering, which later releases have no pipeline for.
 

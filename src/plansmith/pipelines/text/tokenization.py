@@ -204,6 +204,13 @@ def fast_tokenizer(tokenizer: Any, folder: Path) -> Any:
     return tokenizer
 
 
+def cleans_up(tokenizer: Any) -> bool:
+    """Whether transformers takes the spaces before punctuation away when this fast tokenizer decodes: not of BPE."""
+    anyway = getattr(tokenizer, "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", False)
+    is_bpe = type(tokenizer.backend_tokenizer.model).__name__ == "BPE"
+    return bool(tokenizer.clean_up_tokenization_spaces) and (not is_bpe or bool(anyway))
+
+
 def _lengths(onnx: OnnxModel) -> AxisRange:
     """The lengths that the graph takes; raises where texts alone do not make its inputs."""
     inputs = {tensor.name: tensor for tensor in onnx.components["model"].inputs}

@@ -5,6 +5,7 @@ Runs in the heavy worker.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,16 @@ def has_tokenizer(folder: Path) -> bool:
     return any((folder / name).is_file() for name in TOKENIZER_FILES)
 
 
-def read_preprocessors(folder: Path, *, trust_remote_code: bool) -> Preprocessors:
+def read_preprocessors(
+    folder: Path, *, trust_remote_code: bool, arguments: Collection[str] | None = None
+) -> Preprocessors:
     """All that a directory holds.
+
+    Args:
+        folder: the directory.
+        trust_remote_code: whether its own Python code may be run.
+        arguments: of the model's forward method. A tokenizer whose ids are not among them is for what the model
+            answers, and so names no inputs. None: every tokenizer does.
 
     Raises:
         SourceError: there is one, and it cannot be read.
@@ -56,7 +65,8 @@ def read_preprocessors(folder: Path, *, trust_remote_code: bool) -> Preprocessor
         "sound": _part(processor, "feature_extractor"),
         "video": _part(processor, "video_processor"),
     }
-    made = [piece for piece in (tokenizer, *found.values()) if piece is not None]
+    reads = tokenizer is not None and (arguments is None or tokenizer.model_input_names[0] in arguments)
+    made = [piece for piece in (tokenizer if reads else None, *found.values()) if piece is not None]
     names = tuple(dict.fromkeys(name for piece in made for name in _names(piece)))
     return Preprocessors(tokenizer=tokenizer, names=names, **found)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +71,8 @@ class Source:
         Raises:
             SourceError: there is a tokenizer or processor that cannot be read.
         """
-        pre = read_preprocessors(folder, trust_remote_code=trust_remote_code)
+        arguments = inspect.signature(model.forward).parameters
+        pre = read_preprocessors(folder, trust_remote_code=trust_remote_code, arguments=arguments)
         return cls(model.config, pre, folder, position_limits(model))
 
     @property

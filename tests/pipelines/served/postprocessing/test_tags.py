@@ -11,8 +11,8 @@ import pytest
 
 from plansmith.pipelines.served.requests import Refusal
 
-from ...support.pipelines.columns import column
-from ...support.pipelines.texts import (
+from ....support.pipelines.columns import column
+from ....support.pipelines.texts import (
     REQUESTS,
     SENTENCES,
     TAG_NAMES,

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
+from ..requests import Arrays, Refusal
 from .labels import softmax, texts
-from .requests import Arrays, Refusal
 
 ENTITIES = "entities"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .requests import Arrays, Refusal
+from ..requests import Arrays, Refusal
 
 EMBEDDING = "sentence_embedding"
 

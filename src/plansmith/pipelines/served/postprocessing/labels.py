@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .requests import Arrays, Refusal
+from ..requests import Arrays, Refusal
 
 LABEL, SCORE = "label", "score"
 
@@ -69,7 +69,8 @@ def texts(values: Sequence[bytes]) -> np.ndarray[Any, Any]:
     return array
 
 
-def _sigmoid(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def sigmoid(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The logistic function."""
     with np.errstate(over="ignore"):  # an infinite power is a score of 0
         return np.asarray(1.0 / (1.0 + np.exp(-logits)), np.float32)
 
@@ -78,4 +79,4 @@ def _plain(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return logits
 
 
-_FUNCTIONS = {"softmax": softmax, "sigmoid": _sigmoid, "none": _plain}
+_FUNCTIONS = {"softmax": softmax, "sigmoid": sigmoid, "none": _plain}

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ..requests import Arrays, Refusal
 from .labels import texts
-from .requests import Arrays, Refusal
 
 ANSWER, SCORE, START, END = "answer", "score", "start", "end"
 

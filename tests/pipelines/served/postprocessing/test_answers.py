@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plansmith.pipelines.served.answers import AnswersStep
+from plansmith.pipelines.served.postprocessing.answers import AnswersStep
 from plansmith.pipelines.served.requests import Refusal
 
-from ...support.pipelines.columns import column
-from ...support.pipelines.texts import SENTENCES, Arrays, bert, byte_level, close, roberta, serve, split, word_piece
+from ....support.pipelines.columns import column
+from ....support.pipelines.texts import SENTENCES, Arrays, bert, byte_level, close, roberta, serve, split, word_piece
 
 CONTEXTS = [" ".join(SENTENCES[place : place + 3]) for place in range(0, 256, 4)]
 QUESTIONS = [f"{text[:-1]}?" for text in SENTENCES[1::4]]

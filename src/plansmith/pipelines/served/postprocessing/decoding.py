@@ -1,0 +1,23 @@
+"""What transformers does to a text that tokens were decoded to."""
+
+from __future__ import annotations
+
+_REPLACEMENTS = (
+    (" .", "."),
+    (" ?", "?"),
+    (" !", "!"),
+    (" ,", ","),
+    (" ' ", "'"),
+    (" n't", "n't"),
+    (" 'm", "'m"),
+    (" 's", "'s"),
+    (" 've", "'ve"),
+    (" 're", "'re"),
+)
+
+
+def clean_up(text: str) -> str:
+    """Take the spaces before punctuation away, as a tokenizer with `clean_up_tokenization_spaces` does."""
+    for spaced, joined in _REPLACEMENTS:
+        text = text.replace(spaced, joined)
+    return text
