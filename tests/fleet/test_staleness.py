@@ -37,6 +37,8 @@ OTHERS: dict[str, Any] = {
     "triton": {"max_batch_size": 4},
     "task": "fill-mask",
     "inputs": {"x": {"low": 0, "high": 1}},
+    "io_dtypes": {"x": "int32"},
+    "io_layouts": {"x": "nhwc"},
     "outputs": ["y"],
 }
 """For each field of a spec that has a say, another value than the usual one."""

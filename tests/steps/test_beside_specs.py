@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
+from plansmith.compilers.python_backend.generation_parameters import GENERATES, STREAMS
 from plansmith.config.source_reference import parse_reference
 from plansmith.config.spec import ModelSpec, make_spec
 from plansmith.config.triton import TritonOptions
 from plansmith.errors import UsageError
+from plansmith.records.engine import Engine
 from plansmith.records.model import EngineKind, Precision, SourceModel, Tensor
 from plansmith.records.pipeline import Pipeline
 from plansmith.records.release import ReleasedModel
@@ -49,7 +51,7 @@ def test_other_names_and_those_that_are_taken_are_refused(name: str) -> None:
         spec_of({name: TOPICS})
 
 
-@pytest.mark.parametrize("key", ["engine", "target", "triton", "inputs", "name", "publish"])
+@pytest.mark.parametrize("key", ["target", "triton", "inputs", "name", "publish"])
 def test_what_belongs_to_the_release_cannot_be_said_of_a_model_beside(key: str) -> None:
     with pytest.raises(UsageError, match=f"unknown key.*pipeline.beside.topics.{key}"):
         spec_of({"topics": TOPICS | {key: "other"}})
@@ -120,16 +122,28 @@ def test_an_onnx_file_has_no_pipeline_and_so_stands_beside_nothing(tmp_path: Pat
         require_joinable(topics, parse_reference(topics.source, relative_to=tmp_path).scheme, None)
 
 
-@pytest.mark.parametrize(("name", "words"), [("writer", "writer generates"), ("", "reader generates")])
-def test_a_model_that_generates_text_answers_no_requests_beside_another(name: str, words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("", {GENERATES: "text"}, "reader generates text by itself, and answers no requests beside another model"),
+        ("writer", {GENERATES: "text", STREAMS: "true"}, "writer streams its text"),
+    ],
+)
+def test_generating_models_that_stand_beside_no_other(
+    name: str, options: dict[str, str], words: str, tmp_path: Path
+) -> None:
+    """What is known only once the source was fetched is refused before anything is written."""
     from ..support.made import made_model
 
     text = Tensor(name="text", dtype="string", dims=("batch", 1))
     alone: Any = {"input": "text", "output": "text", "before": (), "after": (), "cases": (), "source": ""}
     pipeline = Pipeline(**alone, inputs=(text,), outputs=(text,))
-    made = made_model(pipeline=Finished(pipeline, tmp_path, "", cached=False))
+    engine = Engine(kind=EngineKind.PYTHON, components={}, precision=Precision.FP32, options=options, toolchain={})
+    made = made_model(
+        pipeline=Finished(pipeline, tmp_path, "", cached=False), engine=Finished(engine, tmp_path, "", cached=False)
+    )
     stages = StageRunner("reader", tmp_path, listener=Listener(), force=False, dry=False)
-    with pytest.raises(UsageError, match=f"{words} text by itself, and answers no requests beside another"):
+    with pytest.raises(UsageError, match=words):
         _Writer(stages, "reader", "cpu", Packer(stages, {})).branch(name, made, TritonOptions(), tmp_path)
 
 

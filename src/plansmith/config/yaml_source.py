@@ -43,7 +43,10 @@ _MOST_LEVELS = 1000
 _TEXT = "tag:yaml.org,2002:str"
 _HOME = re.compile(r"^((?:hf|timm|onnx):)?~")
 
-_NO_OPTION = {"inputs", "lowering", "outputs", "python", "source_override", "tensorrt", "tolerances", "triton"}
+_NO_OPTION = {
+    *("inputs", "io_dtypes", "io_layouts", "lowering", "outputs", "python", "source_override", "tensorrt"),
+    *("tolerances", "triton"),
+}
 
 
 @dataclass

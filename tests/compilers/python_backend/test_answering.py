@@ -79,6 +79,7 @@ def _stub(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def initialized(monkeypatch: pytest.MonkeyPatch, load: Callable[..., Any]) -> TritonPythonModel:
     monkeypatch.setattr(python_model, "load_folder", load)
+    monkeypatch.setattr(python_model, "set_threads", lambda _: None)  # of this process, which has begun
     model = TritonPythonModel()
     told = {"model_instance_kind": "CPU", "model_instance_device_id": "0", "model_version": "1"}
     model.initialize({"model_config": '{"max_batch_size": 4}', "model_repository": "/models", **told})

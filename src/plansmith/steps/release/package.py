@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plansmith.compilers.python_backend.generation_parameters import GENERATES
+from plansmith.compilers.python_backend.generation_parameters import GENERATES, STREAMS
 from plansmith.config.target.targets import Target
 from plansmith.config.triton import TritonOptions
 from plansmith.data.reference import StoredCases
@@ -93,7 +93,7 @@ def lay_out(
         EnvironmentFault: the environment cannot be packed.
     """
     device, packer, beside = target.device, Packer(stages, environments or {}), beside or {}
-    writer = _Writer(stages, name, device, packer)
+    writer = _Writer(stages, name, device, packer, has_script=script is not None)
     laid = laid_out(name, model)
 
     def build(out: Path) -> Any:
@@ -173,12 +173,14 @@ class _Writer:
         name: of the release.
         device: what the target's instances run on.
         packer: packs what they bring with them.
+        has_script: whether a script asks them.
     """
 
     stages: StageRunner
     name: str
     device: Device
     packer: Packer
+    has_script: bool = False
 
     def model(self, made: MadeModel, part: str, options: TritonOptions, out: Path) -> Package:
         """Write a model's configuration and files into a folder, as a release of its own."""
@@ -195,11 +197,26 @@ class _Writer:
     def branch(self, name: str, made: MadeModel, options: TritonOptions, out: Path) -> Branch:
         """Write a model into the folder of its member; what stands around it is to be written yet."""
         assert made.pipeline is not None
+        self._require_askable(name, made)
         part = part_name(name, MODEL_PART)
         folder = out / member_folder(part)
         folder.mkdir(parents=True)
         package, kind = self.model(made, part, options, folder), str(made.engine.record.kind)
         return Branch(name, package, kind, made.pipeline.record, made.pipeline.folder)
+
+    def _require_askable(self, name: str, made: MadeModel) -> None:
+        """See that a model beside others answers whole, and that an ensemble does not read what it answers with."""
+        options = made.engine.record.options
+        if options.get(STREAMS) == "true":
+            raise UsageError(
+                f"{name or self.name} streams its text, and beside another model or for a script it is answered whole",
+                remedy="leave `stream` out of its `pipeline`",
+            )
+        if GENERATES in options and not name and not self.has_script:
+            raise UsageError(
+                f"{self.name} generates text by itself, and answers no requests beside another model without a script",
+                remedy="write a `script` that asks both, or make the other model the spec's own",
+            )
 
 
 def _require_sound(package: Package, folder: Path, target: Target, *, dynamo: bool) -> None:
