@@ -13,7 +13,7 @@ from plansmith.compilers.python_backend.generation_parameters import GENERATES, 
 from plansmith.config.target.targets import Target
 from plansmith.config.triton import TritonOptions
 from plansmith.data.reference import StoredCases
-from plansmith.errors import EngineError
+from plansmith.errors import EngineError, UsageError
 from plansmith.records.engine import Engine
 from plansmith.records.environment import PackedEnvironment
 from plansmith.records.model import Component, Device, EngineKind, OnnxModel
