@@ -155,7 +155,8 @@ class TritonPythonModel:
         self._streams = bool(config.get("model_transaction_policy", {}).get("decoupled"))
         on_gpu = args["model_instance_kind"] == "GPU"
         try:
-            set_threads(config)
+            if not on_gpu:
+                set_threads(config)
             self._model = load_generator(
                 Path(args["model_repository"], args["model_version"]),
                 f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu",

@@ -86,7 +86,8 @@ class TritonPythonModel:
         self._batching = config["max_batch_size"] > 0
         on_gpu = args["model_instance_kind"] == "GPU"
         try:
-            set_threads(config)
+            if not on_gpu:
+                set_threads(config)
             self._model = load_folder(
                 Path(args["model_repository"], args["model_version"]),
                 f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu",

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
-from PIL import Image
 
 from plansmith.errors import ServedCheckError
 from plansmith.triton.client import Client
@@ -22,7 +20,7 @@ from ..support.models.graphs import save_product
 from ..support.models.python_backend import ODD_INPUTS, write_odd
 from ..support.pipelines.classifiers import classifier, save_classifiers
 from ..support.pipelines.columns import column
-from ..support.pipelines.images import encoded, photographs
+from ..support.pipelines.images import encoded, photographs, timm_scores
 from ..support.real_sentences import real_sentences
 from ..support.triton.followed import Followed
 
@@ -87,17 +85,6 @@ def compile_spec(terminal: CommandLine, name: str, **spec: Any) -> dict[str, Any
     return terminal.document("compile", f"{name}.yaml")
 
 
-def scores_of(model: Any, files: list[bytes]) -> Any:
-    """What timm gives the classes of image files, by its own transform."""
-    import timm
-    import torch
-
-    transform: Any = timm.data.create_transform(**timm.data.resolve_data_config(model=model))
-    with torch.inference_mode():
-        pixels = torch.stack([transform(Image.open(BytesIO(file)).convert("RGB")) for file in files])
-        return model(pixels).softmax(-1)
-
-
 def test_timm_model_answers_from_triton(
     terminal: CommandLine, plain: dict[str, Any], resnet: Any, server: Followed
 ) -> None:
@@ -125,7 +112,7 @@ def test_image_becomes_label(terminal: CommandLine, resnet: Any, server: Followe
     shown = list(photographs().values())
     shown = [*shown, *(image.convert(mode) for image in shown[:2] for mode in ("L", "RGBA", "CMYK"))]
     files = [encoded(image, "PNG" if image.mode == "RGBA" else "JPEG", quality=95) for image in shown]
-    scores, places = scores_of(resnet, files).topk(5)
+    scores, places = timm_scores(resnet, files).topk(5)
     with Client(server.http_url, model="pictures") as client:
         answer = client.infer({"image": column(*files)})
         alone = client.infer({"image": column(files[-1])})
@@ -162,7 +149,7 @@ def test_dali_reads_images(terminal: CommandLine, resnet: Any) -> None:
     (terminal.folder / "flower.png").write_bytes(flower)
     typed = terminal.document("infer", "quick", "--file", "flower.png", "--serve")["outputs"]
     (labels,), (scores,) = typed["label"]["data"], typed["score"]["data"]
-    expected = scores_of(resnet, [flower]).numpy()[0]
+    expected = timm_scores(resnet, [flower]).numpy()[0]
     np.testing.assert_allclose(scores, [expected[int(label)] for label in labels], atol=5e-3)
 
 

@@ -32,7 +32,7 @@ def served(terminal: CommandLine, endpoint: str) -> dict[str, Any]:
 
 
 def test_a_t5_generates_text(terminal: CommandLine) -> None:
-    terminal.document("compile", "configs/models/t5-random.yaml")
+    terminal.document("compile", "configs/models/t5-random.yaml", "--model", "t5-random")
     assert served(terminal, "t5")["request"] == "the request 'one sentence' of its release"
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import RepositoryError
-from plansmith.sagemaker.tarball import Content, archive_size, archive_stream
+from plansmith.sagemaker.tarball import archive_size, archive_stream
+from plansmith.triton.repository.renamed import Content
 
 LONG = "model/" + "a-long-name" * 20
 

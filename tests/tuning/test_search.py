@@ -19,7 +19,7 @@ from ..support.tuning.surface import CURRENT, INT8, PYTHON, SPACE, Surface
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "number"), [("cnn", 0), ("cnn", 1), ("minilm", 0)])
+@pytest.mark.parametrize(("model", "number"), [("cnn", 0), ("cnn", 1), ("minilm", 0), ("mobilenet", 0)])
 @pytest.mark.parametrize("objective", ["throughput", "latency"])
 def test_search_of_recorded_grid(objective: Objective, model: str, number: int, tmp_path: Path) -> None:
     """With 10 % of the runs of a grid that a real server answered, 95 % of the best objective is found."""

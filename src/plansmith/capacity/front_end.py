@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from plansmith.capacity.folders import CopyFolders
-from plansmith.capacity.memory import Meter, ProcessMeter, memory_limit
+from plansmith.capacity.local import local_setup
+from plansmith.capacity.memory import Meter
 from plansmith.capacity.plan import CapacityPlan
-from plansmith.capacity.server import CopyServer, local_notes, release_devices, server_needs
+from plansmith.capacity.server import CopyServer
 from plansmith.copies.release import CopiedRelease, ModelFolder
 from plansmith.errors import ServedCheckError
 from plansmith.records.release import CONFIG_FILE
@@ -18,12 +19,11 @@ from plansmith.sagemaker.examples import check_example
 from plansmith.sagemaker.selection import PackageRequest
 from plansmith.sagemaker.signatures import ServedModel
 from plansmith.sagemaker.start_script import multi_model_start
-from plansmith.sagemaker.tarball import Content
-from plansmith.system.gpus import used_memory, visible_gpus
 from plansmith.system.temporary import scratch_folder
 from plansmith.triton.client.sagemaker.client import SageMakerClient
 from plansmith.triton.client.sagemaker.front_end import FrontEndResponse, FrontEndTransport
 from plansmith.triton.config.model_config import with_cpu_instances
+from plansmith.triton.repository.renamed import Content
 from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.server.installation import Installation
 from plansmith.triton.server.server import TritonServer
@@ -122,45 +122,27 @@ def start_front_end(
         log: takes what it prints.
 
     Raises:
-        EnvironmentFault: this machine or its Triton lacks what the releases need, or the kernel does not tell memory.
-        UsageError: more memory is stated than there is.
+        EnvironmentFault, UsageError: as of `local_setup`.
         EngineError: a release was compiled for no image of SageMaker.
         RepositoryError: a multi-model endpoint cannot serve it.
     """
-    limit = memory_limit(plan.memory_bytes)
-    releases = release_devices(installation, models)
-    needs = server_needs(installation, releases)
-    gpus = visible_gpus() if any(release.device == "gpu" for release in releases) else ()
-    gpu_bytes = used_memory(gpus)
+    setup = local_setup(models, plan, installation)
+    request = PackageRequest([release.release for release in setup.releases], multi_model=True)
     with scratch_folder("capacity") as scratch, scratch_folder("capacity-root") as root:
-        request = PackageRequest([release.release for release in releases], multi_model=True)
         archives = plan_archives(repository, request, Path(scratch))
         environment = {name: text for archive in archives for name, text in archive.archive.environment.items()}
         start = multi_model_start(environment)
-        with TritonServer(
-            Path(root),
-            installation,
-            log,
-            site=needs.site,
-            dali_site=needs.dali_site,
-            models=(),
-            deadline_seconds=plan.timeout_seconds,
-            sagemaker_port=0,
-            arguments=start.arguments,
-            variables=start.variables,
-            memory_bytes=limit,
-            pythons=needs.pythons,
-        ) as process:
-            meter = ProcessMeter(process.group, gpus, plan.memory_bytes, gpu_bytes)
+        settings = {"sagemaker_port": 0, "arguments": start.arguments, "variables": start.variables}
+        with setup.server(Path(root), log, **settings) as process:
             server = FrontEnd(
-                releases,
-                meter,
+                setup.releases,
+                setup.meter(process),
                 process,
                 archives=archives,
                 folder=Path(scratch),
                 timeout_seconds=plan.timeout_seconds,
             )
-            server.notes += local_notes(releases, needs)
+            server.notes += setup.notes
             yield server
 
 

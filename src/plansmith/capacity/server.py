@@ -8,26 +8,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from plansmith.capacity.folders import CopyFolders
-from plansmith.capacity.memory import Meter, ProcessMeter, memory_limit
+from plansmith.capacity.local import local_setup
+from plansmith.capacity.memory import Meter
 from plansmith.capacity.plan import CapacityPlan
-from plansmith.config.target.targets import load_target
 from plansmith.copies.release import CopiedRelease, ModelFolder
 from plansmith.copies.sending import unload
 from plansmith.errors import PlansmithError
 from plansmith.records.model import Device
 from plansmith.sagemaker.examples import check_example
 from plansmith.sagemaker.signatures import ServedModel
-from plansmith.system.gpus import used_memory, visible_gpus
 from plansmith.system.temporary import scratch_folder
 from plansmith.triton.client import Client
 from plansmith.triton.server.control.client import ToldServer
-from plansmith.triton.server.installation import Installation, serving_device
-from plansmith.triton.server.needs import ServerNeeds, needs_of
+from plansmith.triton.server.installation import Installation
 from plansmith.triton.server.server import TritonServer
 
 _DEATH_SECONDS = 1
-_CPU_NOTE = "the release is for GPUs, and ran on the CPU here: there are no figures of GPU memory"
-_STANDIN_NOTE = "ONNX models answered through plansmith's stand-in backend: its memory and speed are not Triton's own"
 
 
 class CopyServer(ABC):
@@ -213,16 +209,6 @@ def invoke_triton(url: str, model: ServedModel, name: str, *, timeout_seconds: f
         return check_example(client, model).seconds
 
 
-def release_devices(installation: Installation, models: Sequence[ServedModel]) -> list[CopiedRelease]:
-    """The releases with the device on which a server of this machine runs each."""
-    copied = []
-    for model in models:
-        assert model.manifest is not None
-        target = load_target(model.manifest.target)
-        copied.append(CopiedRelease(model, serving_device(installation, target, model.manifest.engine.kind)))
-    return copied
-
-
 @contextmanager
 def start_triton(
     models: Sequence[ServedModel], plan: CapacityPlan, installation: Installation, log: Path
@@ -236,52 +222,21 @@ def start_triton(
         log: takes what it prints.
 
     Raises:
-        EnvironmentFault: this machine or its Triton lacks what the releases need, or the kernel does not tell memory.
-        UsageError: more memory is stated than there is.
-        EngineError: nothing says which ONNX Runtime, or which DALI, the target has.
+        EnvironmentFault, UsageError, EngineError: as of `local_setup`.
     """
-    limit = memory_limit(plan.memory_bytes)
-    releases = release_devices(installation, models)
-    needs = server_needs(installation, releases)
-    gpus = visible_gpus() if any(release.device == "gpu" for release in releases) else ()
-    gpu_bytes = used_memory(gpus)
-    with scratch_folder("capacity") as scratch:
-        process = TritonServer(
-            Path(scratch),
-            installation,
-            log,
-            site=needs.site,
-            dali_site=needs.dali_site,
-            models=(),
-            deadline_seconds=plan.timeout_seconds,
-            arguments=needs.arguments,
-            memory_bytes=limit,
-            pythons=needs.pythons,
+    setup = local_setup(models, plan, installation)
+    with (
+        scratch_folder("capacity") as scratch,
+        setup.server(Path(scratch), log, arguments=setup.needs.arguments) as process,
+    ):
+        server = FolderTriton(
+            setup.releases,
+            setup.meter(process),
+            process,
+            url=f"grpc://{process.grpc_url}",
+            folder=Path(scratch),
+            timeout_seconds=plan.timeout_seconds,
         )
-        with process:
-            server = FolderTriton(
-                releases,
-                ProcessMeter(process.group, gpus, plan.memory_bytes, gpu_bytes),
-                process,
-                url=f"grpc://{process.grpc_url}",
-                folder=Path(scratch),
-                timeout_seconds=plan.timeout_seconds,
-            )
-            server.description = f"Triton {process.version} on this machine"
-            server.notes += local_notes(releases, needs)
-            yield server
-
-
-def server_needs(installation: Installation, releases: Sequence[CopiedRelease]) -> ServerNeeds:
-    """What a server of this machine needs for the releases; errors as of `needs_of`."""
-    manifests = [release.manifest for release in releases]
-    return needs_of(installation, load_target(manifests[0].target), manifests)
-
-
-def local_notes(releases: Sequence[CopiedRelease], needs: ServerNeeds) -> list[str]:
-    """In what a server of this machine differs from what the releases are for."""
-    notes = [_STANDIN_NOTE] if needs.site is not None else []
-    is_moved = any(
-        release.device == "cpu" and load_target(release.manifest.target).device == "gpu" for release in releases
-    )
-    return [*notes, *([_CPU_NOTE] if is_moved else [])]
+        server.description = f"Triton {process.version} on this machine"
+        server.notes += setup.notes
+        yield server

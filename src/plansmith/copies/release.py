@@ -9,12 +9,11 @@ from pathlib import Path, PurePosixPath
 
 from plansmith.records.model import Device
 from plansmith.records.release import CONFIG_FILE, Manifest
-from plansmith.sagemaker.contents import ArchivedRelease, archive_contents
 from plansmith.sagemaker.signatures import ServedModel
-from plansmith.sagemaker.tarball import Content
 from plansmith.triton.config.members import put_members
 from plansmith.triton.config.model_config import parse_config, text_of, with_cpu_instances
 from plansmith.triton.repository.ensembles import members_of_script, read_config
+from plansmith.triton.repository.renamed import Content, RenamedRelease, renamed_contents
 
 _VERSION = 1
 _TEXT_FILES = {".json", ".py"}
@@ -102,14 +101,14 @@ class CopiedRelease:
             RepositoryError: the release is damaged, or its configuration cannot be read.
         """
         assert self.model.folder is not None
-        archived = ArchivedRelease(self.manifest, self.model.folder, name, _VERSION)
+        archived = RenamedRelease(self.manifest, self.model.folder, name, _VERSION)
         members = {
             member.model: f"{name}{member.model.removeprefix(self.manifest.name)}"
             for member in self.manifest.package.members
         }
         names = {**members, name: name}
         files: dict[str, dict[str, Content]] = {model: {} for model in names}
-        for path, content in archive_contents([archived]).items():
+        for path, content in renamed_contents([archived]).items():
             model, _, inner = path.partition("/")
             files[model][inner] = _renamed_text(inner, content, members)
         folders: dict[str, set[str]] = {model: set() for model in names}

@@ -20,15 +20,15 @@ from plansmith.errors import EngineError, RepositoryError, UsageError
 from plansmith.records.engine import HardwareCompatibility
 from plansmith.records.model import Device, Record
 from plansmith.sagemaker.archive_file import write_archive_file
-from plansmith.sagemaker.contents import ArchivedRelease, archive_contents
 from plansmith.sagemaker.memory import loaded_bytes
 from plansmith.sagemaker.selection import PackageRequest, select_releases, serving_target
 from plansmith.sagemaker.start_script import ADDITIONAL_ARGUMENTS, DEFAULT_MODEL, PING_MODE
-from plansmith.sagemaker.tarball import Content, archive_size, archive_stream
+from plansmith.sagemaker.tarball import archive_size, archive_stream
 from plansmith.system.digest import digest_of
 from plansmith.triton.checker.checker import check_repository
 from plansmith.triton.checker.findings import Finding
 from plansmith.triton.checker.rules import sagemaker as sagemaker_rules
+from plansmith.triton.repository.renamed import Content, RenamedRelease, renamed_contents
 from plansmith.triton.repository.repository import ModelRepository
 
 SUFFIX = ".tar.gz"
@@ -150,9 +150,9 @@ def write_archive(plan: ArchivePlan, progress: Callable[[int], None] = lambda _:
     return plan.archive.model_copy(update={"digest": digest, "unchanged": unchanged})
 
 
-def _plan(releases: Sequence[ArchivedRelease], request: PackageRequest, output: Path) -> ArchivePlan:
+def _plan(releases: Sequence[RenamedRelease], request: PackageRequest, output: Path) -> ArchivePlan:
     first = releases[0]
-    entries = archive_contents(releases)
+    entries = renamed_contents(releases)
     folders = frozenset[str]().union(*(release.version_folders for release in releases))
     target = serving_target(first, request.target)
     arguments = _server_arguments(releases)
@@ -182,7 +182,7 @@ def _plan(releases: Sequence[ArchivedRelease], request: PackageRequest, output: 
     return ArchivePlan(archive, entries, folders, tuple(warnings))
 
 
-def _server_arguments(releases: Sequence[ArchivedRelease]) -> list[str]:
+def _server_arguments(releases: Sequence[RenamedRelease]) -> list[str]:
     """What the server has to be started with besides what the start script does by itself."""
     needed = [argument for release in releases for argument in release.manifest.package.server_arguments]
     loads = [f"--load-model={name}" for name in releases[0].script_members()]
@@ -227,7 +227,7 @@ def _check(
     return [finding for finding in found if finding.severity == "warning"]
 
 
-def _plan_requirements(releases: Sequence[ArchivedRelease]) -> dict[str, Any]:
+def _plan_requirements(releases: Sequence[RenamedRelease]) -> dict[str, Any]:
     """The fields of an archive that say what its plans need, all of them on one instance.
 
     Raises:

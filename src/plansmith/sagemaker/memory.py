@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plansmith.records.release import CONFIG_FILE
-from plansmith.sagemaker.tarball import Content
 from plansmith.triton.config.model_config import parse_config
+from plansmith.triton.repository.renamed import Content
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb

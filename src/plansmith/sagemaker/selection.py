@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from plansmith.config.target.targets import Target, load_target
 from plansmith.errors import EngineError, RepositoryError, UsageError, in_one_line
-from plansmith.sagemaker.contents import ArchivedRelease
+from plansmith.triton.repository.renamed import RenamedRelease
 from plansmith.triton.repository.repository import ModelRepository
 
 FLAVOUR = "sagemaker"
@@ -51,7 +51,7 @@ class PackageRequest:
             )
 
 
-def select_releases(repository: ModelRepository, request: PackageRequest) -> list[tuple[ArchivedRelease, ...]]:
+def select_releases(repository: ModelRepository, request: PackageRequest) -> list[tuple[RenamedRelease, ...]]:
     """The releases of each archive, the default model's first.
 
     Raises:
@@ -70,7 +70,7 @@ def select_releases(repository: ModelRepository, request: PackageRequest) -> lis
     return [(copy,) for release in releases for copy in _copies(release, request.copies)]
 
 
-def serving_target(release: ArchivedRelease, chosen: Target | None) -> Target:
+def serving_target(release: RenamedRelease, chosen: Target | None) -> Target:
     """The image of SageMaker that serves a release.
 
     Args:
@@ -99,7 +99,7 @@ def serving_target(release: ArchivedRelease, chosen: Target | None) -> Target:
     return target
 
 
-def _find(repository: ModelRepository, text: str) -> ArchivedRelease:
+def _find(repository: ModelRepository, text: str) -> RenamedRelease:
     name, number = repository.find(text)
     reason = repository.withdrawals(name).reason(number)
     if reason is not None:
@@ -108,10 +108,10 @@ def _find(repository: ModelRepository, text: str) -> ArchivedRelease:
             f"{name}@{number} was withdrawn: {in_one_line(reason)}",
             remedy=f"name another version: {others}" if others else "compile the model again",
         )
-    return ArchivedRelease(repository.manifest(name, number), repository.release(name, number), name, number)
+    return RenamedRelease(repository.manifest(name, number), repository.release(name, number), name, number)
 
 
-def _default_first(releases: Sequence[ArchivedRelease], default: str) -> list[ArchivedRelease]:
+def _default_first(releases: Sequence[RenamedRelease], default: str) -> list[RenamedRelease]:
     names = [release.name for release in releases]
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
@@ -129,7 +129,7 @@ def _default_first(releases: Sequence[ArchivedRelease], default: str) -> list[Ar
     return sorted(releases, key=lambda release: release.name != default)
 
 
-def _require_multi_model(release: ArchivedRelease) -> None:
+def _require_multi_model(release: RenamedRelease) -> None:
     """See that a multi-model endpoint can serve a release."""
     members = release.script_members()
     if members:
@@ -145,6 +145,6 @@ def _require_multi_model(release: ArchivedRelease) -> None:
         )
 
 
-def _copies(release: ArchivedRelease, copies: int) -> list[ArchivedRelease]:
+def _copies(release: RenamedRelease, copies: int) -> list[RenamedRelease]:
     names = [f"{release.name}-copy{number}" for number in range(1, copies + 1)] if copies > 1 else [release.name]
-    return [ArchivedRelease(release.manifest, release.folder, name, _LISTED_VERSION) for name in names]
+    return [RenamedRelease(release.manifest, release.folder, name, _LISTED_VERSION) for name in names]

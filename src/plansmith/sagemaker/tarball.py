@@ -14,10 +14,10 @@ import struct
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from plansmith.errors import RepositoryError
+from plansmith.triton.repository.renamed import Content
 
 _MODIFIED = 315_532_800
 """1980-01-01: there are programs that doubt 1970."""
@@ -28,30 +28,6 @@ _BLOCK_BYTES = 0xFFFF
 _BLOCK_HEADER = struct.Struct("<BHH")
 _GZIP_HEADER = b"\x1f\x8b\x08\0" + b"\0\0\0\0" + b"\0\xff"  # deflate, no name, no time, no system
 _GZIP_TRAILER = struct.Struct("<II")
-
-
-@dataclass(frozen=True)
-class Content:
-    """The content of a file in an archive.
-
-    Attributes:
-        source: the file, or the bytes themselves.
-        size: in bytes.
-        sha256: as the release has it.
-    """
-
-    source: Path | bytes
-    size: int
-    sha256: str
-
-    @staticmethod
-    def of(content: bytes) -> Content:
-        """The content that these bytes are."""
-        return Content(content, len(content), hashlib.sha256(content).hexdigest())
-
-    def read_text(self) -> str:
-        """The content as text."""
-        return self.source.decode() if isinstance(self.source, bytes) else self.source.read_text(encoding="utf-8")
 
 
 def archive_size(entries: Mapping[str, Content], folders: frozenset[str] = frozenset()) -> int:

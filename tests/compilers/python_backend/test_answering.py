@@ -77,11 +77,16 @@ def _stub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", module)
 
 
-def initialized(monkeypatch: pytest.MonkeyPatch, load: Callable[..., Any]) -> TritonPythonModel:
+def initialized(
+    monkeypatch: pytest.MonkeyPatch,
+    load: Callable[..., Any],
+    kind: str = "CPU",
+    set_threads: Callable[[Any], None] = lambda _: None,  # not those of this process, which has begun
+) -> TritonPythonModel:
     monkeypatch.setattr(python_model, "load_folder", load)
-    monkeypatch.setattr(python_model, "set_threads", lambda _: None)  # of this process, which has begun
+    monkeypatch.setattr(python_model, "set_threads", set_threads)
     model = TritonPythonModel()
-    told = {"model_instance_kind": "CPU", "model_instance_device_id": "0", "model_version": "1"}
+    told = {"model_instance_kind": kind, "model_instance_device_id": "0", "model_version": "1"}
     model.initialize({"model_config": '{"max_batch_size": 4}', "model_repository": "/models", **told})
     return model
 
@@ -100,6 +105,14 @@ def test_a_batch_that_fails_is_asked_one_by_one_with_nothing_left_of_the_run_tha
     errors = [response.error for response in responses[1:3]]
     assert [error.told for error in errors] == [("PyTorch: RuntimeError: no memory for 1000; lost",)] * 2
     assert errors[0] is not errors[1]  # Triton 2.51 ends with a segmentation fault where two answers share one
+
+
+@pytest.mark.usefixtures("_stub")
+def test_threads_are_set_where_the_cpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    for kind in ("CPU", "GPU"):
+        initialized(monkeypatch, lambda _, device, **__: calls.append(device), kind, lambda _: calls.append("threads"))
+    assert calls == ["threads", "cpu", "cuda:0"]
 
 
 @pytest.mark.usefixtures("_stub")

@@ -91,6 +91,17 @@ def files_of_all_kinds() -> Iterator[tuple[str, bytes]]:
     yield "animated GIF", encoded(palette, "GIF", save_all=True, append_images=[palette.rotate(90)])
 
 
+def timm_scores(model: Any, files: Sequence[bytes]) -> Any:
+    """What a model of timm gives the classes of image files, by its own transform."""
+    import timm
+    import torch
+
+    transform: Any = timm.data.create_transform(**timm.data.resolve_data_config(model=model))
+    with torch.inference_mode():
+        pixels = torch.stack([transform(Image.open(BytesIO(file)).convert("RGB")) for file in files])
+        return model(pixels).softmax(-1)
+
+
 def asked(recipe: ImageRecipe, files: Sequence[bytes], dtype: str = "float32") -> Any:
     """What the part answers to one request of these files: a tensor, or a refusal."""
     step = ImagesStep(recipe.settings(raw=RAW, name=MADE, dtype=dtype), Path())

@@ -17,6 +17,7 @@ from plansmith.errors import EXIT_INTERRUPTED, UsageError
 
 if TYPE_CHECKING:
     from plansmith.capacity.plan import CapacityPlan
+    from plansmith.capacity.results import CapacityReport
     from plansmith.capacity.server import CopyServer
     from plansmith.sagemaker.signatures import ServedModel
 
@@ -110,29 +111,12 @@ def capacity_command(
     """
     from plansmith.capacity.eviction import Popularity
     from plansmith.capacity.measurement import measure
-    from plansmith.capacity.plan import CapacityPlan
     from plansmith.cli.capacity.progress import CapacityProgress
-    from plansmith.cli.capacity.table import report_lines
     from plansmith.cli.loadtest.workers import terminable
-    from plansmith.sagemaker.signatures import model_from_release
-    from plansmith.triton.repository.repository import ModelRepository
 
-    plan = CapacityPlan(
-        share=options["share"],
-        max_copies=options["max_copies"],
-        memory_bytes=options["memory_bytes"],
-        timeout_seconds=options["timeout"],
-        invocations=options["invocations"],
-        models=options["model_count"],
-        seed=options["seed"],
-    )
+    plan = _plan(options)
     popularity = Popularity.read(options["popularity"])
-    if not repository.is_dir():
-        raise UsageError(f"{repository} does not exist", remedy="name the folder of the releases: --repository DIR")
-    served = [model_from_release(ModelRepository(repository), model) for model in models]
-    names = [model.name for model in served]
-    if len(set(names)) < len(names):
-        raise UsageError("two releases of one model", remedy="name one release of each model")
+    served = _releases(models, repository)
     _require_one_server(options)
     if dry_run:
         _show_plan(served, plan, options, as_json=as_json)
@@ -145,6 +129,40 @@ def capacity_command(
     except KeyboardInterrupt:
         click.echo("plansmith: interrupted before a copy was loaded; nothing was measured", err=True)
         sys.exit(EXIT_INTERRUPTED)
+    _show_report(report, log, as_json=as_json)
+
+
+def _plan(options: Mapping[str, Any]) -> CapacityPlan:
+    from plansmith.capacity.plan import CapacityPlan
+
+    return CapacityPlan(
+        share=options["share"],
+        max_copies=options["max_copies"],
+        memory_bytes=options["memory_bytes"],
+        timeout_seconds=options["timeout"],
+        invocations=options["invocations"],
+        models=options["model_count"],
+        seed=options["seed"],
+    )
+
+
+def _releases(models: Sequence[str], repository: Path) -> list[ServedModel]:
+    """The releases to copy; a UsageError where two of them are of one model."""
+    from plansmith.sagemaker.signatures import model_from_release
+    from plansmith.triton.repository.repository import ModelRepository
+
+    if not repository.is_dir():
+        raise UsageError(f"{repository} does not exist", remedy="name the folder of the releases: --repository DIR")
+    served = [model_from_release(ModelRepository(repository), model) for model in models]
+    if len({model.name for model in served}) < len(served):
+        raise UsageError("two releases of one model", remedy="name one release of each model")
+    return served
+
+
+def _show_report(report: CapacityReport, log: Path, *, as_json: bool) -> None:
+    """Print the report, and end with the exit code of its failure."""
+    from plansmith.cli.capacity.table import report_lines
+
     if as_json:
         click.echo(report.model_dump_json())
     else:

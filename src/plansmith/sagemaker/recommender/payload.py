@@ -12,10 +12,11 @@ from plansmith.records.model import Record
 from plansmith.sagemaker.endpoint.recommendation_job import RecommendationJob
 from plansmith.sagemaker.examples import example_for
 from plansmith.sagemaker.signatures import ServedModel
-from plansmith.sagemaker.tarball import Content, archive_stream
+from plansmith.sagemaker.tarball import archive_stream
 from plansmith.system.aws.sagemaker_runtime import MAX_BODY_BYTES
 from plansmith.triton.client.request_inputs import checked_feed
 from plansmith.triton.client.sagemaker.client import SageMakerClient
+from plansmith.triton.repository.renamed import Content
 
 _KEY = "recommendation_job.payload"
 _DIGEST_LENGTH = 12

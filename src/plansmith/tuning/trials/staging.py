@@ -11,8 +11,8 @@ from plansmith.errors import UsageError
 from plansmith.records.model import Device
 from plansmith.records.pipeline import MODEL_PART
 from plansmith.records.release import CONFIG_FILE
-from plansmith.sagemaker.tarball import Content
 from plansmith.triton.config.model_config import parse_config, text_of
+from plansmith.triton.repository.renamed import Content
 from plansmith.tuning.builds import CompiledBuild
 from plansmith.tuning.configuration import Configuration
 

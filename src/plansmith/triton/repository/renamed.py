@@ -1,7 +1,8 @@
-"""The files of a release in an archive for SageMaker, by their paths there."""
+"""A release under another name and number: its files in a repository or archive, by their paths there."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,21 +11,44 @@ from plansmith.errors import RepositoryError, first_line
 from plansmith.pipelines.model_files import REQUIREMENTS_FILE
 from plansmith.records.engine import Engine
 from plansmith.records.release import CONFIG_FILE, MODEL_FOLDER, Manifest
-from plansmith.sagemaker.tarball import Content
 from plansmith.triton.config.model_config import parse_config, text_of
 from plansmith.triton.repository.ensemble_members import bytecode_stops, require_named
 from plansmith.triton.repository.ensembles import members_of_script, read_config
 
 
 @dataclass(frozen=True)
-class ArchivedRelease:
-    """A release and its name and number in an archive.
+class Content:
+    """The content of a file.
+
+    Attributes:
+        source: the file, or the bytes themselves.
+        size: in bytes.
+        sha256: as the release has it.
+    """
+
+    source: Path | bytes
+    size: int
+    sha256: str
+
+    @staticmethod
+    def of(content: bytes) -> Content:
+        """The content that these bytes are."""
+        return Content(content, len(content), hashlib.sha256(content).hexdigest())
+
+    def read_text(self) -> str:
+        """The content as text."""
+        return self.source.decode() if isinstance(self.source, bytes) else self.source.read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class RenamedRelease:
+    """A release under another name and number.
 
     Attributes:
         manifest: the release's.
         folder: the release's.
-        name: the model's in the archive.
-        number: the version's in the archive.
+        name: the model's new one.
+        number: the version's new one.
     """
 
     manifest: Manifest
@@ -39,7 +63,7 @@ class ArchivedRelease:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The model folders in the root of the archive: the release's own, then those of its members."""
+        """The model folders: the release's own, then those of its members."""
         return (self.name, *(member.model for member in self.manifest.package.members))
 
     @property
@@ -69,8 +93,8 @@ class ArchivedRelease:
         }
 
 
-def archive_contents(releases: Iterable[ArchivedRelease]) -> dict[str, Content]:
-    """The files of an archive by their paths in it.
+def renamed_contents(releases: Iterable[RenamedRelease]) -> dict[str, Content]:
+    """The files of releases by their paths in a repository of these alone.
 
     Raises:
         RepositoryError: a release lacks a file, or its configuration cannot be read.
@@ -78,7 +102,7 @@ def archive_contents(releases: Iterable[ArchivedRelease]) -> dict[str, Content]:
     return {path: content for release in releases for path, content in _contents(release).items()}
 
 
-def _contents(release: ArchivedRelease) -> dict[str, Content]:
+def _contents(release: RenamedRelease) -> dict[str, Content]:
     package = release.manifest.package
     paths = {f"{release.name}/{name}": name for name in (CONFIG_FILE, *package.support_files)}
     paths |= {f"{release.name}/{release.number}/{name}": f"{MODEL_FOLDER}/{name}" for name in package.model_files}
@@ -99,8 +123,8 @@ def _contents(release: ArchivedRelease) -> dict[str, Content]:
     return contents | dict.fromkeys(stops, Content.of(b"")) | _rewritten_config(release)
 
 
-def _rewritten_config(release: ArchivedRelease) -> dict[str, Content]:
-    """The configuration with the name and version of the archive; empty where it fits as it is."""
+def _rewritten_config(release: RenamedRelease) -> dict[str, Content]:
+    """The configuration with the new name and number; empty where it fits as it is."""
     from google.protobuf.text_format import ParseError
 
     path = release.folder / CONFIG_FILE
@@ -113,7 +137,7 @@ def _rewritten_config(release: ArchivedRelease) -> dict[str, Content]:
     published = text_of(config)
     if release.name != release.manifest.name:
         config.name = release.name
-    if config.version_policy.HasField("specific"):  # there is one version in the archive
+    if config.version_policy.HasField("specific"):  # there is one version
         config.version_policy.specific.versions[:] = [release.number]
     text = text_of(config)
     return {} if text == published else {f"{release.name}/{CONFIG_FILE}": Content.of(text.encode())}
