@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,18 +13,23 @@ import pytest
 import transformers
 import yaml
 
+from plansmith.errors import ServedCheckError
 from plansmith.pipelines.audio.pipeline import AUDIO
 from plansmith.pipelines.audio.samples import drawn_sound, wav
 from plansmith.pipelines.image.pipeline import IMAGE
+from plansmith.pipelines.image.reference import open_image
 from plansmith.pipelines.image.samples import image_questions
 from plansmith.triton.client import Client
 
-from ..support.cli.commands import compile_model, serve
+from ..support.cli.commands import compile_model, run, serve
+from ..support.models.clip import clip
 from ..support.pipelines.columns import column
+from ..support.pipelines.images import encoded, photographs
 from ..support.real_sentences import real_sentences
 from .audio.test_transcripts import recogniser
 from .image.test_objects import PADDED, detr
 from .image.test_segmentation import segformer
+from .image.test_zero_shot import LABELS, files, library, processor, request
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("end-to-end")]
 
@@ -116,3 +122,55 @@ def test_what_a_person_reads_is_answered_by_a_running_triton(output: str, tmp_pa
         assert answer["class_map"].shape == (3, 300, 400)
         assert answer["class_map"].dtype == np.uint8
         assert all(sum(one["pixels"] for one in json.loads(row)) == 120_000 for (row,) in answer["segments"])
+
+
+def test_texts_of_a_request_are_ranked_by_a_running_triton(tmp_path: Path) -> None:
+    """As transformers ranks them: in several numbers and languages, for several images at once; what is wrong is told.
+
+    The spec says nothing but that there is a pipeline.
+    """
+    folder = clip(tmp_path / "model", processor())
+    spec = {"source": f"hf:{folder}", "name": "chooser", "pipeline": {}}
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
+    made = compile_model(tmp_path / "artifacts", str(tmp_path / "spec.yaml"))
+    assert (made["verdict"], list(made["members"])) == ("passed", ["images", "texts", "model", "zero-shot"])
+    own = library(folder)
+    images = files(2)
+    with (
+        serve(made["repository"], "chooser", tmp_path / "said") as (http, grpc),
+        Client(http, model="chooser") as client,
+        Client(grpc, model="chooser", protocol="grpc") as other,
+    ):
+        for asked, count in itertools.product((client, other), (1, 2, 3, len(LABELS))):
+            texts = [LABELS[:count], LABELS[::-1][:count]]
+            answer = asked.infer(request(images, *texts))
+            for row, (image, listed) in enumerate(zip(images, texts, strict=True)):
+                owed = {one["label"]: one["score"] for one in own(open_image(image), candidate_labels=list(listed))}
+                scores = [owed[label.decode()] for label in answer["label"][row]]
+                assert sorted(answer["score"][row], reverse=True) == answer["score"][row].tolist()
+                np.testing.assert_allclose(answer["score"][row], scores, atol=1e-5)
+        for wrong, words in (
+            ((["cat", ""], ["cat", "dog"]), "texts, row 0, text 1 is empty"),
+            ((["cat"] * 65, ["dog"] * 65), "texts: 65 for each image, and the model takes 1 to 64"),
+            (([], []), "texts: 0 for each image"),
+        ):
+            for asked in (client, other):
+                with pytest.raises(ServedCheckError, match=words):
+                    asked.infer(request(images, *wrong))
+        with pytest.raises(ServedCheckError, match="the image in row 0 is refused"):
+            client.infer(request([b"no image"], ["cat"]))
+
+
+def test_the_shipped_spec_that_ranks_texts_is_asked_by_the_command(tmp_path: Path) -> None:
+    """With a file and a list of texts."""
+    made = compile_model(tmp_path / "artifacts", str(SHIPPED / "clip-random.yaml"))
+    assert (made["verdict"], list(made["members"])) == ("passed", ["images", "texts", "model", "zero-shot"])
+    (tmp_path / "flower.png").write_bytes(encoded(photographs()["flower"], "PNG"))
+    given = ["--file", f"image={tmp_path / 'flower.png'}", "--input", 'texts=["a cat", "ein Hund 🐕", "a flower"]']
+    with serve(made["repository"], "clip-random", tmp_path / "said") as (http, _):
+        answer = json.loads(run("infer", "clip-random", "--url", http, *given, "--json"))
+    (labels,) = answer["outputs"]["label"]["data"]
+    (scores,) = answer["outputs"]["score"]["data"]
+    assert sorted(labels) == ["a cat", "a flower", "ein Hund 🐕"]
+    assert scores == sorted(scores, reverse=True)
+    assert scores[0] > 0.5, "random weights take all texts for one"

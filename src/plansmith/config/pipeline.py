@@ -64,6 +64,10 @@ class PipelineOptions(Record):
     top_k: PositiveCount = Field(
         default=5, description="How many labels, or tokens for a mask, an answer has, the likeliest first."
     )
+    hypothesis_template: str = Field(
+        default="This is a photo of {}.",
+        description="For texts that come with an image: the sentence that each is put into, in the place of {}.",
+    )
     compressed_audio: Switch = Field(
         default=False,
         description="Read FLAC and MP3 files as well as WAV, with the library soundfile (extra `audio`).",
@@ -98,6 +102,13 @@ class PipelineOptions(Record):
         " /v1/classify and /v1/embeddings; a classifier answers with the scores of all classes, in their order.",
     )
     dali: DaliOptions | None = Field(default=None, description="What DALI works with, where it makes them.")
+
+    @field_validator("hypothesis_template")
+    @classmethod
+    def _check_template(cls, value: str) -> str:
+        if value.count("{}") != 1 or set(value.replace("{}", "")) & {"{", "}"}:
+            raise ValueError(f"{value!r} has to hold {{}} once, where a text goes, and no other brace")
+        return value
 
     @model_validator(mode="after")
     def _check(self) -> Self:

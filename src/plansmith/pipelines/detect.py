@@ -7,10 +7,11 @@ from pathlib import Path
 from plansmith.config.pipeline import PipelineOptions
 from plansmith.errors import SourceError, UsageError
 from plansmith.pipelines.audio.kinds import SOUNDS
-from plansmith.pipelines.image.kinds import IMAGES
+from plansmith.pipelines.image.kinds import IMAGES, require_tokenizer
 from plansmith.pipelines.text.kinds import TEXTS
 from plansmith.records.model import SourceScheme
 from plansmith.records.pipeline import RawInput, RawOutput
+from plansmith.sources.huggingface.zero_shot import ZERO_SHOT, is_zero_shot
 
 _KINDS = (TEXTS, IMAGES, SOUNDS)
 
@@ -18,7 +19,8 @@ _KINDS = (TEXTS, IMAGES, SOUNDS)
 def raw_input(scheme: SourceScheme, folder: Path, options: PipelineOptions) -> RawInput:
     """What clients send: what the spec says, or the one thing that the source can make inputs of.
 
-    A recogniser of speech has a tokenizer for what it answers, and is sent sounds.
+    A recogniser of speech has a tokenizer for what it answers, and is sent sounds. A model that compares images with
+    texts is sent images, and with each the texts that may fit it.
 
     Raises:
         UsageError: it can make them of several, and the spec does not say which.
@@ -34,6 +36,8 @@ def raw_input(scheme: SourceScheme, folder: Path, options: PipelineOptions) -> R
         )
     if SOUNDS.name in able and SOUNDS.output(scheme, folder, "") == "transcript":
         return SOUNDS.name
+    if IMAGES.name in able and IMAGES.output(scheme, folder, "") == "zero-shot":
+        return IMAGES.name
     if len(able) > 1:
         raise UsageError(
             f"the model can be sent {' or '.join(able)}, and `pipeline` does not say which",
@@ -56,4 +60,23 @@ def refuse_raw(scheme: SourceScheme, folder: Path, options: PipelineOptions, *, 
         SourceError: what makes the model's inputs is not there.
     """
     kinds = {kind.name: kind for kind in _KINDS}
-    return kinds[raw_input(scheme, folder, options)].refuse(scheme, folder, options, task=task)
+    output = kinds[raw_input(scheme, folder, options)].refuse(scheme, folder, options, task=task)
+    if output == "zero-shot":
+        require_tokenizer(folder)
+    return output
+
+
+def settled_task(scheme: SourceScheme, folder: Path, options: PipelineOptions | None, *, task: str) -> str:
+    """The task that a model is loaded for: the one asked for, or that which its pipeline needs.
+
+    Args:
+        scheme: of the source.
+        folder: its directory.
+        options: what the spec says of the pipeline; None where there is none.
+        task: that was asked for; empty: none.
+
+    Raises:
+        SourceError: the configuration is no JSON.
+    """
+    needs = not task and options is not None and scheme == "hf" and is_zero_shot(folder, task)
+    return ZERO_SHOT if needs else task

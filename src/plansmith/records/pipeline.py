@@ -12,9 +12,22 @@ RawInput = Literal["text", "image", "audio"]
 """What clients send."""
 
 RawOutput = Literal[
-    "embedding", "labels", "tags", "answer", "fill-mask", "transcript", "objects", "segmentation", "text", "tensors"
+    "embedding",
+    "labels",
+    "zero-shot",
+    "tags",
+    "answer",
+    "fill-mask",
+    "transcript",
+    "objects",
+    "segmentation",
+    "text",
+    "tensors",
 ]
-"""What the server answers with; `text` is generated, `tensors` are the model's own outputs."""
+"""What the server answers with.
+
+`zero-shot` ranks texts that come with a request, `text` is generated, `tensors` are the model's own outputs.
+"""
 
 MODEL_PART = "model"
 """The name of the part that is the model itself."""

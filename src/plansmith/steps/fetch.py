@@ -11,6 +11,7 @@ from plansmith.config.s3_uri import S3Uri
 from plansmith.config.source_reference import SourceReference, is_model_scheme
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import EnvironmentFault, SourceError
+from plansmith.pipelines.detect import settled_task
 from plansmith.records.model import BARE_SCHEMES, SourceModel, SourceScheme
 from plansmith.sources import directory, onnx_file
 from plansmith.sources.hub import Snapshot, fetch_snapshot
@@ -78,7 +79,7 @@ def fetch(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> F
             digest=digest_of_files(files),
             random_weights=spec.random_weights,
             trust_remote_code=spec.trust_remote_code,
-            task=spec.task or None,
+            task=settled_task(scheme, found.folder, spec.pipeline, task=spec.task) or None,
             registered=found.registered,
         )
         stages.made["fetch"] = record

@@ -1,14 +1,16 @@
-"""What a model makes of images, told by its directory's files alone: labels, objects, a map, an embedding."""
+"""What a model makes of images, told by its directory's files alone: labels, objects, a map, an embedding, a choice."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from plansmith.errors import SourceError
 from plansmith.pipelines.answer_kinds import RawKind
 from plansmith.records.model import SourceScheme
 from plansmith.records.pipeline import RawOutput
 from plansmith.sources.directory import read_config, read_json
-from plansmith.sources.huggingface.processors import PROCESSOR_FILES
+from plansmith.sources.huggingface.processors import PROCESSOR_FILES, has_tokenizer
+from plansmith.sources.huggingface.zero_shot import is_zero_shot
 
 _TASKS: dict[str, RawOutput] = {
     "image-classification": "labels",
@@ -39,6 +41,8 @@ def image_output(scheme: SourceScheme, folder: Path, task: str) -> RawOutput:
     """
     config = read_config(folder)
     named = str((config.get("architectures") or [""])[0])
+    if scheme == "hf" and is_zero_shot(folder, task):
+        return "zero-shot"
     if task == _SEGMENTATION and named.endswith(_SEMANTIC):
         return "segmentation"
     if task:
@@ -58,6 +62,19 @@ def takes_images(scheme: SourceScheme, folder: Path) -> bool:
         return True
     found = (read_json(folder / name) for name in PROCESSOR_FILES if (folder / name).is_file())
     return any(isinstance(one, dict) and _is_of_images(one) for one in found)
+
+
+def require_tokenizer(folder: Path) -> None:
+    """See that texts that come with an image can become tokens.
+
+    Raises:
+        SourceError: they cannot.
+    """
+    if not has_tokenizer(folder):
+        raise SourceError(
+            f"pipeline.output is zero-shot, and {folder.name} has no tokenizer for the texts that come with an image",
+            remedy="save it beside the model (tokenizer.save_pretrained), or leave `pipeline` out",
+        )
 
 
 def _is_of_images(config: dict[str, object]) -> bool:

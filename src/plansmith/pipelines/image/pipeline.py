@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,15 @@ from plansmith.pipelines.image.reference import (
     transformers_source,
 )
 from plansmith.pipelines.image.samples import files_of, image_questions
+from plansmith.pipelines.image.zero_shot import (
+    Candidates,
+    ask_zero_shot,
+    candidate_inputs,
+    ranking_part,
+    read_candidates,
+    require_own_tokens,
+    with_texts,
+)
 from plansmith.pipelines.labels import labels_part
 from plansmith.pipelines.served.images import ImagesStep
 from plansmith.pipelines.served.postprocessing.objects import OBJECTS, ObjectsStep
@@ -30,6 +39,7 @@ from plansmith.pipelines.served.postprocessing.segmentation import CLASS_MAP, SE
 from plansmith.pipelines.served.requests import Refusal
 from plansmith.records.model import BATCH, Component, OnnxModel, Tensor
 from plansmith.records.pipeline import RawOutput
+from plansmith.sources.huggingface.zero_shot import SCORES
 from plansmith.sources.loaded_model import LiveModel
 
 if TYPE_CHECKING:
@@ -40,6 +50,8 @@ if TYPE_CHECKING:
 
 IMAGE = "image"
 """The ensemble's input: encoded images."""
+
+_RAW = Tensor(name=IMAGE, dtype="string", dims=(BATCH, 1))
 
 _MASK = "pixel_mask"
 """The model's input that tells an image's pixels from what fills it up."""
@@ -92,19 +104,21 @@ class _Behind:
 
 @dataclass(frozen=True)
 class _Model:
-    """The model as the parts see it."""
+    """The model as the parts see it; `candidates` are None where nothing but an image is sent."""
 
     live: LiveModel
     source: ImageSource
     component: Component
     options: PipelineOptions
+    candidates: Candidates | None = None
 
     def own_outputs(self, *names: str) -> _Behind:
         """Some of its outputs as they are."""
         outputs = tuple(tensor for tensor in self.component.outputs if tensor.name in names)
 
         def ask(feed: Arrays) -> Arrays:
-            answer = self.live.ask(self.source.prepare(list(files_of(feed, IMAGE))))
+            inputs = self.source.prepare(list(files_of(feed, IMAGE)))
+            answer = self.live.ask({**inputs, **(self.candidates.tokens(feed) if self.candidates else {})})
             return {name: answer[name] for name in names}
 
         return _Behind((), outputs, ask, "")
@@ -137,30 +151,42 @@ def plan_images(
     """
     output = IMAGES.refuse(scheme, folder, options, task=task)
     component = onnx.components["model"]
-    images, mask = _image_inputs(component)
+    images, mask = _image_inputs(component, without=candidate_inputs(component))
     source = (
         timm_source(live, folder)
         if scheme == "timm"
         else transformers_source(live, folder, trust_remote_code=trust_remote_code)
     )
     _require_fitting(source, images)
-    questions = image_questions(IMAGE, max_batch=_max_batch(images, onnx), one_size=output == "segmentation")
-    for name, feed in questions.items():
-        _require_agreement(source, images, feed, name)
-    model = _Model(live, source, component, options)
+    candidates = read_candidates(live, folder, options, onnx, task=task, trust_remote_code=trust_remote_code)
+    model = _Model(live, source, component, options, candidates)
+    questions = _questions(model, images, _max_batch(images, onnx), one_size=output == "segmentation")
+    texts = [candidates] if candidates is not None else []
     behind = _BEHIND.get(output, _tensors)(model)
     return Draft(
         input="image",
         output=output,
-        before=(_images_part(model, images, mask, behind),),
+        before=(_images_part(model, images, mask, behind), *(one.part() for one in texts)),
         after=behind.parts,
-        inputs=(Tensor(name=IMAGE, dtype="string", dims=(BATCH, 1)),),
+        inputs=(_RAW, *(one.raw for one in texts)),
         outputs=behind.outputs,
         questions=questions,
         ask=behind.ask,
         source=f"{source.words}{behind.library}",
         bounds=_bounds(source, images),
     )
+
+
+def _questions(model: _Model, images: Tensor, max_batch: int, *, one_size: bool) -> dict[str, Arrays]:
+    """Requests by name, to which the parts before the model answer as the source's own preprocessing does."""
+    questions: dict[str, Arrays] = {**image_questions(IMAGE, max_batch=max_batch, one_size=one_size)}
+    for name, feed in questions.items():
+        _require_agreement(model.source, images, feed, name)
+    if model.candidates is None:
+        return questions
+    questions = with_texts(questions, model.candidates.counts)
+    require_own_tokens(model.candidates, questions)
+    return questions
 
 
 def _images_part(model: _Model, images: Tensor, mask: Tensor | None, behind: _Behind) -> DraftPart:
@@ -177,16 +203,16 @@ def _images_part(model: _Model, images: Tensor, mask: Tensor | None, behind: _Be
         name="images",
         step=ImagesStep,
         settings=settings,
-        inputs=(Tensor(name=IMAGE, dtype="string", dims=(BATCH, 1)),),
+        inputs=(_RAW,),
         outputs=(images, *([mask] if mask else []), *([_SIZES] if behind.sizes else [])),
         modules=("framing",),
         requirements=("pillow",),
     )
 
 
-def _image_inputs(component: Component) -> tuple[Tensor, Tensor | None]:
+def _image_inputs(component: Component, *, without: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
     """The model's input of images, and its mask of pixels if it has one."""
-    first, *others = component.inputs
+    first, *others = (tensor for tensor in component.inputs if tensor not in without)
     masks = [tensor for tensor in others if tensor.name == _MASK and len(tensor.dims) == 3]
     if len(masks) < len(others) or len(first.dims) != 4 or not first.dtype.startswith("float"):
         told = ", ".join(f"{t.name} {t.dtype} [{', '.join(map(str, t.dims))}]" for t in component.inputs)
@@ -335,6 +361,22 @@ def _segmentation(model: _Model) -> _Behind:
     return _Behind((part,), outputs, ask, ", its semantic segmentation", sizes=True, most_pixels=_MOST_MAPPED)
 
 
+def _zero_shot(model: _Model) -> _Behind:
+    """The texts that came with an image, ranked."""
+    found = next((t for t in model.component.outputs if t.name == SCORES and len(t.dims) == 2), None)
+    if found is None or model.candidates is None:
+        sides = (model.component.inputs, model.component.outputs)
+        inputs, outputs = (", ".join(tensor.name for tensor in side) for side in sides)
+        raise UsageError(
+            f"pipeline.output is zero-shot, which needs {SCORES} [batch, texts] of images that have texts of their own,"
+            f" and the model takes {inputs} and gives {outputs}",
+            remedy=f"leave `inputs` out of the spec, and {SCORES} among its `outputs`",
+        )
+    part = ranking_part(found, model.candidates.raw)
+    ask = ask_zero_shot(model.live, model.source, model.candidates, images=IMAGE)
+    return _Behind((part,), part.outputs, ask, ", its zero-shot image classification")
+
+
 def _embedding(model: _Model) -> _Behind:
     """The model's own vector of an image; with sides of one pixel, where it leaves them."""
     return model.own_outputs(_output(model, _POOLED).name)
@@ -363,5 +405,6 @@ _BEHIND: dict[RawOutput, Callable[[_Model], _Behind]] = {
     "embedding": _embedding,
     "objects": _objects,
     "segmentation": _segmentation,
+    "zero-shot": _zero_shot,
 }
 """What follows a model, by what the pipeline answers with; of other tensors nothing does."""

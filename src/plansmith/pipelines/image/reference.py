@@ -75,7 +75,7 @@ def timm_source(live: LiveModel, folder: Path) -> ImageSource:
 
     def prepare(files: Sequence[bytes]) -> Mapping[str, Pixels]:
         # As timm's own data sets open files: without a look at the orientation.
-        pixels = torch.stack([transform(_opened(file).convert(recipe.mode)) for file in files])
+        pixels = torch.stack([transform(open_image(file).convert(recipe.mode)) for file in files])
         return {live.inputs.tensors[0].name: pixels.numpy()}
 
     def rank(file: bytes, top_k: int) -> Ranked:
@@ -107,18 +107,18 @@ def transformers_source(live: LiveModel, folder: Path, *, trust_remote_code: boo
     config = module.model.config
 
     def prepare(files: Sequence[bytes]) -> Mapping[str, Pixels]:
-        made = [processor(images=load_image(_opened(file)), return_tensors="pt") for file in files]
+        made = [processor(images=load_image(open_image(file)), return_tensors="pt") for file in files]
         pixels = torch.cat([one["pixel_values"] for one in made])
         # A processor that fills nothing up makes no mask, and the model then takes all for the image.
         whole = torch.ones_like(pixels[:1, 0], dtype=torch.int64)
         mask = torch.cat([one.get("pixel_mask", whole) for one in made])
         known = {"pixel_values": pixels.numpy(), "pixel_mask": mask.numpy()}
-        return {tensor.name: known[tensor.name] for tensor in live.inputs.tensors}
+        return {tensor.name: known[tensor.name] for tensor in live.inputs.tensors if tensor.name in known}
 
     def rank(file: bytes, top_k: int) -> Ranked:
         kind: Any = transformers.ImageClassificationPipeline
         library = kind(model=module.model, image_processor=processor, device=module.model.device)
-        found = library(_opened(file), top_k=top_k)
+        found = library(open_image(file), top_k=top_k)
         return [one["label"] for one in found], [one["score"] for one in found]
 
     named = {int(number): str(name) for number, name in (config.id2label or {}).items()}
@@ -148,7 +148,7 @@ def ask_objects(source: ImageSource, live: LiveModel, files: Sequence[bytes], th
     library = kind(model=module.model, image_processor=source.processor, device=module.model.device)
     found = np.empty((len(files), 1), object)
     for row, file in enumerate(files):
-        objects = library(_opened(file), threshold=threshold)
+        objects = library(open_image(file), threshold=threshold)
         told = [one | {"score": round(one["score"], _DIGITS)} for one in objects]
         found[row, 0] = json.dumps(told, ensure_ascii=False).encode()
     return {"objects": found}
@@ -164,7 +164,7 @@ def ask_class_maps(source: ImageSource, live: LiveModel, files: Sequence[bytes],
 
     maps, segments = [], np.empty((len(files), 1), object)
     for row, file in enumerate(files):
-        image = load_image(_opened(file))
+        image = load_image(open_image(file))
         output = SimpleNamespace(logits=torch.from_numpy(live.ask(source.prepare([file]))["logits"]))
         size = [(image.height, image.width)]
         (found,) = source.processor.post_process_semantic_segmentation(output, target_sizes=size)
@@ -200,7 +200,8 @@ def _timm_labels(model: Any, folder: Path) -> tuple[str, ...]:
     return tuple(timm.data.ImageNetInfo(subset).label_descriptions())
 
 
-def _opened(file: bytes) -> Image:
+def open_image(file: bytes) -> Image:
+    """An encoded image."""
     from PIL import Image
 
     return Image.open(BytesIO(file))

@@ -26,6 +26,7 @@ from plansmith.sources.huggingface.processors import (
 from plansmith.sources.huggingface.sentence_transformers import read_modules, write_random_modules
 from plansmith.sources.huggingface.tasks import choose_class
 from plansmith.sources.huggingface.weights import read_model
+from plansmith.sources.huggingface.zero_shot import ZERO_SHOT, ZeroShotAnswering, is_zero_shot, usual_axes
 from plansmith.sources.loaded_model import InputPlan, LiveModel, enliven
 from plansmith.sources.module_state import left_as_it_was
 
@@ -62,14 +63,17 @@ def load(
     model_class, config = choose_class(folder, trust_remote_code=trust_remote_code, task=task)
     model = read_model(model_class, config, folder, allow_pickle=allow_pickle, task=task)
     behind = read_modules(folder, task, allow_pickle=allow_pickle)
-    usual = Answering(model, (), behind)
+    compares = task == ZERO_SHOT and is_zero_shot(folder, task)
+    kind = ZeroShotAnswering if compares else Answering
+    usual = kind(model, (), behind)
     plan = plan_inputs(model, folder, trust_remote_code, inputs, partial(_ask, usual))
-    answer = _first_answer(Answering(model, outputs, behind) if outputs else usual, outputs, plan)
+    answer = _first_answer(kind(model, outputs, behind) if outputs else usual, outputs, plan)
     if not plan.guessed:
         forms = ((tuple(tensor.shape), tensor.element_size()) for tensor in answer.values())
-        plan = replace(plan, axes=affordable(plan.axes, small_sizes(plan), forms))
+        axes = usual_axes(plan.axes) if compares else plan.axes
+        plan = replace(plan, axes=affordable(axes, small_sizes(plan), forms))
     return LiveModel(
-        module=_positional(Answering(model, tuple(answer), behind), tuple(t.name for t in plan.tensors)),
+        module=_positional(kind(model, tuple(answer), behind), tuple(t.name for t in plan.tensors)),
         inputs=plan,
         output_names=tuple(answer),
         exportable=lambda: _plain_attention(model),

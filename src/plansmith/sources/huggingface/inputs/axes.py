@@ -18,6 +18,7 @@ from plansmith.sources.huggingface.inputs.kinds import (
     HEIGHT,
     SAMPLES,
     TARGET_AXIS,
+    TEXTS,
     VIDEO_FRAMES,
     WIDTH,
 )
@@ -33,6 +34,7 @@ _USUAL_TARGET, _LONGEST_TARGET = 32, 128
 USUAL_FRAMES = 128
 _FRAMES = AxisRange(min=16, opt=USUAL_FRAMES, max=512)
 _CHOICES = AxisRange(min=2, opt=4, max=4)
+_TEXTS = AxisRange(min=1, opt=8, max=64)
 _OTHERS = AxisRange(min=1, opt=16, max=64)
 _USUAL_RATE = 16_000
 _LARGEST_ANSWER_BYTES = 1 << 30
@@ -104,6 +106,7 @@ def axis_range(axis: str, told: Told, sides: Mapping[str, int]) -> AxisRange:
         TARGET_AXIS: (_USUAL_TARGET, _LONGEST_TARGET, 1),
         FRAMES: (_FRAMES.opt, _FRAMES.max, _FRAMES.min),
         CHOICES: (_CHOICES.opt, _CHOICES.max, _CHOICES.min),
+        TEXTS: (_TEXTS.opt, _TEXTS.max, _TEXTS.min),
     }.get(axis, (_OTHERS.opt, _OTHERS.max, _OTHERS.min))
     high = min(high, told.limits.get(axis) or high)
     return AxisRange(min=min(low, high), opt=min(usual, high), max=high)

@@ -19,6 +19,7 @@ from plansmith.sources.loaded_model import SEQUENCE
 TARGET_AXIS, HEIGHT, WIDTH, FRAMES, SAMPLES = "target", "height", "width", "frames", "samples"
 VIDEO_FRAMES = "video_frames"
 PATCHES, POINTS, REGIONS, CHOICES, QUESTION = "patches", "points", "regions", "choices", "question"
+TEXTS = "texts"
 
 SIDE = Fact(("image_size", "crop_size", "img_size", "max_img_size"))
 """The height and width of images, where the configuration states one; `place` 1 is the width."""
@@ -102,6 +103,8 @@ def _ids(name: str, *forms: Form, side: tuple[str, ...] = TEXT, companions: tupl
 
 
 _TEXT = Form((BATCH, SEQUENCE))
+# Texts that one image is compared with.
+_COMPARED = Form((BATCH, TEXTS, SEQUENCE), needs=(Fact(("logit_scale_init_value",)),), length=2)
 _WRITTEN = Form((BATCH, TARGET_AXIS))
 _STILL = Form((BATCH, _CHANNELS, HEIGHT, WIDTH), length=None)
 _CLIP = Form((BATCH, VIDEO_FRAMES, _CHANNELS, HEIGHT, WIDTH), needs=(CLIP_FRAMES,), length=None)
@@ -120,6 +123,7 @@ _KINDS = (
         "input_ids",
         _TEXT,
         Form((BATCH, Fact(("segment_means_seq_len",)))),
+        _COMPARED,
         companions=("attention_mask", "token_type_ids", "bbox", "visual_embeds", *_MARKUP),
     ),
     # Several choices, of which one is right, are one sample: [batch, choices, sequence].
