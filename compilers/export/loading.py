@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from plansmith.compilers.shape_inputs import shape_inputs
 from plansmith.config.shapes import resolve_axes
 from plansmith.config.spec import DescribedInput, InputSpec
-from plansmith.errors import UsageError
 from plansmith.records.model import AxisRange, InputRange
 
 if TYPE_CHECKING:
@@ -30,9 +29,8 @@ def load(
     """
     from plansmith.sources.served_form import in_served_form
 
-    said = _specs(inputs)
-    described = {name: one for name, one in said.items() if one.is_description}
-    return in_served_form(_load(source, folder, allow_pickle, described, outputs), said)
+    described = _described(inputs)
+    return in_served_form(_load(source, folder, allow_pickle, described, outputs), served_changes(inputs))
 
 
 def _load(
@@ -63,26 +61,29 @@ def plan_graph(
 ) -> tuple[onnx.ModelProto, InputPlan]:
     """Read an ONNX file that can be served, with the outputs that were asked for, and plan what to feed it with.
 
+    Graph and plan are in the form that the model is served in: what is to be INT32 or NHWC is converted in the graph.
+
     Args:
         path: of the file.
         inputs: what the spec says of inputs, by name.
         outputs: their names; all of the file's where there are none.
         profiles: the ranges that the profiles of a TensorRT plan give inputs. Those of an input that holds a shape are
             of its contents, which are drawn from them unless `inputs` says another range.
+
+    Raises:
+        SourceError: the file cannot be read, or served.
+        ExportError: its weights are in BF16.
+        UsageError: inputs, outputs or forms of inputs that it does not have.
     """
     from plansmith.compilers import onnx_files
     from plansmith.compilers.export import onnx_import
+    from plansmith.compilers.export.served_graph import take_served_form
     from plansmith.sources.inputs.graph import index_bounds, name_inputs
     from plansmith.sources.inputs.random import plan_drawn
     from plansmith.sources.onnx_file import read_graph
+    from plansmith.sources.served_form import served_plan
 
-    given = _specs(inputs)
-    changed = next((name for name, one in given.items() if one.served_dtype or one.layout), "")
-    if changed:
-        raise UsageError(
-            f"{changed} is to be served in another form, and an ONNX file is served as it is",
-            remedy="leave `io_dtypes` and `io_layouts` out of the spec, or give the file that input",
-        )
+    given, changes = _described(inputs), served_changes(inputs)
     model = read_graph(path)
     onnx_import.require_servable(model, path.name)
     onnx_import.pick_outputs(model, outputs)
@@ -92,11 +93,27 @@ def plan_graph(
             values = InputRange.model_validate(profiles[name])
             given[name] = said.model_copy(update={"low": min(values.min), "high": max(values.max)})
     tensors = name_inputs(onnx_files.describe_model(model, path).inputs, given)
-    return model, plan_drawn(tensors, given, index_bounds(model))
+    plan = plan_drawn(tensors, given, index_bounds(model))
+    if changes:
+        plan = served_plan(plan, changes)
+        take_served_form(model, changes)
+    return model, plan
+
+
+def served_changes(inputs: Mapping[str, Any]) -> dict[str, DescribedInput]:
+    """The inputs that are served in another form than the source's, of what the spec says of all."""
+    from plansmith.sources.served_form import changes_of
+
+    return changes_of(_specs(inputs))
 
 
 def _specs(inputs: Mapping[str, Any]) -> dict[str, DescribedInput]:
     return {name: DescribedInput.model_validate(fields) for name, fields in inputs.items()}
+
+
+def _described(inputs: Mapping[str, Any]) -> dict[str, DescribedInput]:
+    """The inputs of which the spec says what they are, and not only in which form they are served."""
+    return {name: one for name, one in _specs(inputs).items() if one.is_description}
 
 
 def axes_of(plan: InputPlan, shapes: Mapping[str, Any]) -> dict[str, AxisRange]:

@@ -94,6 +94,12 @@ class Graph:
         nodes.extend(copies)
         self._index()
 
+    def prepend(self, nodes: Sequence[onnx.NodeProto]) -> None:
+        """Put nodes at the front. The others are not copied: constants among them may be large."""
+        for node in reversed(nodes):
+            self.model.graph.node.insert(0, node)
+        self._index()
+
     def rewrite(self, changes: Mapping[str, Sequence[onnx.NodeProto]]) -> None:
         """Put other nodes in the place of those with these names, all in one pass."""
         import onnx

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from plansmith.triton.client import Client
@@ -12,6 +13,7 @@ from plansmith.triton.client import Client
 from ..support.cli.command import CommandLine, check_refusal
 from ..support.cli.commands import serve
 from ..support.models.encoders import save_bert, save_timm
+from ..support.models.graphs import save
 from ..support.triton.installed import installation, site
 
 __all__ = ["installation", "site"]
@@ -30,6 +32,30 @@ name: images
 io_layouts: {pixel_values: nhwc}
 shapes: {pixel_values: "1x32x32x1:2x32x32x1:4x32x32x1"}
 """
+FILE = """\
+source: onnx:./net.onnx
+name: file
+io_dtypes: {ids: int32, mask: int32}
+shapes: {ids: "1x4:2x8:4x16"}
+"""
+
+POOLED = """
+pooled (int64[n, s] ids, int64[n, s] mask, float[n, 2] more) => (float[n, 2] y) {
+    rows = Gather (table, ids)
+    ones = Cast <to = 1> (mask)
+    wide = Unsqueeze (ones, last)
+    kept = Mul (rows, wide)
+    sum = ReduceSum <keepdims = 0> (kept, middle)
+    y = Add (sum, more)
+}
+"""
+TABLE = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
+
+
+def save_pooled(folder: Path) -> None:
+    """A file that takes INT64, with its weights beside it."""
+    path = save(POOLED, folder, table=TABLE, last=np.array([2]), middle=np.array([1]))
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="weights.bin", size_threshold=50)
 
 
 def published(folder: Path, name: str, text: str, *words: str) -> str:
@@ -61,6 +87,18 @@ def test_token_ids_are_int32(tmp_path: Path, engine: str) -> None:
     np.testing.assert_allclose(answers[0], answers[1], rtol=1e-5, atol=1e-6)
 
 
+def test_ids_of_an_onnx_file_are_int32(tmp_path: Path) -> None:
+    """Triton takes INT32, which the graph converts, and answers as the file does to the same in INT64."""
+    save_pooled(tmp_path)
+    assert published(tmp_path, "file", FILE).count("TYPE_INT32") == 2
+    ids = np.array([[2, 6, 7, 3], [2, 9, 3, 0]])
+    feed = {"ids": ids.astype(np.int32), "mask": (ids > 0).astype(np.int32), "more": np.ones((2, 2), np.float32)}
+    expected = (TABLE[ids] * (ids > 0)[..., None]).sum(1) + 1
+    repository = str(tmp_path / "artifacts" / "repository")
+    with serve(repository, "file", tmp_path / "served") as (url, _), Client(url, model="file") as client:
+        np.testing.assert_allclose(client.infer(feed)["y"], expected, rtol=1e-5, atol=1e-6)
+
+
 def test_images_have_their_channels_last(tmp_path: Path) -> None:
     """Triton takes images [height, width, channels], and answers as the model does to the same in NCHW."""
     save_timm(tmp_path / "timm", classes=("a", "b", "c"))
@@ -88,4 +126,19 @@ def test_forms_that_a_model_does_not_have(tmp_path: Path, keys: str, says: tuple
     """An input that is not there, or cannot be served so, is refused with the ones that can."""
     save_bert(tmp_path / "bert", "ForSequenceClassification")
     (tmp_path / "m.yaml").write_text(f"source: hf:./bert\n{keys}\n")
+    check_refusal(CommandLine(tmp_path)("compile", "m.yaml", "--json"), 2, says)
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ("io_dtypes: {more: int32}", ("more is float32, and only int64 is served as int32", "leave more out")),
+        ("io_dtypes: {id: int32}", ("io_dtypes: the model has no input id", "its inputs are ids, mask, more")),
+        ("io_layouts: {ids: nhwc}", ("ids has dims [batch, s]", "leave ids out")),
+    ],
+)
+def test_forms_that_an_onnx_file_does_not_have(tmp_path: Path, keys: str, says: tuple[str, ...]) -> None:
+    """They are refused as those of any other model."""
+    save_pooled(tmp_path)
+    (tmp_path / "m.yaml").write_text(f"source: onnx:./net.onnx\n{keys}\n")
     check_refusal(CommandLine(tmp_path)("compile", "m.yaml", "--json"), 2, says)

@@ -10,7 +10,7 @@ from plansmith.config.spec import DescribedInput
 from plansmith.data.sample import Sample
 from plansmith.errors import UsageError
 from plansmith.records.model import AxisRange, Dim, Tensor
-from plansmith.sources.loaded_model import Align, Encoded, LiveModel
+from plansmith.sources.loaded_model import Align, Encoded, InputPlan, LiveModel
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, NDArray[np.generic]]
 
-_NHWC, _NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
+NHWC, NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 """Permutations of axes: to channels last, and back."""
 
 
@@ -35,13 +35,27 @@ def in_served_form(live: LiveModel, inputs: Mapping[str, DescribedInput]) -> Liv
     Raises:
         UsageError: the model has no such input, or one of another dtype or rank.
     """
-    changes = {name: change for name, change in inputs.items() if change.served_dtype or change.layout}
+    changes = changes_of(inputs)
     if not changes:
         return live
-    tensors = {tensor.name: tensor for tensor in live.inputs.tensors}
+    module = _converting(live.module, [changes.get(tensor.name) for tensor in live.inputs.tensors])
+    return replace(live, module=module, inputs=served_plan(live.inputs, changes))
+
+
+def changes_of(inputs: Mapping[str, DescribedInput]) -> dict[str, DescribedInput]:
+    """Of what a spec says of inputs, that which has them served in another form."""
+    return {name: change for name, change in inputs.items() if change.served_dtype or change.layout}
+
+
+def served_plan(plan: InputPlan, changes: Mapping[str, DescribedInput]) -> InputPlan:
+    """What a model is fed with in the form that it is served in; `changes` is from `changes_of`.
+
+    Raises:
+        UsageError: the model has no such input, or one of another dtype or rank.
+    """
+    tensors = {tensor.name: tensor for tensor in plan.tensors}
     for name, change in changes.items():
         _require_fitting(name, change, tensors)
-    plan = live.inputs
 
     def make(sizes: Mapping[str, int]) -> dict[str, NDArray[np.generic]]:
         return _served_arrays(plan.make(sizes), changes)
@@ -51,12 +65,20 @@ def in_served_form(live: LiveModel, inputs: Mapping[str, DescribedInput]) -> Liv
         return replace(encoded, feed=_served_arrays(encoded.feed, changes))
 
     served = tuple(_served_tensor(tensor, changes.get(tensor.name)) for tensor in plan.tensors)
-    names = tuple(tensor.name for tensor in plan.tensors)
-    return replace(
-        live,
-        module=_converting(live.module, [changes.get(name) for name in names]),
-        inputs=replace(plan, tensors=served, make=make, encode=encode),
-    )
+    return replace(plan, tensors=served, make=make, encode=encode)
+
+
+def source_arrays(feed: Arrays, changes: Mapping[str, DescribedInput]) -> dict[str, NDArray[np.generic]]:
+    """The inputs of a model as its source has them, of those in the form that it is served in."""
+    import numpy as np
+
+    found = dict(feed)
+    for name, change in changes.items():
+        if name in found and change.layout:
+            found[name] = np.ascontiguousarray(found[name].transpose(NCHW))
+        if name in found and change.served_dtype:
+            found[name] = found[name].astype(np.int64)
+    return found
 
 
 def _require_fitting(name: str, change: DescribedInput, tensors: Mapping[str, Tensor]) -> None:
@@ -69,7 +91,7 @@ def _require_fitting(name: str, change: DescribedInput, tensors: Mapping[str, Te
             f"io_dtypes: {name} is {tensor.dtype}, and only int64 is served as {change.served_dtype}",
             remedy=f"leave {name} out of `io_dtypes`",
         )
-    if change.layout and len(tensor.dims) != len(_NHWC):
+    if change.layout and len(tensor.dims) != len(NHWC):
         dims = ", ".join(map(str, tensor.dims))
         raise UsageError(
             f"io_layouts: {name} has dims [{dims}], and images have [batch, channels, height, width]",
@@ -80,7 +102,7 @@ def _require_fitting(name: str, change: DescribedInput, tensors: Mapping[str, Te
 def _served_tensor(tensor: Tensor, change: DescribedInput | None) -> Tensor:
     if change is None:
         return tensor
-    dims: tuple[Dim, ...] = tuple(tensor.dims[axis] for axis in _NHWC) if change.layout else tensor.dims
+    dims: tuple[Dim, ...] = tuple(tensor.dims[axis] for axis in NHWC) if change.layout else tensor.dims
     return tensor.model_copy(update={"dtype": change.served_dtype or tensor.dtype, "dims": dims})
 
 
@@ -90,7 +112,7 @@ def _served_arrays(feed: Arrays, changes: Mapping[str, DescribedInput]) -> dict[
     served = dict(feed)
     for name, change in changes.items():
         if name in served and change.layout:
-            served[name] = np.ascontiguousarray(served[name].transpose(_NHWC))
+            served[name] = np.ascontiguousarray(served[name].transpose(NHWC))
         if name in served and change.served_dtype:
             served[name] = served[name].astype(change.served_dtype)
     return served
@@ -121,5 +143,5 @@ def _converting(module: torch.nn.Module, changes: Sequence[DescribedInput | None
 
 def _source_tensor(tensor: torch.Tensor, change: DescribedInput | None) -> torch.Tensor:
     if change is not None and change.layout:
-        tensor = tensor.permute(_NCHW)
+        tensor = tensor.permute(NCHW)
     return tensor.long() if change is not None and change.served_dtype else tensor

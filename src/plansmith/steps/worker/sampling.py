@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plansmith.compilers.export.loading import load, plan_graph
+from plansmith.compilers.export.loading import load, plan_graph, served_changes
 from plansmith.config.data import DEFAULT_CALIBRATION, TEXT_PAIR, DataSpec
 from plansmith.data.batches import own_shapes
 from plansmith.data.labels import Classes, Kind, converted, kind_of
@@ -20,6 +20,7 @@ from plansmith.errors import UsageError
 from plansmith.records.model import BARE_SCHEMES, BATCH, AxisRange, Case, DataSet, SampleSet
 from plansmith.sources.dynamic_axes.fixed import with_tied
 from plansmith.sources.huggingface.heads import class_names, pooling_of
+from plansmith.sources.served_form import source_arrays
 from plansmith.steps.worker.sample_sets import CALIBRATION, AskedModel, SampleSets
 from plansmith.system.digest import digest_of
 
@@ -101,12 +102,12 @@ def _open(
         return live.inputs, live.ask
     from plansmith.compilers.export import onnx_import
 
-    path = Path(source["location"])
+    path, changes = Path(source["location"]), served_changes(inputs)
     _, plan = plan_graph(path, inputs, outputs)
     asked = onnx_import.Asked(path)
 
     def ask(feed: Arrays) -> Arrays:
-        answer = asked.run(feed)
+        answer = asked.run(source_arrays(feed, changes))
         return {name: answer[name] for name in outputs or answer}
 
     return plan, ask
