@@ -37,6 +37,7 @@ REQUESTS: dict[str, tuple[str, ...]] = {
     "bert-entities-random": ("--text", "Ada Lovelace lived in London."),
     "bert-fill-mask-random": ("--text", "Rome is the [MASK] of Italy."),
     "bert-large-random": ("--random",),
+    "clip-random": ("--file", "image=flower.png", "--input", 'texts=["a flower", "a cat"]'),
     "convnext-base-random": ("--random",),
     "mobilenetv3-random": ("--random",),
     "resnet18-images": IMAGE,
