@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,18 @@ from numpy.typing import NDArray
 from plansmith.config.pipeline import PipelineOptions
 from plansmith.config.spec import make_spec
 from plansmith.errors import SourceError, UsageError
-from plansmith.pipelines.agreement import RawLimits, compare
+from plansmith.pipelines.agreement import RawLimits, compare, limits_of
 from plansmith.pipelines.detect import raw_input, refuse_raw, settled_task
-from plansmith.pipelines.draft import write_part
+from plansmith.pipelines.draft import run_parts, write_part
 from plansmith.pipelines.image.pipeline import IMAGE, plan_images
 from plansmith.pipelines.image.reference import open_image
 from plansmith.pipelines.image.samples import bytes_array
 from plansmith.pipelines.image.zero_shot import TEXTS
 from plansmith.pipelines.served.requests import Refusal
 from plansmith.records.model import Precision, Tensor
-from plansmith.sources.huggingface.zero_shot import ZERO_SHOT
-from plansmith.validation.comparison import LIMITS
+from plansmith.records.validation import ValidationReport
+from plansmith.sources.huggingface.zero_shot import SCORES, ZERO_SHOT
+from plansmith.validation.comparison import LIMITS, compare_output
 
 from ...support.models.architectures import IMAGE as SMALL
 from ...support.models.architectures import load, save
@@ -98,7 +100,9 @@ def library(folder: Path) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("build", [clip, chinese_clip])
+@pytest.mark.parametrize(
+    "build", [clip, chinese_clip, partial(clip, family="MetaClip2")], ids=["clip", "chinese", "meta"]
+)
 @pytest.mark.parametrize("template", ["This is a photo of {}.", "{}", "Ein Bild: {}!"])
 def test_texts_are_ranked_as_transformers_ranks_them(
     build: Callable[[Path, Any], Path], template: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -139,8 +143,8 @@ def test_every_question_is_answered_as_the_library_answers_it(small: Served) -> 
     assert counts == {1, 2, 3, 5, 16}
 
 
-def test_a_wrong_scale_is_told_by_the_gate(small: Served, tmp_path: Path) -> None:
-    """Which leaves the order as it is, and makes other scores."""
+def test_a_wrong_scale_is_refused_by_the_gate(small: Served, tmp_path: Path) -> None:
+    """Which leaves the order as it is: of the scores, with what the gate allows the model's own in FP32."""
 
     def larger(model: Any) -> None:
         model.logit_scale.add_(0.01)
@@ -148,10 +152,20 @@ def test_a_wrong_scale_is_told_by_the_gate(small: Served, tmp_path: Path) -> Non
     spoilt = clip(tmp_path / "spoilt", processor(), change=larger)
     wrong = Served(load(spoilt, task=ZERO_SHOT), small.draft, small.folder)
     question = small.draft.questions["batch"]
+    known = run_parts(small.draft.before, small.folder, question)
+    own, other = (
+        one.live.ask({t.name: known[t.name] for t in one.live.inputs.tensors})[SCORES] for one in (small, wrong)
+    )
+    tolerance = LIMITS[Precision.FP32].tolerance
+    found = compare_output("batch", SCORES, own, other, tolerance)
+    assert found.failures
+    report: Any = ValidationReport.model_construct(
+        tolerances={SCORES: tolerance}, comparisons=(found,), precision=Precision.FP32
+    )
     owed, answer = small.draft.ask(question), wrong.answer(question)
     assert compare("batch", owed, small.answer(question), LIMIT).failures == ()
     assert answer["label"].tolist() == owed["label"].tolist()
-    assert "and should have" in compare("batch", owed, answer, LIMIT).failures[0]
+    assert "and should have" in compare("batch", owed, answer, limits_of(report)).failures[0]
 
 
 def test_what_cannot_be_ranked_is_refused_for_its_own_request(small: Served) -> None:

@@ -49,8 +49,8 @@ def text_config(tokenizer: Any, **changed: Any) -> dict[str, Any]:
     return TEXT | ids | changed
 
 
-def clip(folder: Path, processor: Any, *, change: Callable[[Any], None] | None = None) -> Path:
-    """A CLIP for images of 32 x 32 whose scores differ from text to text."""
+def clip(folder: Path, processor: Any, *, change: Callable[[Any], None] | None = None, family: str = "CLIP") -> Path:
+    """A CLIP, or another one of this family, for images of 32 x 32 whose scores differ from text to text."""
 
     def lively(model: Any) -> None:
         model.logit_scale.fill_(4.0)
@@ -59,7 +59,7 @@ def clip(folder: Path, processor: Any, *, change: Callable[[Any], None] | None =
 
     words = clip_tokenizer(300, longest=TEXT["max_position_embeddings"])
     fields = {"text_config": text_config(words), "vision_config": IMAGE, "projection_dim": _PROJECTION}
-    return save(folder, "CLIPModel", "CLIPConfig", words, processor, change=lively, **fields)
+    return save(folder, f"{family}Model", f"{family}Config", words, processor, change=lively, **fields)
 
 
 def write_clip_small(folder: Path) -> None:

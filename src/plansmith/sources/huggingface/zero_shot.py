@@ -26,7 +26,7 @@ SCORES = "logits_per_image"
 TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 """The inputs [batch, texts, tokens], as far as a model has them."""
 
-_ARCHITECTURES = {"chinese_clip": "ChineseCLIPModel", "clip": "CLIPModel"}
+_ARCHITECTURES = {"chinese_clip": "ChineseCLIPModel", "clip": "CLIPModel", "metaclip_2": "MetaClip2Model"}
 """By the type that a configuration names: the class that has both an image's and a text's encoder."""
 
 _BATCH = AxisRange(min=1, opt=2, max=8)
