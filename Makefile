@@ -129,12 +129,14 @@ docs:            ## the pages of docs/ as a site in site/; a link that leads now
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-bench:           ## CPU seconds, memory, accuracy, speed, size, serving, pipelines, stores, plans and deliveries, beside plain scripts and other tools
+bench:           ## CPU seconds, memory, accuracy, speed, size, serving, threads, tensors, pipelines, stores, plans and deliveries, beside plain scripts and other tools
 bench: $(VENV)/.served $(VENV)/.dali
 	$(BIN)/python -m benchmarks.compile_cost
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.precision
 	$(BIN)/python -m benchmarks.serving
+	$(BIN)/python -m benchmarks.threads
+	$(BIN)/python -m benchmarks.tensors
 	$(BIN)/python -m benchmarks.pipelines
 	$(BIN)/python -m benchmarks.stores
 	$(BIN)/python -m benchmarks.planning

@@ -143,16 +143,16 @@ SERVED = {
 def main(options: argparse.Namespace) -> None:
     os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
     os.environ["OMP_NUM_THREADS"] = str(CORES)
-    wanted = [name for name in SERVED if name not in options.without]
+    served = {name: one for name, one in SERVED.items() if name not in options.without}
     requests, budget = (QUICK_REQUESTS, QUICK_SECONDS) if options.quick else (REQUESTS, SECONDS)
     WORKPLACE.mkdir(parents=True, exist_ok=True)
     with ExitStack() as undo:
         folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="serving-", dir=WORKPLACE)))
         write_questions(folder)
-        lay_out(folder / "repository", wanted)
+        lay_out(folder / "repository", served)
         installation = find_installation()
-        server = undo.enter_context(triton(folder, installation, wanted))
-        rows = {name: Row(server.http_url, SERVED[name].model, SERVED[name].limit) for name in wanted}
+        server = undo.enter_context(triton(folder, installation, served))
+        rows = {name: Row(server.http_url, one.model, one.limit) for name, one in served.items()}
         if PLAIN not in options.without:
             rows[PLAIN] = Row(undo.enter_context(plain_server()), "minilm", EXACT)
         clients = undo.enter_context(start_clients(folder))
@@ -284,10 +284,9 @@ def tokens(texts: Sequence[str]) -> dict[str, NDArray[np.int64]]:
     return {name: made[name].astype(np.int64) for name in INPUTS}
 
 
-def lay_out(repository: Path, wanted: Sequence[str]) -> None:
+def lay_out(repository: Path, ways: Mapping[str, Served]) -> None:
     """A folder for each way to serve, with the files of the release that it is of."""
-    for name in wanted:
-        served = SERVED[name]
+    for served in ways.values():
         view = released(served.release)
         for file in (file for file in view.rglob("*") if file.is_file()):
             link_or_copy(file, repository / served.model / file.relative_to(view))
@@ -328,13 +327,13 @@ def compiled(name: str, source: str, *arguments: str) -> Path:
     return (REPOSITORY / name).resolve()
 
 
-def triton(folder: Path, installation: Installation, wanted: Sequence[str]) -> TritonServer:
+def triton(folder: Path, installation: Installation, ways: Mapping[str, Served]) -> TritonServer:
     return TritonServer(
         folder / "repository",
         installation,
         folder / "triton.log",
         site=stand_in_site(installation, load_target("local-cpu")),
-        models=[SERVED[name].model for name in wanted],
+        models=[served.model for served in ways.values()],
         deadline_seconds=READY_SECONDS,
     )
 

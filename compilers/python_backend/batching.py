@@ -12,7 +12,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    Arrays = Mapping[str, np.ndarray[Any, Any]]
+    Arrays = Mapping[str, Any]  # of NumPy; but for `merged`, of PyTorch as well
 
 
 def batches(feeds: Sequence[Arrays], *, batching: bool) -> list[list[int]]:
@@ -50,6 +50,11 @@ def parted(answer: Arrays, feeds: Sequence[Arrays]) -> list[Arrays]:
             raise ValueError(f"output '{name}' has {len(value)} rows for a batch of {ends[-1]}")
     starts = [0, *ends[:-1]]
     return [
-        {name: np.ascontiguousarray(value[start:end]) for name, value in answer.items()}
+        {name: _contiguous(value[start:end]) for name, value in answer.items()}
         for start, end in zip(starts, ends, strict=True)
     ]
+
+
+def _contiguous(rows: Any) -> Any:
+    """Rows in one piece of memory, of an array or of a PyTorch tensor."""
+    return np.ascontiguousarray(rows) if isinstance(rows, np.ndarray) else rows.contiguous()

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.compilers.export.loading import load
-from plansmith.compilers.python_backend.batching import batches, merged, parted
+from plansmith.compilers.python_backend.batching import batches, parted
+from plansmith.compilers.python_backend.device_tensors import merge_on_device, rows_from_tensor, tensor_from_rows
 from plansmith.compilers.python_backend.model_folder import REQUIREMENTS_FILE, SOURCE_FOLDER, read_settings
 from plansmith.compilers.python_backend.run import Running
 from plansmith.compilers.python_backend.threads import set_threads
@@ -17,9 +18,10 @@ from plansmith.records.model import BATCH, AxisRange
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
     from numpy.typing import NDArray
 
-    Arrays = Mapping[str, NDArray[np.generic]]
+    Rows = Mapping[str, NDArray[np.generic] | torch.Tensor]
 
 
 def load_folder(folder: Path, device: str, *, warm: bool = False) -> Running:
@@ -102,13 +104,13 @@ class TritonPythonModel:
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer requests, those of equal shapes as one batch; what fails in a batch is asked again one by one."""
-        feeds = [{tensor.name(): tensor.as_numpy() for tensor in request.inputs()} for request in requests]
+        feeds = [{tensor.name(): rows_from_tensor(tensor) for tensor in request.inputs()} for request in requests]
         responses: dict[int, Any] = {}
         for members in batches(feeds, batching=self._batching):
             responses |= self._answered(requests, feeds, members)
         return [responses[index] for index in range(len(requests))]
 
-    def _answered(self, requests: Sequence[Any], feeds: Sequence[Arrays], members: Sequence[int]) -> dict[int, Any]:
+    def _answered(self, requests: Sequence[Any], feeds: Sequence[Rows], members: Sequence[int]) -> dict[int, Any]:
         """The responses to some requests, by their index."""
         import triton_python_backend_utils as pb_utils
 
@@ -121,18 +123,18 @@ class TritonPythonModel:
             return {members[0]: pb_utils.InferenceResponse(error=pb_utils.TritonError(refusal))}
         return {
             index: pb_utils.InferenceResponse(
-                [pb_utils.Tensor(name, part[name]) for name in requests[index].requested_output_names()]
+                [tensor_from_rows(name, part[name]) for name in requests[index].requested_output_names()]
             )
             for index, part in zip(members, parts, strict=True)
         }
 
-    def _parts(self, feeds: Sequence[Arrays]) -> tuple[Sequence[Arrays], str]:
+    def _parts(self, feeds: Sequence[Rows]) -> tuple[Sequence[Mapping[str, torch.Tensor]], str]:
         """The answer to each feed of a batch, or none and why.
 
         The error itself ends here: it holds all that the failed run made, and the next run needs that memory.
         """
         try:
-            answer = self._model.ask(merged(feeds))
+            answer = self._model.run(merge_on_device(feeds, self._model.device, own=self._model.writes))
             return parted(answer, feeds) if self._batching else [answer], ""
         except Exception as fault:  # noqa: BLE001 - whatever fails in a run is the answer to its requests
             return [], f"PyTorch: {type(fault).__name__}: {first_line(fault)}{self._model.loss()}"

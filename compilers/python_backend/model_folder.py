@@ -36,7 +36,7 @@ _DISTRIBUTIONS = (
     *("timm", "torchvision", "pillow", "safetensors"),
 )
 
-_MODEL = f'''"""The PyTorch model of this version in Triton's Python backend; requirements.txt names what it needs.
+PROLOGUE = f'''"""The PyTorch model of this version in Triton's Python backend; requirements.txt names what it needs.
 
 {SITE_VARIABLE} names folders with Python packages, separated by ":", that go before all others: the process that
 Triton starts for this file ignores PYTHONPATH. Where its own Python has the packages, nothing has to be set.
@@ -51,10 +51,14 @@ for folder in filter(None, os.environ.get("{SITE_VARIABLE}", "").split(":")):
     site.addsitedir(folder)
 sys.path[:] = [folder for folder in sys.path if folder not in known] + known
 
-from plansmith.compilers.python_backend.{{module}} import TritonPythonModel  # noqa: E402 - found in the folders above
+'''
+"""How a model.py begins, so that it finds its packages."""
+
+_IMPORT = """\
+from plansmith.compilers.python_backend.{module} import TritonPythonModel  # noqa: E402 - found in the folders above
 
 __all__ = ["TritonPythonModel"]
-'''
+"""
 
 
 class ServedModel(Record):
@@ -101,7 +105,7 @@ def write_folder(model: ServedModel, source: Path, files: Sequence[Path], out: P
     (out / SETTINGS_FILE).write_text(model.model_dump_json(indent=1) + "\n")
     (out / REQUIREMENTS_FILE).write_text(requirements())
     module = "model" if model.generation is None else "generator_model"
-    (out / MODEL_FILE).write_text(_MODEL.format(module=module))
+    (out / MODEL_FILE).write_text(PROLOGUE + _IMPORT.format(module=module))
     names = sorted(path.relative_to(out).as_posix() for path in placed)
     component = Component(
         file=MODEL_FILE,

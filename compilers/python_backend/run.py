@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from plansmith.compilers.python_backend.cast import cast
 from plansmith.compilers.python_backend.model_folder import ServedModel
 from plansmith.errors import EngineError, first_line
 from plansmith.records.model import Precision
-from plansmith.sources.module_state import Kept
+from plansmith.sources.module_state import Kept, writes_into
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,6 +27,10 @@ class Running:
         served: its interface, and what it runs in.
         device: by torch's name, such as "cpu" or "cuda:1".
 
+    Attributes:
+        device: that it runs on.
+        writes: whether it was seen to write into its inputs, which are then to be its own.
+
     Raises:
         EngineError: PyTorch has no such device, or the model does not fit on it.
     """
@@ -36,11 +40,12 @@ class Running:
 
         self._served = served
         self._dtype = place(module, served.precision, device)
-        self._device = torch.device(device)
+        self.device = torch.device(device)
         if not served.torch_compile:  # a look at every index would cut what is compiled in two
             guard_indices(module)
         self._run = _compiled(module, served)
         self._kept = Kept(module)
+        self.writes = False
 
     def ask(self, feed: Arrays) -> Arrays:
         """The answer to one batch; it raises whatever the model raises. Nothing is left in the module of what it saw.
@@ -51,31 +56,60 @@ class Running:
         Returns:
             Arrays of the interface's element types, contiguous.
         """
+        import numpy as np
+        import torch
+
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in feed.items()}
+        return {name: answer.cpu().numpy() for name, answer in self.run(tensors).items()}
+
+    def run(self, feed: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """As `ask`, of tensors on any device.
+
+        The answers lie where the module made them, and no later run changes them. Nothing is under way on the
+        device any more, so that whatever failed there is raised here.
+        """
         import torch
 
         tensors = [self._taken(feed[tensor.name]) for tensor in self._served.inputs]
+        writes = list(map(writes_into, tensors))
         try:
             with torch.inference_mode():
                 answers = self._run(*tensors)
         finally:
             self._kept.put_back()
-        return {
-            tensor.name: answer.to("cpu", getattr(torch, tensor.dtype)).contiguous().numpy()
+            self.writes = self.writes or writes != list(map(writes_into, tensors))
+        found = {
+            tensor.name: self._given(answer, tensor.dtype, tensors)
             for tensor, answer in zip(self._served.outputs, answers, strict=True)
         }
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+        return found
 
     def loss(self) -> str:
         """As `loss_of`, of the device that this one runs on."""
-        return loss_of(self._device)
+        return loss_of(self.device)
 
-    def _taken(self, array: NDArray[np.generic]) -> torch.Tensor:
-        """An array on the device; floats in the module's precision where that is a lower one."""
-        import numpy as np
+    def _taken(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor on the device; floats in the module's precision where that is a lower one."""
         import torch
 
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
         lowered = tensor.is_floating_point() and self._dtype is not torch.float32
-        return tensor.to(device=self._device, dtype=self._dtype if lowered else tensor.dtype)
+        return tensor.to(device=self.device, dtype=self._dtype if lowered else tensor.dtype)
+
+    def _given(self, answer: torch.Tensor, dtype: str, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+        """An answer in the interface's element type, contiguous; on a GPU in memory that is its own.
+
+        CUDA graphs of a compiled model write the next answer to the same memory (see "CUDAGraph Trees" in PyTorch's
+        documentation), and an input's may belong to another process, and cannot be handed on (pull request 62 of
+        Triton's python_backend).
+        """
+        import torch
+
+        made = answer.to(getattr(torch, dtype)).contiguous()
+        taken = {tensor.untyped_storage().data_ptr() for tensor in inputs}
+        is_shared = bool(self._served.torch_compile) or made.untyped_storage().data_ptr() in taken
+        return made.clone() if made.is_cuda and is_shared else made
 
 
 def place(module: torch.nn.Module, precision: Precision, device: str) -> torch.dtype:

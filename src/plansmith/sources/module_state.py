@@ -52,7 +52,7 @@ class Kept:
         self._known: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self._lists: list[tuple[list[Any], list[Any]]] = []
         self._buffers = [(one, one.detach().clone()) for one in module.buffers() if not one.is_inference()]
-        self._writes = [_writes_into(one) for one, _ in self._buffers]
+        self._writes = [writes_into(one) for one, _ in self._buffers]
         for part in module.modules():
             self._known.append((part.__dict__, dict(part.__dict__)))
             for name, held in part.__dict__.items():
@@ -72,13 +72,13 @@ class Kept:
             if len(listed) != len(earlier) or not all(map(is_, listed, earlier)):
                 _refill(listed, earlier)
         for number, (buffer, content) in enumerate(self._buffers):
-            if _writes_into(buffer) != self._writes[number]:
+            if writes_into(buffer) != self._writes[number]:
                 with torch.no_grad():
                     buffer.copy_(content)
-                self._writes[number] = _writes_into(buffer)
+                self._writes[number] = writes_into(buffer)
 
 
-def _writes_into(tensor: torch.Tensor) -> int:
+def writes_into(tensor: torch.Tensor) -> int:
     """How often a tensor was written into: see "In-place correctness checks" in PyTorch's notes on autograd."""
     return tensor._version  # noqa: SLF001 - its name there, too
 

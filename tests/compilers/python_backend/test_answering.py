@@ -12,12 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+import torch
 
 from plansmith.compilers.python_backend import model as python_model
 from plansmith.compilers.python_backend.model import TritonPythonModel
-
-Arrays = Mapping[str, NDArray[Any]]
 
 
 class TritonModelError(Exception):
@@ -39,7 +37,8 @@ class Request:
     value: float
 
     def inputs(self) -> list[Any]:
-        return [SimpleNamespace(name=lambda: "x", as_numpy=lambda: np.full((1, 2), self.value, np.float32))]
+        rows = np.full((1, 2), self.value, np.float32)
+        return [SimpleNamespace(name=lambda: "x", is_cpu=lambda: True, as_numpy=lambda: rows)]
 
     def requested_output_names(self) -> list[str]:
         return ["y"]
@@ -52,8 +51,10 @@ class Asked:
     batches: list[int] = field(default_factory=list)
     left: list[bool] = field(default_factory=list)
     made: list[Callable[[], object]] = field(default_factory=list)
+    device = torch.device("cpu")
+    writes = False
 
-    def ask(self, feed: Arrays) -> Arrays:
+    def run(self, feed: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         self.left.append(any(one() is not None for one in self.made))
         self.batches.append(len(feed["x"]))
         large = np.ones(1000)

@@ -200,3 +200,19 @@ def test_torch_compile_gets_the_module_and_the_mode(
     assert calls == [(module, {"mode": mode})]
     running(module, Precision.FP32)
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_model_that_writes_into_its_inputs_is_found_out(writes: bool) -> None:
+    """On a GPU others may read the same memory, so that it gets a copy from then on."""
+
+    class Masking(torch.nn.Module):
+        def forward(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            seen = ids.view(-1) if writes else ids.clone()
+            seen[0] = 0
+            return x, ids
+
+    model = running(Masking(), Precision.FP32)
+    assert not model.writes
+    model.ask(feed(2))
+    assert model.writes is writes

@@ -10,7 +10,7 @@ from plansmith.compilers.export import export
 from plansmith.compilers.python_backend.generation_parameters import GENERATES
 from plansmith.compilers.python_backend.model_folder import ServedModel, write_folder
 from plansmith.records.engine import Engine
-from plansmith.records.model import OnnxModel, Precision
+from plansmith.records.model import Device, OnnxModel, Precision
 from plansmith.records.release import Package
 from plansmith.sources.directory import model_files
 from plansmith.triton.config import model_config
@@ -127,7 +127,9 @@ def lay_out(folder: Path, out: Path, *, precision: Precision = Precision.FP32, *
     return Laid(onnx, write_folder(served, folder, files, laid, lasting=False), reference, laid)
 
 
-def put_into(repository: Path, name: str, laid: Laid, *, delay_microseconds: int, together: int = 0) -> None:
+def put_into(
+    repository: Path, name: str, laid: Laid, *, delay_microseconds: int, together: int = 0, device: Device = "cpu"
+) -> None:
     """Give a repository a model, which is linked there, and whose batcher waits so long for more requests.
 
     Where a number of rows is to go together, it waits no longer than until these are there.
@@ -143,7 +145,8 @@ def put_into(repository: Path, name: str, laid: Laid, *, delay_microseconds: int
     if GENERATES in laid.engine.options:
         package = text_package(package, laid.engine, laid.onnx.axes)
     (repository / name).mkdir(parents=True)
-    config = model_config.make_config(package, laid.engine.kind, "cpu")
+    config = model_config.make_config(package, laid.engine.kind, device)
+    model_config.leave_inputs_on_gpu(config)
     config.dynamic_batching.max_queue_delay_microseconds = delay_microseconds
     config.dynamic_batching.preferred_batch_size[:] = [together] if together else []
     (repository / name / "config.pbtxt").write_text(model_config.text_of(config))

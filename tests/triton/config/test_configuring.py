@@ -14,7 +14,13 @@ from plansmith.errors import UsageError
 from plansmith.records.model import AxisRange, Device, Dim, EngineKind, Tensor
 from plansmith.records.release import Interface, Package
 from plansmith.triton.config.accelerators import add_profiles
-from plansmith.triton.config.model_config import make_config, parse_config, text_of, with_cpu_instances
+from plansmith.triton.config.model_config import (
+    leave_inputs_on_gpu,
+    make_config,
+    parse_config,
+    text_of,
+    with_cpu_instances,
+)
 from plansmith.triton.config.option_rules import require_fitting, require_served
 from plansmith.triton.config.overrides import by_place, configure, served_package, support_files
 from plansmith.triton.config.tensor_rules import ModelFacts, chosen_batch
@@ -462,3 +468,36 @@ def test_what_the_spec_itself_contradicts_is_refused_before_any_work(
 def test_what_only_the_model_tells_is_judged_later(values: dict[str, Any], tmp_path: Path) -> None:
     values |= {"triton": {"max_batch_size": 4096, "inputs": {"anything": {}}}}
     require_served(make_spec(values), "bert", "cpu", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "device", "dtype", "parameter"),
+    [
+        ({}, "gpu", "int64", "no"),
+        ({}, "cpu", "int64", None),
+        ({}, "gpu", "string", None),
+        ({"parameters": {"FORCE_CPU_ONLY_INPUT_TENSORS": "yes"}}, "gpu", "int64", "yes"),
+        ({"instance_group": [{"count": 1}, {"kind": "cpu"}]}, "gpu", "int64", None),
+    ],
+    ids=["on a GPU", "on a CPU", "no DLPack", "as a spec says", "on both"],
+)
+def test_a_pytorch_model_on_gpus_takes_its_inputs_where_they_lie(
+    given: dict[str, Any], device: Device, dtype: str, parameter: str | None
+) -> None:
+    """Unless DLPack cannot carry one of them; of other backends Triton knows by itself."""
+    inputs = (INPUTS[0], INPUTS[1].model_copy(update={"dtype": dtype}))
+    package = Package(
+        model="tiny",
+        config_file="config.pbtxt",
+        model_files=("model.py",),
+        max_batch_size=16,
+        interface=Interface(inputs=inputs, outputs=OUTPUTS),
+    )
+    for kind in (EngineKind.PYTHON, EngineKind.ONNXRUNTIME):
+        config = make_config(package, kind, device)
+        configure(config, by_place(TritonOptions.model_validate(given)))
+        leave_inputs_on_gpu(config)
+        found = {key: value.string_value for key, value in config.parameters.items()}
+        said = given.get("parameters", {})
+        own = {"FORCE_CPU_ONLY_INPUT_TENSORS": parameter} if parameter and kind is EngineKind.PYTHON else said
+        assert found == own

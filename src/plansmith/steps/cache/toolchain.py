@@ -63,6 +63,7 @@ _EXPORT_CODE = (
 _PYTHON_CODE = (
     "compilers/python_backend/batching.py",
     "compilers/python_backend/cast.py",
+    "compilers/python_backend/device_tensors.py",
     "compilers/python_backend/generate.py",
     "compilers/python_backend/generation_parameters.py",
     "compilers/python_backend/generator_model.py",

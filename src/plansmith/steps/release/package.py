@@ -284,6 +284,7 @@ def _write(
     package = laid.package.model_copy(update={"max_batch_size": chosen_batch(options, laid.package.max_batch_size)})
     config = laid.make(package, device)
     configure(config, by_place(options))
+    model_config.leave_inputs_on_gpu(config)
     hidden = hidden_names(options)
     inputs = [tensor for tensor in package.interface.inputs if tensor.name not in hidden]
     add_profiles(config, package.interface.inputs, onnx.record.axes)

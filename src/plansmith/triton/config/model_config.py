@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 BATCH = "batch"
 
+_ON_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
+"""Unless this parameter of the Python backend is "no", it copies inputs to the CPU's memory (its README.md,
+"Input Tensor Device Placement")."""
+
 
 def max_batch_size(component: Component, axes: Mapping[str, AxisRange]) -> int:
     """The largest batch; 0 where some input or output has no leading batch axis and Triton must not batch."""
@@ -55,6 +59,26 @@ def make_config(package: Package, kind: EngineKind, device: Device) -> pb.ModelC
         config.model_transaction_policy.decoupled = True
     config.instance_group.add(kind=f"KIND_{device.upper()}", count=1)
     return config
+
+
+def leave_inputs_on_gpu(config: pb.ModelConfig) -> None:
+    """Have a PyTorch model on GPUs take its inputs where they lie, unless its configuration says something of that.
+
+    Texts are not left there: DLPack does not carry them.
+
+    Args:
+        config: with the instances that it is served with; changed.
+    """
+    from tritonclient.grpc import model_config_pb2 as pb
+
+    on_gpu = all(group.kind == group.KIND_GPU for group in config.instance_group)
+    if (
+        config.backend == EngineKind.PYTHON
+        and on_gpu
+        and _ON_CPU not in config.parameters
+        and not any(entry.data_type == pb.TYPE_STRING for entry in config.input)
+    ):
+        config.parameters[_ON_CPU].string_value = "no"
 
 
 def text_of(config: Message) -> str:
