@@ -18,7 +18,7 @@ from benchmarks.measure import Cost, run
 
 from plansmith.fleet.members import Member, members_in
 from plansmith.fleet.plan import plan_fleet
-from plansmith.steps.provenance.fingerprint import basis_of
+from plansmith.steps.provenance.fingerprint import fingerprint_of
 from plansmith.system.digest import Digester
 from plansmith.triton.repository.repository import ModelRepository
 
@@ -93,8 +93,8 @@ def _publish(folder: Path, file: Path) -> None:
     files = {one.path: release / one.path for one in compiled.files}
     published = repository.publish(draft, files, {}, allow_interface_change=False, force=False)
     digester = Digester(folder / "artifacts" / "cache" / "digests.sqlite")
-    basis = basis_of(member.spec, relative_to=file.parent, digester=digester)
-    repository.note_basis(member.name, basis.model_copy(update={"version": published.version}))
+    basis = fingerprint_of(member.spec, relative_to=file.parent, digester=digester)
+    repository.store_fingerprint(member.name, basis.model_copy(update={"version": published.version}))
 
 
 def _plan(folder: Path) -> Cost:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from plansmith.records.destination import Place
+from plansmith.records.destination import Location
 from plansmith.records.model import FileEntry, Record
 from plansmith.stores.backend.object_store import Abilities
 from plansmith.stores.layout import object_key
@@ -32,7 +32,7 @@ class Job(Record):
         abilities: what the server was seen to do when the store was made.
     """
 
-    place: Place
+    place: Location
     folder: str
     files: tuple[FileEntry, ...] = ()
     abilities: Abilities | None = None

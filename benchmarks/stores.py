@@ -26,7 +26,7 @@ from benchmarks.measure import Cost, compare, run
 from benchmarks.store_client import Job
 from tests.support.stores.releases import make_release
 
-from plansmith.records.destination import Place
+from plansmith.records.destination import Location
 from plansmith.stores.open import open_objects
 from plansmith.system.digest import Digester
 
@@ -105,8 +105,8 @@ def _publish_twice(endpoint: str, place: Path, mib: int) -> None:
     print(f"publishing a release twice   sent {sent[0]:,} bytes, and then {sent[1]:,}")
 
 
-def _store(endpoint: str, prefix: str) -> Place:
-    return Place(to=f"s3://{BUCKET}/{prefix}", endpoint_url=endpoint)
+def _store(endpoint: str, prefix: str) -> Location:
+    return Location(to=f"s3://{BUCKET}/{prefix}", endpoint_url=endpoint)
 
 
 def _run(what: str, job: Job) -> Cost:

@@ -13,8 +13,8 @@ from prefect.runtime import flow_run
 from pydantic import Field
 
 from plansmith.errors import PlansmithError
-from plansmith.fleet.maintenance.cleanup import Gone
-from plansmith.fleet.maintenance.collect import Grace, Grounds
+from plansmith.fleet.maintenance.cleanup import RemovedItem
+from plansmith.fleet.maintenance.collect import CollectionScope, Grace
 from plansmith.fleet.maintenance.collect import collect as collected_in
 from plansmith.fleet.maintenance.locations import named_places, places_of, places_of_specs
 from plansmith.fleet.maintenance.text import collected_counts, collected_rows
@@ -22,8 +22,8 @@ from plansmith.fleet.overrides import AS_SPECIFIED, SpecOverrides
 from plansmith.flows.prefect_api.one_at_a_time import skipped
 from plansmith.flows.prefect_api.run_log import RunLog
 from plansmith.flows.prefect_api.serving_process import end_with_serving_process
-from plansmith.formatting import bytes_in_words, seconds_from_age
-from plansmith.records.destination import Place
+from plansmith.formatting import format_bytes, seconds_from_age
+from plansmith.records.destination import Location
 
 
 def run_name() -> str:
@@ -37,8 +37,8 @@ def collect(
     overrides: SpecOverrides = AS_SPECIFIED,
     artifacts: str = "",
     repositories: list[str] | None = None,
-    stores: list[str | Place] | None = None,
-    shared_caches: list[str | Place] | None = None,
+    stores: list[str | Location] | None = None,
+    shared_caches: list[str | Location] | None = None,
     older_than: Annotated[str, Field(pattern=r"^\d{1,6}[smhdw]?$")] = "30d",
     keep: Annotated[int, Field(ge=1)] = 5,
     dry_run: bool = False,
@@ -71,16 +71,16 @@ def collect(
         return instead
     log = RunLog()
 
-    def told(found: Sequence[Gone]) -> None:
+    def told(found: Sequence[RemovedItem]) -> None:
         for one in found:
-            log.say(f"found: {one.kind} {one.name}, {bytes_in_words(one.bytes)}: {one.why}")
+            log.say(f"found: {one.kind} {one.name}, {format_bytes(one.bytes)}: {one.why}")
 
     below = Path(artifacts or "artifacts")
     try:
         of_specs = places_of_specs(specs, Path(folder), overrides.given)
         places = named_places(of_specs, Path(folder), repositories, stores, shared_caches, below=below)
         done = collected_in(
-            Grounds(below if artifacts or not specs else None, places, places_of(shared_caches or [])),
+            CollectionScope(below if artifacts or not specs else None, places, places_of(shared_caches or [])),
             Grace(seconds=seconds_from_age(older_than), keep=keep),
             dry_run=dry_run,
             told=told,

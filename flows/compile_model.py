@@ -5,9 +5,9 @@ module does without `from __future__ import annotations`.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
@@ -21,16 +21,17 @@ from plansmith.fleet.text import model_for
 from plansmith.flows.prefect_api.places import rooted
 from plansmith.flows.prefect_api.run_log import failed_with
 from plansmith.flows.prefect_api.serving_process import end_with_serving_process
-from plansmith.flows.runs import onlookers
+from plansmith.flows.runs import observers
 from plansmith.flows.runs.gpu_queue import in_turn, queues_of
 from plansmith.flows.runs.listening import RunListener
 from plansmith.flows.runs.outcomes import announce, model_name, outcome_of
 from plansmith.records.release import PublishedVersion
 from plansmith.steps.compilation import Compilation
 from plansmith.steps.runner import Listener
+from plansmith.steps.walk import Step
 
-P = ParamSpec("P")
-R = TypeVar("R")
+C = TypeVar("C")
+S = TypeVar("S")
 
 RETRY_SECONDS = [5.0, 30.0]
 
@@ -59,7 +60,7 @@ def compile_model(spec: ModelSpec, folder: str = ".", directory: str = "") -> An
         PlansmithError in it, located at the step that failed, where nothing was published.
     """
     end_with_serving_process()
-    base, watching = Path(folder).absolute(), onlookers.current.get() or onlookers.Onlooker()
+    base, watching = Path(folder).absolute(), observers.current.get() or observers.RunObserver()
     own = Path(directory).absolute() if directory else base
     name, target, started = model_name(spec, base), folder_of(spec.target), time.monotonic()
     listener = RunListener(name, target, watching.listener)
@@ -67,14 +68,14 @@ def compile_model(spec: ModelSpec, folder: str = ".", directory: str = "") -> An
 
     def end(ended: PublishedVersion | BaseException) -> None:
         watching.ended = outcome_of(name, target, ended, time.monotonic() - started)
-        is_awaited = onlookers.current.get() is None
+        is_awaited = observers.current.get() is None
         listener.show_outcome(watching.ended, listener.findings_of(ended), is_awaited=is_awaited)
 
     try:
         with Compilation(rooted(spec, own), relative_to=base, listener=listener) as compilation:
-            outlook = compilation.outlook()
-            listener.show_plan(outlook)
-            watching.outcome = compilation.run(InTasks(queues_of(spec, outlook), listener))
+            preview = compilation.preview()
+            listener.show_plan(preview)
+            watching.outcome = compilation.run(InTasks(queues_of(spec, preview), listener))
         published = watching.outcome[0]
         listener.show_release(published)
     except KeyboardInterrupt as interrupt:
@@ -104,18 +105,18 @@ class InTasks:
         self._queues = queues
         self._listener = listener
 
-    def __call__(self, step: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Do a step and give its result."""
+    def __call__(self, step: Step[C, S], context: C, state: S, /) -> S | None:
+        """Do a step, and give the state after it."""
         wrapped = task(
-            name=step.__name__,
-            task_run_name=step.__name__,
+            name=step.name,
+            task_run_name=step.name,
             retries=len(RETRY_SECONDS),
             retry_delay_seconds=RETRY_SECONDS,
             retry_condition_fn=is_transient,
             cache_policy=NO_CACHE,
             persist_result=False,
-        )(in_turn(step, self._queues.get(step.__name__, []), self._listener))
-        return wrapped(*args, **kwargs)
+        )(in_turn(step.name, lambda: step.run(context, state), self._queues.get(step.name, []), self._listener))
+        return wrapped()
 
 
 def is_transient(_task: Any, _task_run: Any, state: Any) -> bool:

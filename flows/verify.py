@@ -13,13 +13,13 @@ from prefect.runtime import flow_run
 from plansmith.errors import PlansmithError
 from plansmith.fleet.maintenance.locations import named_places, places_of_specs
 from plansmith.fleet.maintenance.text import verified_counts, verified_rows
-from plansmith.fleet.maintenance.verify import Manner
+from plansmith.fleet.maintenance.verify import VerifyOptions
 from plansmith.fleet.maintenance.verify import verify as verified_in
 from plansmith.fleet.overrides import AS_SPECIFIED, SpecOverrides
 from plansmith.flows.prefect_api.one_at_a_time import skipped
 from plansmith.flows.prefect_api.run_log import RunLog
 from plansmith.flows.prefect_api.serving_process import end_with_serving_process
-from plansmith.records.destination import Place
+from plansmith.records.destination import Location
 
 
 def run_name() -> str:
@@ -32,7 +32,7 @@ def verify(
     specs: tuple[str, ...] = (),
     overrides: SpecOverrides = AS_SPECIFIED,
     repositories: list[str] | None = None,
-    stores: list[str | Place] | None = None,
+    stores: list[str | Location] | None = None,
     model: str = "",
     quick: bool = False,
     on_server: bool = True,
@@ -63,7 +63,7 @@ def verify(
     if (instead := skipped()) is not None:
         return instead
     log = RunLog()
-    manner = Manner(quick=quick, on_server=on_server, tritonserver=tritonserver)
+    manner = VerifyOptions(quick=quick, on_server=on_server, tritonserver=tritonserver)
     try:
         of_specs = places_of_specs(specs, Path(folder), overrides.given)
         places = named_places(of_specs, Path(folder), repositories, stores)

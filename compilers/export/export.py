@@ -1,14 +1,15 @@
-"""Export, in the heavy child: a source model becomes a graph and the reference's answers at many shapes."""
+"""Export, in the worker: a source model becomes a graph and the reference's answers at many shapes."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from plansmith.compilers.export.loading import axes_of, given_axes, load, plan_graph
-from plansmith.compilers.export.model_calls import Asking, Progress, require_repeatable
+from plansmith.compilers.export.loading import axes_of, axes_with_given_ranges, load, plan_graph
+from plansmith.compilers.export.model_calls import Progress, ReferenceRunner, require_repeatable
+from plansmith.compilers.export.requests import ExportRequest, LoadRequest, ReferenceRequest
 from plansmith.compilers.shape_inputs import shape_inputs
 from plansmith.data.reference import REFERENCE
 from plansmith.errors import UsageError
@@ -18,22 +19,21 @@ from plansmith.records.model import (
     AxisRange,
     Case,
     Component,
-    ExportDevice,
     FixedAxis,
     OnnxModel,
     Precision,
     ReferenceSet,
     Rounding,
 )
-from plansmith.sources.memory_check import require_room
+from plansmith.sources.memory_check import require_memory
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from plansmith.compilers.export.exporters import ExportJob
-    from plansmith.sources.dynamic_axes.find import Moving
-    from plansmith.sources.loaded_model import InputPlan, LiveModel
+    from plansmith.sources.dynamic_axes.find import DynamicAxes
+    from plansmith.sources.loaded_model import InputPlan, LoadedModel, Signature
 
     Arrays = Mapping[str, NDArray[np.generic]]
 
@@ -42,7 +42,7 @@ _PROBES: tuple[str, ...] = ("traced", "single", "untraced", "min")
 
 
 @dataclass(frozen=True)
-class _Settled:
+class _SettledModel:
     """A model that is ready to be asked, and the axes that it is asked along.
 
     Args:
@@ -53,40 +53,26 @@ class _Settled:
         given: those whose range a person gave.
     """
 
-    live: LiveModel
-    asking: Asking
-    found: Moving
+    live: LoadedModel
+    asking: ReferenceRunner
+    found: DynamicAxes
     axes: dict[str, AxisRange]
     given: set[str]
 
 
-def export(
-    *,
-    source: Mapping[str, Any],
-    folder: str,
-    allow_pickle: bool,
-    shapes: Mapping[str, Any],
-    inputs: Mapping[str, Any],
-    outputs: Sequence[str],
-    max_opset: int,
-    out: str,
-    progress: Progress,
-    device: ExportDevice = "cpu",
-) -> dict[str, Any]:
+def export(request: ExportRequest, progress: Progress) -> OnnxModel:
     """Load the model, find the axes that move, export the graph that agrees with it, and store its answers."""
     from plansmith.compilers.export import rounding, torch_export
     from plansmith.sources.dynamic_axes import find
 
-    require_room(Path(folder))
-    progress("loading the model")
-    live = load(source, Path(folder), allow_pickle, inputs, outputs).on(device)
-    settled = _settle(live, shapes, progress)
+    settled = _settled(request, progress)
+    live, out = settled.live, request.out
     plan, asking, axes, found = live.inputs, settled.asking, settled.axes, settled.found
 
     def job(fixed: Sequence[str]) -> ExportJob:
         without = found.without({axis: axes[axis].opt for axis in fixed})
         left = {a: r for a, r in axes.items() if a not in fixed}
-        return replace(_job(live, without, asking, left, Path(out)), opset=min(torch_export.OPSET, max_opset))
+        return replace(_job(live, without, asking, left, out), opset=min(torch_export.OPSET, request.max_opset))
 
     first = job(())
     rounded = rounding.measure(first)
@@ -99,81 +85,65 @@ def export(
             else find.least_needed_first(a for a in axes if not _is_wanted(a, axes, settled.given)),
             with_fixed=lambda fixed: replace(job(fixed), rounding=rounded),
         )
-    _bring_up(Path(out) / _GRAPH)
+    _bring_up(out / _GRAPH)
     given_up = [
         FixedAxis(axis=axis, size=axes[axis].opt, by="exporters", reason=why) for axis, why in exported.given_up.items()
     ]
     left = found.without({one.axis: one.size for one in given_up})
-    onnx = OnnxModel(
+    return OnnxModel(
         components={"model": exported.component},
         axes={axis: r for axis, r in axes.items() if axis in left.plan.axes},
         mask_input=plan.mask_input,
         exporter=exported.attempts[-1].exporter,
         attempts=exported.attempts,
         precision=Precision.FP32,
-        reference=_reference(replace(settled, found=left), rounded, Path(out)),
+        reference=_reference(replace(settled, found=left), rounded, out),
         fixed=(*left.fixed, *given_up),
         tied=left.tied,
     )
-    return onnx.model_dump(mode="json")
 
 
-def ask_model(
-    *,
-    source: Mapping[str, Any],
-    folder: str,
-    allow_pickle: bool,
-    shapes: Mapping[str, Any],
-    inputs: Mapping[str, Any],
-    outputs: Sequence[str],
-    out: str,
-    progress: Progress,
-    device: ExportDevice = "cpu",
-) -> dict[str, Any]:
+def run_reference(request: ReferenceRequest, progress: Progress) -> OnnxModel:
     """As `export`, of a model that is served as it is: its axes, its interface and its answers, and no graph."""
     from plansmith.compilers.export import rounding
 
-    require_room(Path(folder))
-    progress("loading the model")
-    live = load(source, Path(folder), allow_pickle, inputs, outputs).on(device)
-    settled = _settle(live, shapes, progress)
+    settled = _settled(request, progress)
     found = settled.found
-    asked = _job(settled.live, found, settled.asking, settled.axes, Path(out))
+    asked = _job(settled.live, found, settled.asking, settled.axes, request.out)
     asked.folder.rmdir()
-    onnx = OnnxModel(
-        components={
-            "model": Component(
-                file="", external_files=(), inputs=asked.inputs, outputs=asked.outputs, opset=0, ir_version=0
-            )
-        },
+    component = Component(file="", external_files=(), inputs=asked.inputs, outputs=asked.outputs, opset=0, ir_version=0)
+    return OnnxModel(
+        components={"model": component},
         axes=settled.axes,
         mask_input=found.plan.mask_input,
         exporter=UNEXPORTED,
         attempts=(),
         precision=Precision.FP32,
-        reference=_reference(settled, rounding.measure(asked), Path(out)),
+        reference=_reference(settled, rounding.measure(asked), request.out),
         fixed=found.fixed,
         tied=found.tied,
     )
-    return onnx.model_dump(mode="json")
 
 
-def _settle(live: LiveModel, shapes: Mapping[str, Any], progress: Progress) -> _Settled:
-    """Find the axes of a model that move, and where it answers."""
+def _settled(request: ReferenceRequest, progress: Progress) -> _SettledModel:
+    """The loaded model, its axes that move, and where it answers."""
     from plansmith.sources.dynamic_axes import find
 
-    plan = live.inputs
-    axes, given = axes_of(plan, shapes), given_axes(plan, shapes)
-    asking = Asking(live.ask, plan, axes, progress)
+    require_memory(request.model.folder)
+    progress("loading the model")
+    live = load(request.model).on(request.model.device)
+    plan, shapes = live.inputs, request.shapes
+    axes, given = axes_of(plan, shapes), axes_with_given_ranges(plan, shapes)
+    asking = ReferenceRunner(live.ask, plan, axes, progress)
     progress("finding the axes that move")
-    found = find.find_moving(asking.answer, plan, axes, given)
+    found = find.find_dynamic_axes(asking.answer, plan, axes, given)
     _require_moving(found, axes, given)
-    axes = find.fitted(asking.answer, found, axes, given)
+    axes = find.narrow_ranges(asking.answer, found, axes, given)
     require_repeatable(live.ask, *asking.kept("traced", found.full(found.traced)))
-    return _Settled(live, asking, found, axes, given)
+    return _SettledModel(live, asking, found, axes, given)
 
 
-def _reference(settled: _Settled, rounded: dict[str, Rounding], out: Path) -> ReferenceSet:
+def _reference(settled: _SettledModel, rounded: dict[str, Rounding], out: Path) -> ReferenceSet:
     """The model's answers along the axes that are left, stored."""
     import torch
 
@@ -188,7 +158,9 @@ def _reference(settled: _Settled, rounded: dict[str, Rounding], out: Path) -> Re
     )
 
 
-def _job(live: LiveModel, found: Moving, asking: Asking, axes: Mapping[str, AxisRange], out: Path) -> ExportJob:
+def _job(
+    live: LoadedModel, found: DynamicAxes, asking: ReferenceRunner, axes: Mapping[str, AxisRange], out: Path
+) -> ExportJob:
     """What to export with the axes that are left, judged at the shapes that tell most for their price.
 
     Those are the first ones, the smallest, and the longest single sample: many graphs are wrong only there.
@@ -222,7 +194,9 @@ def _job(live: LiveModel, found: Moving, asking: Asking, axes: Mapping[str, Axis
     )
 
 
-def _stored(asking: Asking, found: Moving, axes: Mapping[str, AxisRange], folder: Path) -> tuple[Case, ...]:
+def _stored(
+    asking: ReferenceRunner, found: DynamicAxes, axes: Mapping[str, AxisRange], folder: Path
+) -> tuple[Case, ...]:
     """Ask the model at every shape that anything is judged at, and store its answers."""
     from plansmith.data.reference import is_inside, plan_cases, store_case
 
@@ -245,7 +219,7 @@ def _is_wanted(axis: str, axes: Mapping[str, AxisRange], given: Collection[str])
     return axis in given and axes[axis].min < axes[axis].max
 
 
-def _require_moving(found: Moving, axes: Mapping[str, AxisRange], given: Collection[str]) -> None:
+def _require_moving(found: DynamicAxes, axes: Mapping[str, AxisRange], given: Collection[str]) -> None:
     """See that nobody asked for a move, or a size, that the model refuses.
 
     Raises:
@@ -267,31 +241,21 @@ def _require_moving(found: Moving, axes: Mapping[str, AxisRange], given: Collect
             )
 
 
-def describe(
-    *,
-    source: Mapping[str, Any],
-    folder: str,
-    allow_pickle: bool,
-    inputs: Mapping[str, Any],
-    outputs: Sequence[str],
-    progress: Progress,
-) -> dict[str, Any]:
+def describe(request: LoadRequest, progress: Progress) -> Signature:
     """Load the model and tell its inputs, outputs, axes and limits."""
     progress("loading the model")
-    if source["scheme"] == "onnx":
-        model, plan = plan_graph(Path(source["location"]), inputs, outputs)
-        told = plan.signature([output.name for output in model.graph.output])
-        told = told.model_copy(update={"shape_inputs": shape_inputs(model)})
-    else:
-        live = load(source, Path(folder), allow_pickle, inputs, outputs)
-        told = _with_found_axes(live, progress).signature(live.output_names)
-    return told.model_dump(mode="json")
+    if request.scheme == "onnx":
+        model, plan = plan_graph(Path(request.location), request.inputs, request.outputs)
+        signature = plan.signature([output.name for output in model.graph.output])
+        return signature.model_copy(update={"shape_inputs": shape_inputs(model)})
+    live = load(request)
+    return _with_found_axes(live, progress).signature(live.output_names)
 
 
-def _with_found_axes(live: LiveModel, progress: Progress) -> InputPlan:
+def _with_found_axes(live: LoadedModel, progress: Progress) -> InputPlan:
     """What a model is fed with, without the axes and the sizes that it refuses."""
     from plansmith.sources.dynamic_axes import find
 
-    asking = Asking(live.ask, live.inputs, live.inputs.axes, progress)
-    found = find.find_moving(asking.answer, live.inputs, live.inputs.axes)
-    return replace(found.plan, axes=find.fitted(asking.answer, found, live.inputs.axes, ()))
+    asking = ReferenceRunner(live.ask, live.inputs, live.inputs.axes, progress)
+    found = find.find_dynamic_axes(asking.answer, live.inputs, live.inputs.axes)
+    return replace(found.plan, axes=find.narrow_ranges(asking.answer, found, live.inputs.axes, ()))

@@ -89,7 +89,7 @@ def is_available(exporter: Exporter) -> bool:
     return exporter != "patched" or find_spec("transformers.exporters") is not None
 
 
-def moving_dims(tensor: Tensor) -> dict[int, str]:
+def dynamic_dims(tensor: Tensor) -> dict[int, str]:
     """Place and name of the dims of a tensor that vary."""
     return {place: dim for place, dim in enumerate(tensor.dims) if isinstance(dim, str)}
 
@@ -103,7 +103,7 @@ def _with_torchscript(job: ExportJob, path: Path) -> None:
         str(path),
         input_names=[t.name for t in job.inputs],
         output_names=[t.name for t in job.outputs],
-        dynamic_axes={t.name: moving_dims(t) for t in (*job.inputs, *job.outputs)},
+        dynamic_axes={t.name: dynamic_dims(t) for t in (*job.inputs, *job.outputs)},
         opset_version=job.opset,
         dynamo=False,
     )
@@ -153,7 +153,7 @@ def _capture(job: ExportJob) -> Any:
     """The module as torch.export sees it."""
     import torch
 
-    shapes = tuple(dict.fromkeys(moving_dims(tensor), torch.export.Dim.DYNAMIC) for tensor in job.inputs)
+    shapes = tuple(dict.fromkeys(dynamic_dims(tensor), torch.export.Dim.DYNAMIC) for tensor in job.inputs)
     # The shapes mirror the signature, where `*tensors` is one argument that holds them all.
     variadic = any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(job.module.forward).parameters.values())
     return torch.export.export(

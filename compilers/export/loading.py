@@ -1,12 +1,13 @@
-"""Loading, in the heavy child: a source model or graph, and what it is fed with."""
+"""Loading, in the worker: a source model or graph, and what it is fed with."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from plansmith.compilers.export.requests import LoadRequest
 from plansmith.compilers.shape_inputs import shape_inputs
 from plansmith.config.shapes import resolve_axes
 from plansmith.config.spec import DescribedInput, InputSpec
@@ -15,49 +16,47 @@ from plansmith.records.model import AxisRange, InputRange
 if TYPE_CHECKING:
     import onnx
 
-    from plansmith.sources.loaded_model import InputPlan, LiveModel
+    from plansmith.sources.loaded_model import InputPlan, LoadedModel
 
 
-def load(
-    source: Mapping[str, Any], folder: Path, allow_pickle: bool, inputs: Mapping[str, Any], outputs: Sequence[str]
-) -> LiveModel:
-    """A source model in the form that it is served in, loaded and ready to be asked.
+def load(request: LoadRequest) -> LoadedModel:
+    """A source model in the form that it is served in, loaded on the CPU and ready to be asked.
 
     Raises:
         SourceError: it cannot be loaded.
         UsageError: inputs or outputs that it does not have.
     """
-    from plansmith.sources.served_form import in_served_form
+    from plansmith.sources.served_form import changes_of, in_served_form
 
-    described = _described(inputs)
-    return in_served_form(_load(source, folder, allow_pickle, described, outputs), served_changes(inputs))
+    return in_served_form(_load(request, _described(request.inputs)), changes_of(request.inputs))
 
 
-def _load(
-    source: Mapping[str, Any], folder: Path, allow_pickle: bool, inputs: Mapping[str, InputSpec], outputs: Sequence[str]
-) -> LiveModel:
-    if source["scheme"] == "timm":
+def _load(request: LoadRequest, inputs: Mapping[str, InputSpec]) -> LoadedModel:
+    if request.scheme == "timm":
         from plansmith.sources import timm
 
-        return timm.load(folder, task=source["task"] or "")
-    if source["scheme"] == "torch":
+        return timm.load(request.folder, task=request.task)
+    if request.scheme == "torch":
         from plansmith.sources.pytorch import module
 
-        return module.load(folder, allow_pickle=allow_pickle, inputs=inputs)
+        return module.load(request.folder, allow_pickle=request.allow_pickle, inputs=inputs)
     from plansmith.sources.huggingface import models
 
     return models.load(
-        folder,
-        trust_remote_code=source["trust_remote_code"],
-        allow_pickle=allow_pickle,
-        task=source["task"] or "",
+        request.folder,
+        trust_remote_code=request.trust_remote_code,
+        allow_pickle=request.allow_pickle,
+        task=request.task,
         inputs=inputs,
-        outputs=outputs,
+        outputs=request.outputs,
     )
 
 
 def plan_graph(
-    path: Path, inputs: Mapping[str, Any], outputs: Sequence[str], profiles: Mapping[str, Any] = MappingProxyType({})
+    path: Path,
+    inputs: Mapping[str, DescribedInput],
+    outputs: Sequence[str],
+    profiles: Mapping[str, InputRange] = MappingProxyType({}),
 ) -> tuple[onnx.ModelProto, InputPlan]:
     """Read an ONNX file that can be served, with the outputs that were asked for, and plan what to feed it with.
 
@@ -81,16 +80,16 @@ def plan_graph(
     from plansmith.sources.inputs.graph import index_bounds, name_inputs
     from plansmith.sources.inputs.random import plan_drawn
     from plansmith.sources.onnx_file import read_graph
-    from plansmith.sources.served_form import served_plan
+    from plansmith.sources.served_form import changes_of, served_plan
 
-    given, changes = _described(inputs), served_changes(inputs)
+    given, changes = _described(inputs), changes_of(inputs)
     model = read_graph(path)
     onnx_import.require_servable(model, path.name)
     onnx_import.pick_outputs(model, outputs)
     for name in shape_inputs(model):
         said = given.get(name, DescribedInput())
         if name in profiles and said.low is None:
-            values = InputRange.model_validate(profiles[name])
+            values = profiles[name]
             given[name] = said.model_copy(update={"low": min(values.min), "high": max(values.max)})
     tensors = name_inputs(onnx_files.describe_model(model, path).inputs, given)
     plan = plan_drawn(tensors, given, index_bounds(model))
@@ -100,32 +99,20 @@ def plan_graph(
     return model, plan
 
 
-def served_changes(inputs: Mapping[str, Any]) -> dict[str, DescribedInput]:
-    """The inputs that are served in another form than the source's, of what the spec says of all."""
-    from plansmith.sources.served_form import changes_of
-
-    return changes_of(_specs(inputs))
-
-
-def _specs(inputs: Mapping[str, Any]) -> dict[str, DescribedInput]:
-    return {name: DescribedInput.model_validate(fields) for name, fields in inputs.items()}
-
-
-def _described(inputs: Mapping[str, Any]) -> dict[str, DescribedInput]:
+def _described(inputs: Mapping[str, DescribedInput]) -> dict[str, DescribedInput]:
     """The inputs of which the spec says what they are, and not only in which form they are served."""
-    return {name: one for name, one in _specs(inputs).items() if one.is_description}
+    return {name: one for name, one in inputs.items() if one.is_description}
 
 
-def axes_of(plan: InputPlan, shapes: Mapping[str, Any]) -> dict[str, AxisRange]:
+def axes_of(plan: InputPlan, shapes: Mapping[str, InputRange]) -> dict[str, AxisRange]:
     """The ranges of a model's axes: the given shapes, and the model's own where none is given.
 
     Raises:
         UsageError: shapes that the model does not have.
     """
-    given = {name: InputRange.model_validate(fields) for name, fields in shapes.items()}
-    return resolve_axes(plan.tensors, plan.axes, plan.limits, given)
+    return resolve_axes(plan.tensors, plan.axes, plan.limits, shapes)
 
 
-def given_axes(plan: InputPlan, shapes: Mapping[str, Any]) -> set[str]:
+def axes_with_given_ranges(plan: InputPlan, shapes: Mapping[str, InputRange]) -> set[str]:
     """The axes whose range a person gave."""
     return {dim for t in plan.tensors if t.name in shapes for dim in t.dims if isinstance(dim, str)}

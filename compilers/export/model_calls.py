@@ -1,4 +1,4 @@
-"""Asking a source model, in the heavy child: each shape once, and what to tell of a shape that it refuses."""
+"""Asking a source model, in the worker: each shape once, and what to tell of a shape that it refuses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Progress = Callable[[str], None]
 
 
-class Asking:
+class ReferenceRunner:
     """A model's answers, by shape.
 
     Args:
@@ -82,10 +82,10 @@ class Asking:
         """
         ordered = {axis: sizes[axis] for axis in self._plan.axes}
         known = self._known.get(tuple(ordered.values()))
-        return known or ask_planned(self._model, self._plan, self._axes, (name, ordered), self._progress)
+        return known or reference_at_shape(self._model, self._plan, self._axes, (name, ordered), self._progress)
 
 
-def ask_planned(
+def reference_at_shape(
     model: Callable[[Arrays], Arrays],
     plan: InputPlan,
     axes: Mapping[str, AxisRange],

@@ -133,7 +133,7 @@ def write(model: onnx.ModelProto, inputs: Sequence[Tensor], source: Path, out: P
     return path
 
 
-class Asked:
+class OriginalGraph:
     """A graph in ONNX Runtime as its author wrote it, no rewrites: what the engine is compared with.
 
     Args:

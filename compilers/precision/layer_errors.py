@@ -74,7 +74,7 @@ def compare_layers(
 
 
 @dataclass(frozen=True)
-class Cause:
+class ErrorSource:
     """A node that brings error in.
 
     Args:
@@ -103,7 +103,7 @@ class Cause:
         return f"brought too much error in: from {self.before:.0f} to {self.behind:.0f} dB {place}"
 
 
-def rank_causes(reference: onnx.ModelProto, errors: Sequence[LayerError], among: Collection[str]) -> list[Cause]:
+def rank_causes(reference: onnx.ModelProto, errors: Sequence[LayerError], among: Collection[str]) -> list[ErrorSource]:
     """Nodes by how much error each one adds to what reaches it, the worst first.
 
     A node that is not lowered adds none by itself. What it shows came in with its data, which the nodes before it may
@@ -117,14 +117,14 @@ def rank_causes(reference: onnx.ModelProto, errors: Sequence[LayerError], among:
     behind = {error.node: error.sqnr_db for error in errors}
     reached: dict[str, float] = {}  # by tensor: the worst of the nearest measured nodes before it, in dB
     makers: dict[str, frozenset[str]] = {}  # by tensor: the nearest lowered nodes before it
-    worst = {name: Cause(name) for name in among}
+    worst = {name: ErrorSource(name) for name in among}
     for node in Graph(reference).model.graph.node:
         before = min((reached.get(name, BEST_DB) for name in node.input), default=BEST_DB)
         feeders = frozenset[str]().union(*(makers.get(name, ()) for name in node.input))
         lowered = node.name in worst
         if node.name in behind:
             for name in (node.name,) if lowered else feeders:
-                cause = Cause(name, before, behind[node.name], "" if lowered else node.name)
+                cause = ErrorSource(name, before, behind[node.name], "" if lowered else node.name)
                 worst[name] = max(worst[name], cause, key=lambda c: c.added)
         reached.update(dict.fromkeys(node.output, behind.get(node.name, before)))
         makers.update(dict.fromkeys(node.output, frozenset({node.name}) if lowered else feeders))

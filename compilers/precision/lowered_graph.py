@@ -16,7 +16,7 @@ from plansmith.compilers.precision.lint.linter import accept, lint, refuse
 from plansmith.compilers.precision.trials import LoweringTask
 from plansmith.data.reference import read_case
 from plansmith.errors import ExportError, GateError
-from plansmith.records.model import Component, KeptNode, Precision, Recipe
+from plansmith.records.model import Component, HighPrecisionNode, Precision, Recipe
 from plansmith.system.files import link_or_copy
 from plansmith.validation.comparison import Padding
 from plansmith.validation.held_out import samples_digest
@@ -94,7 +94,7 @@ def recipe_of(task: LoweringTask, chosen: Candidate, operators: Mapping[str, str
         engine=task.request.engine,
         lowered=dict(lowered.most_common()),
         kept=tuple(
-            KeptNode(node=name, op_type=operator, reason=reasons[name])
+            HighPrecisionNode(node=name, op_type=operator, reason=reasons[name])
             for name, operator in operators.items()
             if name in reasons
         ),

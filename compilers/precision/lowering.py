@@ -1,13 +1,13 @@
-"""Lowering, in the heavy child: the FP32 graph becomes the one that is asked for, judged on calibration data."""
+"""Lowering, in the worker: the FP32 graph becomes the one that is asked for, judged on calibration data."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from plansmith.compilers.onnxrt import clean
 from plansmith.compilers.precision import benchmark
@@ -22,11 +22,11 @@ from plansmith.compilers.precision.lowered_graph import (
     write_lowered,
 )
 from plansmith.compilers.precision.opsets import OLDEST, modern
-from plansmith.compilers.precision.search import Judges, Search, Subject, best_of
-from plansmith.compilers.precision.trials import LoweringTask, TrialJudge
-from plansmith.config.precision import LoweringRequest
+from plansmith.compilers.precision.requests import LowerRequest
+from plansmith.compilers.precision.search import CandidateEvaluators, Search, Subject, best_of
+from plansmith.compilers.precision.trials import LoweringTask, TrialEvaluator
 from plansmith.errors import ExportError, UsageError
-from plansmith.records.model import DataSet, EngineKind, LoweredModel, OnnxModel, Precision, Trial
+from plansmith.records.model import EngineKind, LoweredModel, Precision, Trial
 from plansmith.system.temporary import scratch_folder
 
 if TYPE_CHECKING:
@@ -40,16 +40,7 @@ _NEAREST = 3
 Progress = Callable[[str], None]
 
 
-def lower(
-    *,
-    onnx: Mapping[str, Any],
-    folder: str,
-    data: Mapping[str, Any],
-    data_folder: str,
-    request: Mapping[str, Any],
-    out: str,
-    progress: Progress,
-) -> dict[str, Any]:
+def lower(request: LowerRequest, progress: Progress) -> LoweredModel:
     """Lower a graph to a precision, or to the fastest that is accurate enough ("auto"), and write it with its recipe.
 
     Where no recipe within the budget is accurate enough, the record holds no graph; "auto" then leaves FP32.
@@ -59,17 +50,16 @@ def lower(
         GateError: what came out does not run.
     """
     task = LoweringTask(
-        onnx=OnnxModel.model_validate(onnx),
-        folder=Path(folder),
-        data=DataSet.model_validate(data),
-        data_folder=Path(data_folder),
-        request=LoweringRequest.model_validate(request),
+        onnx=request.onnx,
+        folder=request.folder,
+        data=request.data,
+        data_folder=request.data_folder,
+        request=request.request,
     )
     # Beside what comes of it: candidates are as large as the model.
-    with scratch_folder("lowering", Path(out)) as scratch:
+    with scratch_folder("lowering", request.out) as scratch:
         lowering = _Lowering(task, Path(scratch), progress)
-        made = lowering.to_fastest(Path(out)) if task.request.precision == "auto" else lowering.to_asked(Path(out))
-        return made.model_dump(mode="json")
+        return lowering.to_fastest(request.out) if task.request.precision == "auto" else lowering.to_asked(request.out)
 
 
 class _Lowering:
@@ -109,7 +99,7 @@ class _Lowering:
         place = self._scratch / precision
         place.mkdir()
         subject = Subject(self._model, self._task.middle_feed, self._task.onnx.mask_input)
-        judges = Judges(TrialJudge(self._task, precision), partial(refuse_mistakes, self._task))
+        judges = CandidateEvaluators(TrialEvaluator(self._task, precision), partial(refuse_mistakes, self._task))
         self._searches[precision] = search = Search(subject, judges, place, self._progress)
         return search.find(methods, self._task.request.options.budget, all_of_them=self._is_measurable)
 

@@ -43,7 +43,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Judges:
+class CandidateEvaluators:
     """Who says whether a candidate may be taken.
 
     Args:
@@ -72,7 +72,9 @@ class Search:
         tried: every candidate, in order.
     """
 
-    def __init__(self, subject: Subject, judges: Judges, scratch: Path, progress: Callable[[str], None]) -> None:
+    def __init__(
+        self, subject: Subject, judges: CandidateEvaluators, scratch: Path, progress: Callable[[str], None]
+    ) -> None:
         self.tried: list[Candidate] = []
         self._subject = subject
         self._judges = judges

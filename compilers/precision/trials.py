@@ -21,7 +21,7 @@ from plansmith.records.model import BATCH, Case, Component, DataSet, OnnxModel, 
 from plansmith.records.validation import Evaluation
 from plansmith.validation.comparison import Padding
 from plansmith.validation.gate import compare_case, tolerances_of
-from plansmith.validation.metrics.evaluator import Judge
+from plansmith.validation.metrics.evaluator import Evaluator
 from plansmith.validation.metrics.output_roles import Task
 from plansmith.validation.onnxruntime_runner import asking
 
@@ -78,7 +78,7 @@ class LoweringTask:
         return read_case(case, self.data_folder).feed
 
 
-class TrialJudge:
+class TrialEvaluator:
     """Runs a candidate in ONNX Runtime and says whether it is accurate enough to go on with.
 
     Args:
@@ -114,7 +114,7 @@ class TrialJudge:
     def _evaluate(self, ask: Callable[[Case, Arrays], Arrays]) -> tuple[Evaluation, dict[int, tuple[Case, int]]]:
         """What the samples show, and where each one lies: by its place in the data, a case and a place in its batch."""
         task = self._task
-        judge = Judge(
+        judge = Evaluator(
             task.component,
             task.onnx.mask_input,
             task=Task(metric=task.data.metric, pooling=task.data.pooling),

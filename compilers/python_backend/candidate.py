@@ -1,4 +1,4 @@
-"""How the gate asks a PyTorch model that was laid out for Triton's Python backend. Runs in the heavy child."""
+"""How the gate asks a PyTorch model that was laid out for Triton's Python backend. Runs in the worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plansmith.compilers.python_backend.model import load_folder
 from plansmith.errors import EngineError, first_line
 from plansmith.records.engine import Engine
 from plansmith.records.model import Case
-from plansmith.validation.gate import OwnWay
+from plansmith.validation.gate import CandidateRunner
 from plansmith.validation.onnxruntime_runner import sizes_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, NDArray[np.generic]]
 
 
-def own_way(engine: Engine, folder: Path, progress: Callable[[str], None]) -> OwnWay:
+def candidate_runner(engine: Engine, folder: Path, progress: Callable[[str], None]) -> CandidateRunner:
     """Load back what was laid out, as Triton loads it, on the CPU.
 
     Args:
@@ -45,7 +45,7 @@ def own_way(engine: Engine, folder: Path, progress: Callable[[str], None]) -> Ow
                 remedy="use another --precision, or leave `python: {torch_compile: …}` out of the spec",
             ) from error
 
-    return OwnWay(
+    return CandidateRunner(
         ask=ask,
         takes=lambda _: True,
         words=f"the PyTorch model as it was laid out, {engine.precision}, PyTorch {engine.toolchain['torch']} on the"
@@ -55,6 +55,6 @@ def own_way(engine: Engine, folder: Path, progress: Callable[[str], None]) -> Ow
 
 
 def own_generator(folder: Path, progress: Callable[[str], None]) -> LoadedGenerator:
-    """Load back a model that generates text, as Triton loads it, on the CPU; arguments and errors as for `own_way`."""
+    """Load back a model that generates text, as Triton loads it, on the CPU; errors as for `candidate_runner`."""
     progress("loading what was laid out")
     return load_generator(folder, "cpu")

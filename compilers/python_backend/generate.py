@@ -7,11 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from plansmith.compilers.python_backend.generation_parameters import GenerationLimits, Unanswerable, Wishes
+from plansmith.compilers.python_backend.generation_parameters import (
+    GenerationLimits,
+    GenerationParameters,
+    Unanswerable,
+)
 from plansmith.compilers.python_backend.run import loss_of
 from plansmith.compilers.python_backend.streaming import GrowingText, decoded
 from plansmith.errors import first_line
-from plansmith.sources.module_state import Kept
+from plansmith.sources.module_state import ModuleSnapshot
 
 if TYPE_CHECKING:
     import torch
@@ -37,7 +41,7 @@ class Prompt:
     """
 
     text: str
-    wishes: Wishes = field(default_factory=Wishes)
+    wishes: GenerationParameters = field(default_factory=GenerationParameters)
     tell: Callable[[str], None] | None = None
     is_cancelled: Callable[[], bool] = lambda: False
 
@@ -98,7 +102,7 @@ class Generator:
         ends = config.eos_token_id
         self._ends = [ends] if isinstance(ends, int) else list(ends or ())
         known = (config.pad_token_id, tokenizer.pad_token_id, *self._ends, 0)
-        self._kept = Kept(module)
+        self._kept = ModuleSnapshot(module)
         self._pad = next(one for one in known if one is not None)
 
     def answers(self, prompts: Sequence[Prompt]) -> Iterator[tuple[int, Answer]]:

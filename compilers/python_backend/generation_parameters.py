@@ -78,7 +78,7 @@ class GenerationLimits(Record):
 
 
 @dataclass(frozen=True)
-class Wishes:
+class GenerationParameters:
     """What one request asks for.
 
     Args:
@@ -146,7 +146,9 @@ PARAMETERS = ("max_new_tokens", *_OPTIONS, "seed", "stream")
 """All that a request may say."""
 
 
-def read_wishes(parameters: Mapping[str, Any], limits: GenerationLimits, own: Mapping[str, Any]) -> Wishes:
+def read_generation_parameters(
+    parameters: Mapping[str, Any], limits: GenerationLimits, own: Mapping[str, Any]
+) -> GenerationParameters:
     """Check the parameters of one request.
 
     Args:
@@ -173,7 +175,7 @@ def read_wishes(parameters: Mapping[str, Any], limits: GenerationLimits, own: Ma
     if "max_new_tokens" in parameters:
         new = int(_Number(int, 1, limits.most_new_tokens).read("max_new_tokens", parameters["max_new_tokens"]))
     seed = int(_Number(int, 0, _MOST_SEED).read("seed", parameters["seed"])) if "seed" in parameters else None
-    return Wishes(options, new, seed if samples else None, stream)
+    return GenerationParameters(options, new, seed if samples else None, stream)
 
 
 def _read(name: str, value: Any) -> Any:

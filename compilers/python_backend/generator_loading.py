@@ -1,4 +1,4 @@
-"""Models that generate text, loaded with their tokenizers. Runs in the heavy worker, and on Triton."""
+"""Models that generate text, loaded with their tokenizers. Runs in the worker, and on Triton."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ from plansmith.compilers.python_backend.generate import Answer, Generator, Promp
 from plansmith.compilers.python_backend.generation_parameters import (
     TEXT_TENSOR,
     GenerationLimits,
+    GenerationParameters,
     Unanswerable,
-    Wishes,
-    read_wishes,
+    read_generation_parameters,
 )
 from plansmith.compilers.python_backend.generator_loading import load_generating
 from plansmith.compilers.python_backend.model_folder import REQUIREMENTS_FILE, SOURCE_FOLDER, read_settings
@@ -49,12 +49,12 @@ class LoadedGenerator:
 
         Args:
             feed: its texts.
-            parameters: as for `read_wishes`.
+            parameters: as for `read_generation_parameters`.
 
         Raises:
             Unanswerable: one of its texts has none, or a parameter is wrong.
         """
-        texts, wishes = texts_of(feed[TEXT_TENSOR.name]), read_wishes(parameters, self.limits, self.own)
+        texts, wishes = texts_of(feed[TEXT_TENSOR.name]), read_generation_parameters(parameters, self.limits, self.own)
         found = dict(self.generator.answers([Prompt(text, wishes) for text in texts]))
         refusals = [answer.refusal for answer in found.values() if answer.refusal]
         if refusals:
@@ -115,7 +115,7 @@ class _Request:
 
     theirs: Any
     texts: list[str] = field(default_factory=list)
-    wishes: Wishes = field(default_factory=Wishes)
+    wishes: GenerationParameters = field(default_factory=GenerationParameters)
     answers: dict[int, Answer] = field(default_factory=dict)
     _looked: float = 0.0
     _is_cancelled: bool = False
@@ -205,7 +205,7 @@ class TritonPythonModel:
         tensors = {tensor.name(): tensor for tensor in request.theirs.inputs()}
         request.texts = texts_of(tensors[TEXT_TENSOR.name].as_numpy())
         parameters = json.loads(request.theirs.parameters() or "{}")
-        request.wishes = read_wishes(parameters, self._model.limits, self._model.own)
+        request.wishes = read_generation_parameters(parameters, self._model.limits, self._model.own)
         if not request.wishes.stream:
             return
         if not self._streams:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.compilers.export.loading import load
+from plansmith.compilers.export.requests import LoadRequest
 from plansmith.compilers.python_backend.batching import batches, parted
 from plansmith.compilers.python_backend.device_tensors import merge_on_device, rows_from_tensor, tensor_from_rows
 from plansmith.compilers.python_backend.model_folder import REQUIREMENTS_FILE, SOURCE_FOLDER, read_settings
@@ -38,11 +39,14 @@ def load_folder(folder: Path, device: str, *, warm: bool = False) -> Running:
     """
     served = read_settings(folder)
     live = load(
-        {"scheme": served.scheme, "trust_remote_code": served.trust_remote_code, "task": served.task},
-        folder / SOURCE_FOLDER,
-        False,
-        {name: given.model_dump() for name, given in served.described.items()},
-        served.wanted,
+        LoadRequest(
+            scheme=served.scheme,
+            folder=folder / SOURCE_FOLDER,
+            trust_remote_code=served.trust_remote_code,
+            task=served.task or "",
+            inputs=served.described,
+            outputs=served.wanted,
+        )
     )
     made = ([tensor.name for tensor in live.inputs.tensors], list(live.output_names))
     told = ([tensor.name for tensor in served.inputs], [tensor.name for tensor in served.outputs])

@@ -9,7 +9,7 @@ from plansmith.compilers.python_backend.cast import cast
 from plansmith.compilers.python_backend.model_folder import ServedModel
 from plansmith.errors import EngineError, first_line
 from plansmith.records.model import Precision
-from plansmith.sources.module_state import Kept, writes_into
+from plansmith.sources.module_state import ModuleSnapshot, writes_into
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,7 +44,7 @@ class Running:
         if not served.torch_compile:  # a look at every index would cut what is compiled in two
             guard_indices(module)
         self._run = _compiled(module, served)
-        self._kept = Kept(module)
+        self._kept = ModuleSnapshot(module)
         self.writes = False
 
     def ask(self, feed: Arrays) -> Arrays:

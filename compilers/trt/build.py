@@ -14,7 +14,7 @@ from pathlib import Path
 from plansmith.compilers.trt.reproduce import SCRIPT_FILE, write_reproduction
 from plansmith.compilers.trt.timing_cache import Key, Loan, TimingCaches, key_of
 from plansmith.errors import EngineError, PlansmithError, RepositoryError
-from plansmith.formatting import bytes_in_words, seconds_in_words
+from plansmith.formatting import format_bytes, format_seconds
 from plansmith.records.engine import BuildMachine, BuildRequest, BuildSpec, Gpu, Plan
 from plansmith.system import gpus
 from plansmith.system.files import Waiting, storage_errors
@@ -190,7 +190,7 @@ def _built(worker: Worker, request: BuildRequest, loan: Loan | None) -> tuple[Pl
         if not worker.is_out_of_time:
             raise
         raise EngineError(
-            f"the build was ended after {seconds_in_words(most)}, while it did not end by itself"
+            f"the build was ended after {format_seconds(most)}, while it did not end by itself"
             + (f" ({worker.doing})" if worker.doing else ""),
             remedy="give it more time (tensorrt: deadline_minutes), or less to do: fewer profiles, narrower shapes, a"
             " lower tensorrt: optimization_level",
@@ -215,8 +215,8 @@ def _require_room(request: BuildRequest) -> None:
     free = shutil.disk_usage(request.out).free
     if free < needed:
         raise RepositoryError(
-            f"no space left on the file system of {request.out}: the plan takes about {bytes_in_words(needed)}, and"
-            f" {bytes_in_words(free)} are free",
+            f"no space left on the file system of {request.out}: the plan takes about {format_bytes(needed)}, and"
+            f" {format_bytes(free)} are free",
             remedy="free some space, or choose another --artifacts folder",
         )
 

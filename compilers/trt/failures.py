@@ -48,7 +48,7 @@ _SELF = re.compile(r"&&&&|===|\s*-{1,2}\w|\s{8,}")
 
 
 @dataclass(frozen=True)
-class Cause:
+class FailureClass:
     """One class of failures.
 
     `signs`: found in one line of the log, an error's or one without a severity unless `anywhere`; `said` may name the
@@ -62,8 +62,8 @@ class Cause:
     anywhere: bool = False
 
 
-def _cause(signs: str, said: str, remedy: str, *, machine: bool = False, anywhere: bool = False) -> Cause:
-    return Cause(re.compile(signs), said, remedy, EnvironmentFault if machine else EngineError, anywhere)
+def _cause(signs: str, said: str, remedy: str, *, machine: bool = False, anywhere: bool = False) -> FailureClass:
+    return FailureClass(re.compile(signs), said, remedy, EnvironmentFault if machine else EngineError, anywhere)
 
 
 # From what stops a build at once to what only shows at its end: a log tells of the consequences of its cause too.
@@ -320,7 +320,7 @@ def _no_memory(lines: Sequence[LogLine], what: str) -> PlansmithError | None:
     return None
 
 
-def _counts(line: LogLine, cause: Cause) -> bool:
+def _counts(line: LogLine, cause: FailureClass) -> bool:
     return _is_error(line) or (cause.anywhere and not line.text.startswith("&&&&"))
 
 

@@ -6,18 +6,18 @@ The rules of the lint of lowered graphs that need no weights, for the TensorRT o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from plansmith.compilers.precision.lint import control_flow, operator_limits, type_rules, value_rules
 from plansmith.compilers.precision.lint.linter import RULES, Finding, accept, refuse
 from plansmith.compilers.precision.lint.parser_table import version_of
 from plansmith.compilers.precision.lint.view import View
+from plansmith.compilers.precision.requests import LintPlanRequest, LintWarnings
 from plansmith.compilers.trt import lint_shapes
 from plansmith.compilers.trt.check.library import API
 from plansmith.records.engine import OptimizationProfile
-from plansmith.records.model import Component, EngineKind, LoweredModel
+from plansmith.records.model import Component, EngineKind
 
 # What reads every weight has been done where a graph was lowered, and says nothing of one in FP32.
 _READING = (type_rules.constants, *value_rules.RULES)
@@ -77,43 +77,20 @@ def refuse_unparsable(findings: Sequence[Finding], accepted: Sequence[str], *, t
     return [f"{' '.join(filter(None, (f.node, f.words)))} [{f.id}]" for f in left]
 
 
-def lint_plan(
-    *,
-    lowered: Mapping[str, Any],
-    folder: str,
-    profiles: Sequence[Mapping[str, Any]],
-    tensorrt: str,
-    accepted: Sequence[str],
-    progress: Callable[[str], None],
-    plugins: bool = False,
-    built: bool = False,
-) -> dict[str, list[str]]:
-    """Look for what TensorRT would refuse in a graph, in the heavy child, before a GPU is kept busy with it.
-
-    Args:
-        lowered: the graph (a LoweredModel), in whatever precision.
-        folder: holds its files.
-        profiles: that the plan is to have (OptimizationProfiles).
-        tensorrt: the version of the target.
-        accepted: findings, by their id, that are no reason to refuse it.
-        progress: told what is done.
-        plugins: the build brings libraries of plugins.
-        built: TensorRT-RTX has built it.
-
-    Returns:
-        What is doubtful and no reason to refuse it: `warnings`, a line each.
+def lint_plan(request: LintPlanRequest, progress: Callable[[str], None]) -> LintWarnings:
+    """Look for what TensorRT would refuse in a graph, in the worker, before a GPU is kept busy with it.
 
     Raises:
         ExportError: as for `refuse_unparsable`.
     """
-    component = LoweredModel.model_validate(lowered).components["model"]
+    component, tensorrt = request.lowered.components["model"], request.tensorrt
     progress(f"looking for what TensorRT {tensorrt} would refuse")
     findings = lint_for_plan(
-        Path(folder, component.file),
-        profiles=[OptimizationProfile.model_validate(profile) for profile in profiles],
+        request.folder / component.file,
+        profiles=request.profiles,
         component=component,
         tensorrt=tensorrt,
-        plugins=plugins,
-        built=built,
+        plugins=request.plugins,
+        built=request.built,
     )
-    return {"warnings": refuse_unparsable(findings, accepted, tensorrt=tensorrt)}
+    return LintWarnings(warnings=tuple(refuse_unparsable(findings, request.accepted, tensorrt=tensorrt)))

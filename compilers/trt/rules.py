@@ -25,7 +25,7 @@ from plansmith.compilers.trt.versions import (
 from plansmith.config.target.targets import Target, is_target_file
 from plansmith.config.tensorrt import TensorRTOptions
 from plansmith.errors import EngineError, EnvironmentFault
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 from plansmith.records.engine import Builder, BuildFlags, BuildMachine, Gpu
 from plansmith.records.model import Precision, Record
 from plansmith.system.gpu_catalog import is_kind, takes_newer_cuda
@@ -114,11 +114,11 @@ def require_header(header: PlanHeader, target: Target, flags: BuildFlags) -> Non
     raise EngineError(
         f"the plan was built by TensorRT {header.tensorrt}, and {target.name} has {wanted or 'an unknown one'}, which"
         " cannot load it",
-        remedy=f"build it in {containers_in_words(target)}",
+        remedy=f"build it in {describe_containers(target)}",
     )
 
 
-def containers_in_words(target: Target) -> str:
+def describe_containers(target: Target) -> str:
     """The containers that have a target's TensorRT, to build its plans in.
 
     A release of NVIDIA's Triton and of TensorRT with one number have the same TensorRT, which SageMaker takes too:
@@ -204,7 +204,7 @@ def _kind_problems(
         )
     workspace = options.memory_pools.get("workspace", 0)
     if workspace > kind.memory_bytes:
-        sizes = f"{bytes_in_words(workspace)} is more than the {bytes_in_words(kind.memory_bytes)}"
+        sizes = f"{format_bytes(workspace)} is more than the {format_bytes(kind.memory_bytes)}"
         remedy = "make it smaller, or leave it out: the builder then takes what is there"
         yield f"the pool workspace of {sizes} of {kind.name}", remedy
 
@@ -224,7 +224,7 @@ def _choose_gpu(
     found = found or (ampere if level == "ampere_plus" and fits_ampere else None)
     if found is not None:
         return found, (f"the plan for {kind.name} is tuned on {found.name}, so that it may be slower there",)
-    ways = [f"build on a machine with {kind.name}, in {containers_in_words(target)}"]
+    ways = [f"build on a machine with {kind.name}, in {describe_containers(target)}"]
     if machine.gpus:
         ways.append(f"name what is here: gpus: [{machine.gpus[0].name}]")
     if alike is not None:
@@ -266,7 +266,7 @@ def _brings_runtime(flags: BuildFlags) -> bool:
 
 
 def _no_builder(target: Target, options: TensorRTOptions, machine: BuildMachine) -> EnvironmentFault:
-    where = f"build in {containers_in_words(target)}"
+    where = f"build in {describe_containers(target)}"
     others = builders_of(machine)
     if options.builder == "auto" or not others:
         why = f" ({machine.api_problem})" if machine.api_problem else ""
@@ -283,7 +283,7 @@ def _no_builder(target: Target, options: TensorRTOptions, machine: BuildMachine)
 def _other_version(target: Target, options: TensorRTOptions, found: dict[Builder, str]) -> EnvironmentFault:
     wanted = target.tensorrt or ""
     here = " and ".join(f"{version} ({builder})" for builder, version in found.items())
-    ways = [f"build in {containers_in_words(target)}"]
+    ways = [f"build in {describe_containers(target)}"]
     if any(is_supported(version) and loads_in(version, wanted) for version in found.values()):
         ways.append(
             "leave exclude_lean_runtime out, as Triton has no other version's runtime"
@@ -317,6 +317,6 @@ def _driver_notices(target: Target, gpu: Gpu, version: str) -> Iterator[str]:
             raise EnvironmentFault(
                 words, remedy=f"update the driver: https://www.nvidia.com/drivers has {floor} and newer"
             )
-        yield f"{words}: it works only with CUDA's compatibility package, as in {containers_in_words(target)}"
+        yield f"{words}: it works only with CUDA's compatibility package, as in {describe_containers(target)}"
     elif target.driver and driver < numbers_of(target.driver):
         yield f"{target.name} was made for driver {target.driver}, and this machine has {gpu.driver}"

@@ -84,13 +84,13 @@ def build(request: BuildRequest, progress: Callable[[str], None]) -> Plan:
         seconds=seconds,
         peak_host_bytes=ended.peak_bytes,
         peak_device_bytes=said.peak_device_mib * _MIB if said.peak_device_mib is not None else None,
-        timing_cache=cache_in_words(said, _timing_cache(request)),
+        timing_cache=describe_cache(said, _timing_cache(request)),
         tensors=tensors,
         profile_bytes=(),
         layers_file=LAYERS_FILE,
         log=LOG_FILE,
         reproduce=REPRODUCE_FILE,
-        warnings=kept_warnings(said.warnings),
+        warnings=first_warnings(said.warnings),
     )
 
 
@@ -122,7 +122,7 @@ def gpu_environment(gpu: Gpu) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": gpu.uuid} if gpu.uuid else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
-def cache_in_words(said: TrtexecOutput, file: str) -> str:
+def describe_cache(said: TrtexecOutput, file: str) -> str:
     """What became of the timing cache."""
     if not file:
         return "none"
@@ -151,7 +151,7 @@ def _listener(progress: Callable[[str], None]) -> Callable[[str], None]:
     return hear
 
 
-def kept_warnings(warnings: Sequence[str]) -> tuple[str, ...]:
+def first_warnings(warnings: Sequence[str]) -> tuple[str, ...]:
     """The first warnings: some graphs have one for each of their weights."""
     more = len(warnings) - _WARNINGS_KEPT
     return (*warnings[:_WARNINGS_KEPT], *([f"{more} more warnings stand in the log"] if more > 0 else []))

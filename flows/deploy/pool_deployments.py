@@ -19,7 +19,7 @@ _MOST_NAMES = 12
 
 
 @dataclass(frozen=True)
-class Hindrance:
+class Obstacle:
     """What keeps the runs of a deployment from being taken up now, and what to type."""
 
     words: str
@@ -61,7 +61,7 @@ def find_deployment(client: SyncPrefectClient, pool: str | None) -> DeploymentRe
     )
 
 
-def find_hindrance(client: SyncPrefectClient, deployment: DeploymentResponse) -> Hindrance | None:
+def find_hindrance(client: SyncPrefectClient, deployment: DeploymentResponse) -> Obstacle | None:
     """What keeps a deployment's runs from being taken up now; None where nothing does."""
     from prefect.client.schemas.filters import WorkerFilter, WorkerFilterStatus
     from prefect.client.schemas.objects import DeploymentStatus, WorkerStatus
@@ -71,12 +71,12 @@ def find_hindrance(client: SyncPrefectClient, deployment: DeploymentResponse) ->
         if deployment.status == DeploymentStatus.READY:
             return None
         words = f"nobody serves the deployment {ONE_MODEL}/{deployment.name}"
-        return Hindrance(words, "plansmith flows serve, on the machine that builds")
+        return Obstacle(words, "plansmith flows serve, on the machine that builds")
     if client.read_work_pool(pool).is_paused:
-        return Hindrance(f"the work pool {pool} is paused", f"prefect work-pool resume {pool}")
+        return Obstacle(f"the work pool {pool} is paused", f"prefect work-pool resume {pool}")
     online = WorkerFilter(status=WorkerFilterStatus(any_=[WorkerStatus.ONLINE]))
     if not client.read_workers_for_work_pool(pool, worker_filter=online, limit=1):
-        return Hindrance(
+        return Obstacle(
             f"no worker polls the work pool {pool}", f"prefect worker start --pool {pool}, where it can build"
         )
     return None

@@ -14,8 +14,8 @@ from prefect.utilities.urls import url_for
 from plansmith.errors import EXIT_INTERRUPTED, EnvironmentFault, PlansmithError, first_line
 from plansmith.fleet.build import outcome_of
 from plansmith.fleet.records import ModelOutcome, PlannedModel, failure_of
-from plansmith.flows.fleet.pool_runs import Dispatch, Occupants, PoolRuns, Wanted
-from plansmith.flows.prefect_api.patience import patiently
+from plansmith.flows.fleet.pool_runs import Dispatch, Occupants, PoolRuns, WantedRun
+from plansmith.flows.prefect_api.patience import retry_while_unavailable
 from plansmith.flows.runs.outcomes import read_outcome
 from plansmith.steps.provenance.history import Failure
 
@@ -50,7 +50,7 @@ class Awaited:
     """
 
     planned: PlannedModel
-    wanted: Wanted
+    wanted: WantedRun
     run: FlowRun
     since: float
     restarts: int = 0
@@ -136,7 +136,7 @@ class Wait:
             return _failed(one, error)
 
     def _ended(self, one: Awaited) -> ModelOutcome | None:
-        told = patiently(lambda: read_outcome(one.run.id), self._tell)
+        told = retry_while_unavailable(lambda: read_outcome(one.run.id), self._tell)
         state = one.run.state
         assert state is not None
         # What fails as its run is cancelled was most likely ended by that.

@@ -13,10 +13,10 @@ from plansmith.fleet.build import outcome_of, outcome_without_work, spec_of
 from plansmith.fleet.records import ModelOutcome, PlannedModel, failure_of
 from plansmith.fleet.text import model_for
 from plansmith.flows.fleet.awaiting import Awaited, Wait, require_api
-from plansmith.flows.fleet.pool_runs import Dispatch, PoolRuns, Wanted
+from plansmith.flows.fleet.pool_runs import Dispatch, PoolRuns, WantedRun
 from plansmith.flows.prefect_api.places import rooted
 from plansmith.flows.runs.outcomes import tags_of
-from plansmith.steps.provenance.fingerprint import basis_of
+from plansmith.steps.provenance.fingerprint import fingerprint_of
 from plansmith.system.digest import Digester, digest_of
 
 if TYPE_CHECKING:
@@ -96,10 +96,10 @@ def parameters_of(spec: ModelSpec, folder: Path, start: str) -> dict[str, Any]:
 
 def _wanted(
     planned: PlannedModel, parameters: dict[str, Any], basis: Any, pool: str, deployment: DeploymentResponse
-) -> Wanted:
+) -> WantedRun:
     reasons = [reason.model_dump() for reason in planned.reasons]
     cause = [str(deployment.id), parameters, reasons, basis]
-    return Wanted(
+    return WantedRun(
         deployment=deployment,
         pool=pool,
         key=f"plansmith:{digest_of(cause)}",
@@ -115,6 +115,6 @@ def _basis(given: ModelSpec, folder: Path) -> dict[str, Any] | None:
     cache = Path(spec.artifacts) / "cache"
     try:
         digester = Digester(cache / "digests.sqlite", read_only=not cache.is_dir())
-        return basis_of(spec, relative_to=folder, digester=digester).model_dump(mode="json")
+        return fingerprint_of(spec, relative_to=folder, digester=digester).model_dump(mode="json")
     except (PlansmithError, OSError):
         return None  # the compile says what is wrong with it

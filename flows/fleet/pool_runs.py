@@ -32,7 +32,7 @@ from plansmith.errors import EnvironmentFault, PlansmithError
 from plansmith.flows.deploy.deployments import FLEETS, ONE_MODEL
 from plansmith.flows.deploy.pool_deployments import HOW_TO_DEPLOY, find_deployment, find_hindrance
 from plansmith.flows.prefect_api.cancelling import cancel_run
-from plansmith.flows.prefect_api.patience import patiently, refusal_of
+from plansmith.flows.prefect_api.patience import refusal_of, retry_while_unavailable
 from plansmith.flows.runs.numbered_runs import PAGE, newest_of, number_of, numbered, read_compiles, read_keyed
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Dispatch:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedRun:
     """A compile that is to be run once.
 
     Args:
@@ -144,7 +144,7 @@ class PoolRuns:
                 )
         return found
 
-    def find_or_start(self, wanted: Wanted) -> FlowRun:
+    def find_or_start(self, wanted: WantedRun) -> FlowRun:
         """The run of a compile: one that goes on, one that ended since the fleet was planned, or else a new one.
 
         A key holds no time: it is that of the cause, and a number. The server takes each once, so that of two fleets
@@ -161,7 +161,7 @@ class PoolRuns:
             return self._start(wanted, number)
         return self._start(wanted, number + 1) if self._is_past(newest) else newest
 
-    def start_again(self, wanted: Wanted, before: FlowRun) -> FlowRun:
+    def start_again(self, wanted: WantedRun, before: FlowRun) -> FlowRun:
         """The run after one that crashed or was cancelled; that of another fleet that waited for the same one.
 
         Raises:
@@ -215,7 +215,7 @@ class PoolRuns:
         over = run.state is not None and run.state.is_final()
         return over and run.updated is not None and run.updated < self._planned_after
 
-    def _start(self, wanted: Wanted, number: int) -> FlowRun:
+    def _start(self, wanted: WantedRun, number: int) -> FlowRun:
         def start() -> FlowRun:
             started: Any = run_deployment(
                 wanted.deployment.id,
@@ -230,7 +230,7 @@ class PoolRuns:
             return run
 
         try:
-            return patiently(start, self._tell)
+            return retry_while_unavailable(start, self._tell)
         except ObjectNotFound as error:
             raise EnvironmentFault(
                 f"the deployment of {ONE_MODEL} for {wanted.pool} is there no more", remedy=HOW_TO_DEPLOY
@@ -244,6 +244,6 @@ class PoolRuns:
                 return question(client)
 
         try:
-            return patiently(ask, self._tell)
+            return retry_while_unavailable(ask, self._tell)
         except httpx.HTTPStatusError as error:
             raise refusal_of(error, f"what was asked of runs of {ONE_MODEL}") from error

@@ -29,7 +29,7 @@ from plansmith.flows.fleet.pool_runs import Dispatch, PoolRuns
 from plansmith.flows.local.fleet import build_here
 from plansmith.flows.prefect_api.cancelling import passing_on
 from plansmith.flows.prefect_api.patience import UNTAKEN
-from plansmith.flows.prefect_api.run_log import failed_in_words
+from plansmith.flows.prefect_api.run_log import failed_state
 from plansmith.flows.runs.outcomes import server_time
 
 PLAN_KEY, PROGRESS_KEY, SUMMARY_KEY = "fleet-plan", "fleet-progress", "fleet-summary"
@@ -89,7 +89,7 @@ def _run(order: FleetOrder, shown: _Shown) -> Any:
     summary = _summary(planned, outcomes, started)
     shown.show_summary(summary)
     document = summary.model_dump(mode="json")
-    return failed_in_words(_failure_words(summary), document) if summary.failed else document
+    return failed_state(_describe_failure(summary), document) if summary.failed else document
 
 
 def _build(
@@ -113,7 +113,7 @@ def _identity(one: PlannedModel | ModelOutcome) -> tuple[str, str, str, str]:
     return one.file, one.model, one.target, one.repository
 
 
-def _failure_words(summary: FleetSummary) -> str:
+def _describe_failure(summary: FleetSummary) -> str:
     names = [one.model or Path(one.file).name for one in summary.failed]
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return f"{text.summary_counts(summary)}: {', '.join(names[:_MOST_NAMED])}{more}"
@@ -152,7 +152,7 @@ class _Shown:
         self._progress = made
 
     def show_outcome(self, outcome: ModelOutcome, done: int, of: int) -> None:
-        said = f"{text.label_of(outcome)}: {text.outcome_words(outcome)}"
+        said = f"{text.label_of(outcome)}: {text.describe_outcome(outcome)}"
         if outcome.failure:
             self._log.error("%s: %s", said, text.outcome_reason(outcome))
         elif outcome.ended != "fresh":

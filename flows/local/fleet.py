@@ -19,9 +19,9 @@ from plansmith.fleet.records import ModelOutcome, PlannedModel, failure_of
 from plansmith.flows.compile_model import compile_model
 from plansmith.flows.deploy.deployments import service_tag
 from plansmith.flows.prefect_api.cancelling import cancellable
-from plansmith.flows.prefect_api.patience import UNTAKEN, patiently, refusal_of
+from plansmith.flows.prefect_api.patience import UNTAKEN, refusal_of, retry_while_unavailable
 from plansmith.flows.prefect_api.places import rooted
-from plansmith.flows.runs import onlookers
+from plansmith.flows.runs import observers
 from plansmith.flows.runs.outcomes import tags_of
 
 Tell = Callable[[str], None]
@@ -49,13 +49,13 @@ def _build(planned: PlannedModel, overrides: Mapping[str, Any], tell: Tell) -> M
         spec, folder = spec_of(planned, overrides)
     except (PlansmithError, OSError) as error:
         return outcome_of(planned, "failed", failure=failure_of(error), seconds=time.monotonic() - started)
-    patiently(_ask_for_health, tell)
-    watching = onlookers.Onlooker()
-    token = onlookers.current.set(watching)
+    retry_while_unavailable(_ask_for_health, tell)
+    watching = observers.RunObserver()
+    token = observers.current.set(watching)
     try:
         failure = _run(rooted(spec, Path.cwd()), folder, [*tags_of(planned.model, planned.target), *_service()])
     finally:
-        onlookers.current.reset(token)
+        observers.current.reset(token)
     seconds = time.monotonic() - started
     if watching.ended is None:  # it did not even begin
         return outcome_of(planned, "failed", failure=failure_of(failure), seconds=seconds)

@@ -44,11 +44,11 @@ def track(spec: ModelSpec, folder: Path, listener: Listener) -> tuple[PublishedV
     from plansmith.flows.compile_model import compile_model
     from plansmith.flows.prefect_api.cancelling import cancellable
     from plansmith.flows.prefect_api.places import rooted
-    from plansmith.flows.runs import onlookers
+    from plansmith.flows.runs import observers
 
     logging.raiseExceptions = False  # Prefect says on standard error, line by line, which logs it could not send
-    watching = onlookers.Onlooker(listener)
-    token = onlookers.current.set(watching)
+    watching = observers.RunObserver(listener)
+    token = observers.current.set(watching)
     try:
         hears = cancellable(lambda run: _say_where(run, listener), lambda: listener.notice("cancelled through Prefect"))
         with temporary_settings(patient_settings()), hears as begin:
@@ -71,7 +71,7 @@ def track(spec: ModelSpec, folder: Path, listener: Listener) -> tuple[PublishedV
             raise
         return watching.outcome  # it came too late
     finally:
-        onlookers.current.reset(token)
+        observers.current.reset(token)
     if cancelled and watching.outcome is None:
         raise KeyboardInterrupt
     if state.is_failed():

@@ -27,7 +27,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed
 from prefect.utilities.urls import url_for
 
-from plansmith.flows.prefect_api.patience import patiently
+from plansmith.flows.prefect_api.patience import retry_while_unavailable
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -50,7 +50,7 @@ def skipped() -> State[Any] | None:
         with get_client(sync_client=True) as client:
             return earlier_run(client, UUID(flow_run.get_id()))
 
-    other = patiently(ask, log.warning)
+    other = retry_while_unavailable(ask, log.warning)
     if other is None:
         return None
     words = f"skipped: {other.name} goes on and does the same: {url_for(other) or other.id}"
@@ -72,7 +72,7 @@ def superseded() -> State[Any] | None:
             return earlier_run(client, run), later_run(client, run)
 
     while True:
-        earlier, later = patiently(ask, log.warning)
+        earlier, later = retry_while_unavailable(ask, log.warning)
         if earlier is None:
             return None
         if later is not None:

@@ -36,7 +36,7 @@ def is_away(error: BaseException) -> bool:
     )
 
 
-def patiently(
+def retry_while_unavailable(
     ask: Callable[[], R],
     tell: Callable[[str], None],
     *,

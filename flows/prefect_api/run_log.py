@@ -55,10 +55,10 @@ class RunLog:
 
 def failed_with(error: PlansmithError) -> State[Any]:
     """The state Failed of a run whose error its log has told; whoever waits for the run here gets it raised."""
-    return failed_in_words(str(error), error)
+    return failed_state(str(error), error)
 
 
-def failed_in_words(message: str, data: Any) -> State[Any]:
+def failed_state(message: str, data: Any) -> State[Any]:
     """The state Failed of a run whose log has said why, and which needs no traceback of Prefect's engine behind that.
 
     Args:

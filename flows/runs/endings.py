@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from plansmith.errors import EXIT_INTERRUPTED, EnvironmentFault, InternalError, PlansmithError
 from plansmith.fleet.records import NEXT
 from plansmith.flows.runs.outcomes import read_outcome
-from plansmith.formatting import seconds_in_words
+from plansmith.formatting import format_seconds
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State as RunState
@@ -68,7 +68,7 @@ class RunEnded:
         if outcome is None:
             return "completed"
         state = "unchanged, still" if outcome.ended == "unchanged" else f"{outcome.ended},"
-        return f"{state} version {outcome.version}, in {seconds_in_words(outcome.seconds)}"
+        return f"{state} version {outcome.version}, in {format_seconds(outcome.seconds)}"
 
     def document(self) -> dict[str, Any]:
         """It as JSON-ready fields."""

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from plansmith.errors import EnvironmentFault
 from plansmith.flows.prefect_api.api import asking
-from plansmith.flows.prefect_api.patience import AWAY_SECONDS, patiently
+from plansmith.flows.prefect_api.patience import AWAY_SECONDS, retry_while_unavailable
 from plansmith.flows.prefect_api.run_logs import LogReader, is_worth_telling, page_limit, page_of, text_of
 from plansmith.flows.runs.endings import DELETED, RunEnded, ended_run
 from plansmith.flows.runs.watching import Watcher
-from plansmith.formatting import seconds_in_words
+from plansmith.formatting import format_seconds
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -89,7 +89,7 @@ def follow(shown: str, runs: Sequence[SubmittedRun], watcher: Watcher, pace: Pac
     """
     pace, left = pace or Pace(), list(runs)
     try:
-        ask = partial(patiently, tell=watcher.notice, seconds=pace.away, pause=pace.pause)
+        ask = partial(retry_while_unavailable, tell=watcher.notice, seconds=pace.away, pause=pace.pause)
         # Once again where a token has run out; all else is asked again by the next look.
         with asking(shown, retries=1) as client:
             limit = ask(lambda: page_limit(client))
@@ -103,7 +103,7 @@ def follow(shown: str, runs: Sequence[SubmittedRun], watcher: Watcher, pace: Pac
     except EnvironmentFault as fault:
         first = "" if fault.transient else f"{fault.remedy}, then "
         raise EnvironmentFault(
-            f"{fault.message}; the run goes on", remedy=f"{first}{follow_words(left)}", transient=fault.transient
+            f"{fault.message}; the run goes on", remedy=f"{first}{follow_command(left)}", transient=fault.transient
         ) from fault.__cause__
     return [one.ending for one in followed if one.ending is not None]
 
@@ -138,7 +138,7 @@ def _look(client: SyncPrefectClient, left: Sequence[_Followed], watcher: Watcher
             one.seen_to_end = None  # such as one that crashed and was started again
 
 
-def follow_words(runs: Sequence[SubmittedRun]) -> str:
+def follow_command(runs: Sequence[SubmittedRun]) -> str:
     """What to type to follow runs."""
     return " ".join(["plansmith submit", *(f"--follow {run.id}" for run in runs)])
 
@@ -151,7 +151,7 @@ def _tell_state(one: _Followed, state: RunState, watcher: Watcher) -> None:
             watcher.state(one.run, _WORDS.get(name, name))
     elif state.is_pending() and now > one.since + STUCK_SECONDS and not one.is_stuck:
         one.is_stuck = True
-        took = seconds_in_words(STUCK_SECONDS)
+        took = format_seconds(STUCK_SECONDS)
         watcher.notice(
             f"{one.run.name} was taken up by a worker that has not started it for {took}, and may be dead:"
             f" plansmith submit --cancel {one.run.id}, and submit it again"

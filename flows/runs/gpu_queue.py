@@ -9,11 +9,10 @@ PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE, a slot that was held then is never giv
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import httpx
 from prefect.client.orchestration import get_client
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from plansmith.config.spec import ModelSpec
     from plansmith.steps.runner import Listener
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 LEASE_SECONDS = 60.0  # the shortest that Prefect's server takes; it is renewed while its holder lives
@@ -46,12 +44,12 @@ _UNASKED = (*UNTAKEN, ConcurrencySlotAcquisitionError, TimeoutError)
 _STEPS = ("compile", "validate", "beside")
 
 
-def queues_of(spec: ModelSpec, outlook: Mapping[str, str]) -> dict[str, list[str]]:
+def queues_of(spec: ModelSpec, preview: Mapping[str, str]) -> dict[str, list[str]]:
     """The limits to take, by step; none for a step that is in the cache, or that uses no GPU.
 
     Args:
         spec: what is compiled.
-        outlook: what has to be done, step by step, as `Compilation.outlook` says it.
+        preview: what has to be done, step by step, as `Compilation.preview` says it.
     """
     if spec.engine is not EngineKind.TENSORRT:
         return {}
@@ -59,7 +57,7 @@ def queues_of(spec: ModelSpec, outlook: Mapping[str, str]) -> dict[str, list[str
         names = _limits(spec)
     except PlansmithError:
         return {}  # the step itself says what is wrong with the GPUs
-    return {step: names for step in _STEPS if names and outlook.get(step, "").startswith("would")}
+    return {step: names for step in _STEPS if names and preview.get(step, "").startswith("would")}
 
 
 def limit_of(uuid: str) -> str:
@@ -67,21 +65,21 @@ def limit_of(uuid: str) -> str:
     return f"gpu:{uuid}"
 
 
-def in_turn(step: Callable[P, R], names: list[str], listener: Listener) -> Callable[P, R]:
+def in_turn(step: str, run: Callable[[], R], names: list[str], listener: Listener) -> Callable[[], R]:
     """A step that is carried out once it has the slots of some limits.
 
     Args:
-        step: uses GPUs.
+        step: its name.
+        run: carries it out, and uses GPUs.
         names: of the limits; they are made where they are missing, and left alone where a person made them.
         listener: told what it waits for, and what cannot be asked.
     """
 
-    @functools.wraps(step)
-    def waiting(*args: P.args, **kwargs: P.kwargs) -> R:
-        with _held(names, step.__name__, listener):
-            return step(*args, **kwargs)
+    def waiting() -> R:
+        with _held(names, step, listener):
+            return run()
 
-    return waiting if names else step
+    return waiting if names else run
 
 
 @contextmanager

@@ -11,10 +11,10 @@ from uuid import UUID
 from plansmith.errors import EnvironmentFault, UsageError
 from plansmith.fleet.text import model_of
 from plansmith.flows.prefect_api.cancelling import cancel_run
-from plansmith.flows.prefect_api.patience import patiently
+from plansmith.flows.prefect_api.patience import retry_while_unavailable
 from plansmith.flows.runs.endings import RunEnded, ended_run
 from plansmith.flows.runs.submitting import submitted_run
-from plansmith.formatting import seconds_in_words
+from plansmith.formatting import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -78,16 +78,16 @@ def cancel_to_end(
     for run in runs:
         if run.state is None or not (run.state.is_final() or run.state.is_cancelling()):
             # Asked twice it does no more than asked once.
-            patiently(partial(cancel_run, client, run, "cancelled by plansmith submit --cancel"), notice)
+            retry_while_unavailable(partial(cancel_run, client, run, "cancelled by plansmith submit --cancel"), notice)
     for run in runs:
         state = run.state
         while state is None or not state.is_final():
-            state = patiently(partial(client.read_flow_run, run.id), notice).state
+            state = retry_while_unavailable(partial(client.read_flow_run, run.id), notice).state
             if state is not None and state.is_final():
                 break
             if time.monotonic() > deadline:
                 raise EnvironmentFault(
-                    f"{run.name} is still being cancelled after {seconds_in_words(seconds)}: its worker may be dead",
+                    f"{run.name} is still being cancelled after {format_seconds(seconds)}: its worker may be dead",
                     remedy=f"start a worker of its pool, or take it off the server: prefect flow-run delete {run.id}",
                 )
             time.sleep(POLL_SECONDS)

@@ -16,7 +16,7 @@ from prefect.runtime import flow_run
 from plansmith.errors import EnvironmentFault, PlansmithError, first_line
 from plansmith.fleet.records import ModelOutcome
 from plansmith.fleet.text import model_for
-from plansmith.flows.prefect_api.patience import AWAY_SECONDS, UNTAKEN, patiently
+from plansmith.flows.prefect_api.patience import AWAY_SECONDS, UNTAKEN, retry_while_unavailable
 from plansmith.flows.prefect_api.run_log import RunLog
 from plansmith.flows.runs.findings import Findings, findings_of
 from plansmith.flows.runs.outcomes import key_of, leave_outcome, outcome_key, tags_of
@@ -83,7 +83,7 @@ class RunListener(Listener):
         patience = AWAY_SECONDS if is_awaited else 0
         self._try(
             f"the artifact {outcome_key(outcome.model, outcome.target)}",
-            lambda: patiently(lambda: leave_outcome(outcome, findings), self.notice, seconds=patience),
+            lambda: retry_while_unavailable(lambda: leave_outcome(outcome, findings), self.notice, seconds=patience),
         )
 
     def findings_of(self, ended: PublishedVersion | BaseException) -> Findings:
@@ -111,9 +111,9 @@ class RunListener(Listener):
         self._other.waiting(step, text)
         self._log.info("%s: %s", step, text)
 
-    def made(self, record: Record) -> None:
+    def result(self, record: Record) -> None:
         """Show the gate's report, whatever its verdict."""
-        self._other.made(record)
+        self._other.result(record)
         if isinstance(record, ValidationReport):
             self._judged = record
             self._show(

@@ -24,7 +24,7 @@ from pydantic import TypeAdapter
 from plansmith.config.source_reference import parse_reference
 from plansmith.errors import EnvironmentFault, PlansmithError, first_line
 from plansmith.fleet.records import Ended, ModelOutcome, failure_of
-from plansmith.fleet.text import model_for, outcome_words
+from plansmith.fleet.text import describe_outcome, model_for
 from plansmith.flows.deploy.automations import PUBLISHED, RELEASES
 from plansmith.flows.deploy.deployments import TAG
 from plansmith.flows.runs.findings import Findings
@@ -111,7 +111,7 @@ def leave_outcome(outcome: ModelOutcome, findings: Findings) -> None:
     create_table_artifact(
         [row],
         key=outcome_key(outcome.model, outcome.target),
-        description=f"{model_for(outcome.model, outcome.target)}: {outcome_words(outcome)}",
+        description=f"{model_for(outcome.model, outcome.target)}: {describe_outcome(outcome)}",
     )
 
 

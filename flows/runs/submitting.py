@@ -14,7 +14,7 @@ from plansmith.fleet.text import model_for
 from plansmith.flows.deploy.deployments import ONE_MODEL
 from plansmith.flows.deploy.pool_deployments import HOW_TO_DEPLOY, find_hindrance
 from plansmith.flows.prefect_api.parameters import parameter_problems, shortened
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -31,7 +31,7 @@ _REFUSING = {400, 409, 413, 422}
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedCompile:
     """One model to compile.
 
     Args:
@@ -79,7 +79,7 @@ def pool_notice(client: SyncPrefectClient, deployment: DeploymentResponse) -> st
     return f"{found.words}: the run waits for: {found.remedy}" if found else ""
 
 
-def check_parameters(wanted: Wanted, deployment: DeploymentResponse) -> None:
+def check_parameters(wanted: WantedCompile, deployment: DeploymentResponse) -> None:
     """See that a deployment takes the parameters of a run, by its own schema.
 
     The server refuses values that do not fit, one by one, and takes parameters that the flow does not have, whose run
@@ -93,8 +93,8 @@ def check_parameters(wanted: Wanted, deployment: DeploymentResponse) -> None:
     size, most = _size(wanted.parameters), get_current_settings().server.api.max_parameter_size
     if 0 < most < size:
         raise UsageError(
-            f"the spec is too large for a flow run: {bytes_in_words(size)} as JSON, and a Prefect server takes"
-            f" {bytes_in_words(most)}",
+            f"the spec is too large for a flow run: {format_bytes(size)} as JSON, and a Prefect server takes"
+            f" {format_bytes(most)}",
             remedy="shorten it, such as by tolerances for fewer outputs, or compile it on the worker itself",
         ).located(model=wanted.model)
     problems = [words for _, words in parameter_problems(wanted.parameters, deployment.parameter_openapi_schema or {})]
@@ -107,7 +107,9 @@ def check_parameters(wanted: Wanted, deployment: DeploymentResponse) -> None:
         ).located(model=wanted.model)
 
 
-def submit(client: SyncPrefectClient, wanted: Wanted, deployment: DeploymentResponse, key: str = "") -> SubmittedRun:
+def submit(
+    client: SyncPrefectClient, wanted: WantedCompile, deployment: DeploymentResponse, key: str = ""
+) -> SubmittedRun:
     """Start a run of a deployment whose parameters were checked.
 
     Args:

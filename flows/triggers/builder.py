@@ -14,12 +14,12 @@ from plansmith.config.service.service import ServiceConfig
 from plansmith.config.service.triggers import Rule
 from plansmith.config.target.targets import is_target_file, load_target
 from plansmith.errors import EngineError, UsageError
-from plansmith.flows.runs.submitting import SubmittedRun, Wanted
+from plansmith.flows.runs.submitting import SubmittedRun, WantedCompile
 from plansmith.flows.triggers.triggered_runs import TRIGGERED, Blocked, Order
 from plansmith.records.fingerprint import SourceOverride
 from plansmith.steps.cache.toolchain import whole_toolchain
 from plansmith.system.digest import digest_of
-from plansmith.triggers.inbox.entry import Entry, StartedRun
+from plansmith.triggers.inbox.entry import InboxEntry, StartedRun
 from plansmith.triggers.pollers.poller import is_wanted
 from plansmith.triggers.registries.allowed_sources import require_allowed
 from plansmith.triggers.registries.event import Event
@@ -83,7 +83,7 @@ class Builder:
         return self._runs.are_inline
 
     def build(
-        self, entry: Entry, still_ours: Callable[[], bool], note: Callable[[StartedRun], None]
+        self, entry: InboxEntry, still_ours: Callable[[], bool], note: Callable[[StartedRun], None]
     ) -> BuildResult | None:
         """Start the runs of an entry, or find those that were started for the same content before.
 
@@ -208,15 +208,15 @@ def _specs(rule: Rule, source: str) -> list[NamedSpec]:
     return list(models)
 
 
-def _wanted(path: Path, one: NamedSpec, event: Event) -> Wanted:
+def _wanted(path: Path, one: NamedSpec, event: Event) -> WantedCompile:
     """A compile of what an event tells, under the name that the spec's own source has: versions are its releases."""
     update = {"source": event.source, "name": one.name} if event.source else {}
     target = one.target or folder_of(one.spec.target)
     spec = one.spec.model_copy(update=update)
-    return Wanted(model=one.name, target=target, spec=spec, folder=path.parent, directory=_HERE)
+    return WantedCompile(model=one.name, target=target, spec=spec, folder=path.parent, directory=_HERE)
 
 
-def _with_override(wanted: Wanted, own: str, event: Event, at: float) -> Wanted:
+def _with_override(wanted: WantedCompile, own: str, event: Event, at: float) -> WantedCompile:
     """A compile that knows that an event set its source in place of the spec's own, and when."""
     if wanted.spec.source == own:
         return wanted

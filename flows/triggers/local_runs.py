@@ -75,7 +75,7 @@ class _LogListener(Listener):
     def waiting(self, step: str, text: str) -> None:
         log_event(logging.INFO, "step", step=step, outcome="waiting", reason=text, **self._fields)
 
-    def made(self, record: Record) -> None:
+    def result(self, record: Record) -> None:
         """Nothing is said of what a step made: `finished` follows."""
 
     def finished(self, record: StepRecord) -> None:

@@ -162,7 +162,7 @@ def enter_directory(directory: str) -> None:
         ) from error
 
 
-def rule_in_words(rule: Rule) -> str:
+def describe_rule(rule: Rule) -> str:
     """What a rule waits for, in a few words."""
     value = f" {rule.value}" if rule.value != "*" else ""
     return f"{rule.model}: {rule.when}{value}"

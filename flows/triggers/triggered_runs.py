@@ -22,7 +22,7 @@ from plansmith.flows.runs.numbered_runs import (
     read_unfinished,
     run_group_of,
 )
-from plansmith.flows.runs.submitting import SubmittedRun, Wanted, check_parameters, submit, submitted_run
+from plansmith.flows.runs.submitting import SubmittedRun, WantedCompile, check_parameters, submit, submitted_run
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -46,7 +46,7 @@ class Order:
         key: of what is built; two with the same key are one.
     """
 
-    wanted: Wanted
+    wanted: WantedCompile
     pool: str
     key: str
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from functools import partial
 
 from plansmith.flows.triggers.builder import Builder, BuildResult
-from plansmith.triggers.inbox.entry import Entry, StartedRun
+from plansmith.triggers.inbox.entry import InboxEntry, StartedRun
 from plansmith.triggers.worker_loop import LEASE_SECONDS, WorkerContext, recheck_seconds, renewed, run_until_stopped
 
 _LAG_SECONDS = 600.0
@@ -66,7 +66,7 @@ class Worker:
                 self._settle(entry, built, started)
         return True
 
-    def _overtaken(self, entry: Entry) -> str:
+    def _overtaken(self, entry: InboxEntry) -> str:
         """Why an entry needs no run, as a later one tells of other content of the same; empty where none does.
 
         Registries promise no order: what comes later may be the older news. So an entry whose registry still says the
@@ -83,7 +83,7 @@ class Worker:
             return ""  # nothing comes of that one unless a person decides so
         return f"entry {number} tells of a later version"
 
-    def _settle(self, entry: Entry, built: BuildResult, started: Sequence[StartedRun]) -> None:
+    def _settle(self, entry: InboxEntry, built: BuildResult, started: Sequence[StartedRun]) -> None:
         age = (self._clock() - entry.received_at).total_seconds()
         if built.behind:
             self._wait(entry, started, f"waits for the run before it: {built.behind}", age)
@@ -95,17 +95,17 @@ class Worker:
             outcome = "built" if started else "unwanted"
             self._context.log_entry(entry, logging.INFO, "build", outcome, runs=[run.id for run in started])
 
-    def _leave(self, entry: Entry, started: Sequence[StartedRun], reason: str) -> None:
+    def _leave(self, entry: InboxEntry, started: Sequence[StartedRun], reason: str) -> None:
         """An entry is done without another run; those that it has become stay its own."""
         runs = entry.with_started(started) or entry.runs
         if self._inbox.finish(entry, runs, tell=entry.registry in self._told, reason=reason):
             self._context.log_entry(entry, logging.INFO, "build", "outdated", reason=reason)
 
-    def _wait(self, entry: Entry, started: Sequence[StartedRun], reason: str, age: float) -> None:
+    def _wait(self, entry: InboxEntry, started: Sequence[StartedRun], reason: str, age: float) -> None:
         after = recheck_seconds(age)
         next_at = self._clock() + timedelta(seconds=after)
         if self._inbox.postpone(entry, reason, next_at, failed=False, started=started):
             self._context.log_entry(entry, logging.INFO, "build", "behind", reason=reason, seconds=round(after, 1))
 
-    def _keep(self, entry: Entry) -> bool:
+    def _keep(self, entry: InboxEntry) -> bool:
         return self._inbox.renew(entry, self._clock(), LEASE_SECONDS)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from plansmith.errors import GateError, ServedCheckError, UsageError
 from plansmith.flows.triggers.triggered_runs import RunOutcome
-from plansmith.triggers.inbox.entry import Entry, Sibling, StartedRun, WriteBack
+from plansmith.triggers.inbox.entry import InboxEntry, Sibling, StartedRun, WriteBack
 from plansmith.triggers.worker_loop import LEASE_SECONDS, WorkerContext, recheck_seconds, run_until_stopped
 from plansmith.triggers.write_back import verdicts
 from plansmith.triggers.write_back.verdicts import Build, Verdict, VersionReport, Writer
@@ -74,7 +74,7 @@ class WriteBackWorker:
             self._context.fail(error, "write-back", entry, one.attempts + 1, put_off=put_off, set_aside=set_aside)
         return True
 
-    def _tell(self, one: WriteBack, entry: Entry) -> None:
+    def _tell(self, one: WriteBack, entry: InboxEntry) -> None:
         if entry.registry not in self._registries:
             raise UsageError(
                 f"the file of the service has no registry {entry.registry}, but {', '.join(self._registries)}",
@@ -106,9 +106,9 @@ class WriteBackWorker:
             runs = {build.run: build.verdict for build in telling.builds}
             self._context.log_entry(entry, logging.INFO, "write-back", "written", verdict=verdict, runs=runs)
 
-    def _look(self, one: WriteBack, siblings: Sequence[Sibling]) -> _Found | None:
+    def _look(self, one: WriteBack, siblings: Sequence[Sibling]) -> _VersionProgress | None:
         """What came of each model and target of a version in its youngest entry; None where it is another's now."""
-        found = _Found(awaited={sibling.entry for sibling in siblings if sibling.told is None})
+        found = _VersionProgress(awaited={sibling.entry for sibling in siblings if sibling.told is None})
         youngest = {run.label: (sibling, run) for sibling in siblings for run in sibling.runs}
         for sibling, run in youngest.values():
             told = sibling.told
@@ -130,7 +130,7 @@ class WriteBackWorker:
                 found.builds.append(build_of(run, ended))
         return found
 
-    def _wait(self, one: WriteBack, entry: Entry, reason: str) -> None:
+    def _wait(self, one: WriteBack, entry: InboxEntry, reason: str) -> None:
         now = self._context.clock()
         took = now - (entry.settled_at or entry.received_at)
         after = recheck_seconds(took.total_seconds())
@@ -141,7 +141,7 @@ class WriteBackWorker:
 
 
 @dataclass
-class _Found:
+class _VersionProgress:
     """What came of a version so far: `awaited`: entries that have not ended; `is_last`: it is what is served."""
 
     awaited: set[int]

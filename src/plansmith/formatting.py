@@ -10,7 +10,7 @@ from plansmith.errors import UsageError
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
-def bytes_in_words(count: int) -> str:
+def format_bytes(count: int) -> str:
     """A size in binary units: 0 B, 812 B, 4.0 KiB, 1.3 GiB."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -20,7 +20,7 @@ def bytes_in_words(count: int) -> str:
     return f"{size:.1f} TiB"
 
 
-def seconds_in_words(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """A duration: 0.4 s, 12.3 s, 3 min 05 s, 2 h 10 min."""
     if seconds < 60:
         return f"{seconds:.1f} s"
@@ -44,7 +44,7 @@ def seconds_from_age(text: str) -> int:
     return int(found[1]) * _SECONDS[found[2]]
 
 
-def age_in_words(seconds: float) -> str:
+def format_age(seconds: float) -> str:
     """How long ago something was, in the largest unit that it has one of: 40 s, 15 min, 3 h, 2 d."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:

@@ -10,7 +10,7 @@ import pytest
 from plansmith.capacity.remote import RemoteTriton, memory_pools
 from plansmith.copies.sending import loaded_models
 from plansmith.loadtest.server.metrics import parse_gauges
-from plansmith.triton.server.control.client import ToldServer
+from plansmith.triton.server.control.client import ModelControlClient
 from plansmith.triton.server.installation import Installation
 from plansmith.triton.server.server import TritonServer
 
@@ -33,7 +33,7 @@ def place_of(server: TritonServer) -> tuple[str, ...]:
 
 def names_there(server: TritonServer, *models: str) -> list[str]:
     """The copies of some models that a server has."""
-    control = ToldServer(f"grpc://{server.grpc_url}", load_seconds=30)
+    control = ModelControlClient(f"grpc://{server.grpc_url}", load_seconds=30)
     return sorted(loaded_models(control, [f"plansmith-{model}-copy{n}" for model in models for n in (1, 2, 3)]))
 
 

@@ -71,10 +71,10 @@ def test_of_two_compiles_of_one_spec_one_builds_and_the_other_waits_says_so_and_
     assert [path.name for path in run.folder.glob("artifacts/repository.plansmith/releases/tiny/*")] == ["1"]
     assert {path.name for path in run.folder.glob("artifacts/**/staging/*")} == {".lock"}
     one, other = ({step["name"]: step["cached"] for step in document["steps"]} for document in documents)
-    heavy = ("export", "compile", "validate", "package", "publish")
+    run_in_worker = ("export", "compile", "validate", "package", "publish")
     assert not one["export"]
     assert other["export"]
-    assert {step: (one[step], other[step]).count(False) for step in heavy} == dict.fromkeys(heavy, 1)
+    assert {step: (one[step], other[step]).count(False) for step in run_in_worker} == dict.fromkeys(run_in_worker, 1)
 
 
 def test_a_compile_waits_for_a_collection_says_so_and_goes_on(finished: Compiled) -> None:

@@ -73,7 +73,7 @@ SPECS: dict[str, dict[str, Any]] = {
         "publish": [ADDRESS, {"to": f"s3://user:{SECRET}@bucket/a", "endpoint_url": ADDRESS}],
         "load_into": [ADDRESS],
         "triton": {"parameters": {"key": [SECRET]}, "metric_tags": SECRET},
-        "pipeline": {"beside": {"a": {"source": {"a": ADDRESS}}}},
+        "pipeline": {"models": {"a": {"source": {"a": ADDRESS}}}},
     },
 }
 

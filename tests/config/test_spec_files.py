@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from plansmith.cli.compile.compile import compile_command
-from plansmith.cli.compile.specs import given_values
+from plansmith.cli.compile.specs import values_of_options
 from plansmith.config.data import DataSpec
 from plansmith.config.loader import SpecFile, read_specs
 from plansmith.config.source_reference import parse_reference
@@ -346,4 +346,4 @@ def test_a_server_is_noted_with_its_whole_path(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     Path("one.yaml").write_text("{source: hf:one, tritonserver: server}")
     assert read_specs(Path("one.yaml"), {}).models[0].spec.tritonserver == str(tmp_path / "server")
-    assert given_values({"tritonserver": "server"}) == {"tritonserver": str(tmp_path / "server")}
+    assert values_of_options({"tritonserver": "server"}) == {"tritonserver": str(tmp_path / "server")}

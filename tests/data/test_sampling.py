@@ -20,7 +20,8 @@ from plansmith.data.reference import StoredCase, StoredCases
 from plansmith.errors import SourceError, UsageError
 from plansmith.records.model import DataSet, SampleSet
 from plansmith.sources.dataset import find_data
-from plansmith.steps.worker import sample_sets, sampling
+from plansmith.steps.worker import sample_sets, sampling, tasks
+from plansmith.steps.worker.sample_request import EntryPointRequest, SampleRequest
 from plansmith.system.digest import Digester
 from plansmith.system.process import Worker
 
@@ -32,26 +33,19 @@ SENTENCES = (files("plansmith") / "samples" / "sentences.txt").read_text(encodin
 SHORT = {"batch": {"min": 1, "opt": 4, "max": 8}, "sequence": {"min": 4, "opt": 8, "max": 48}}
 
 
-def arguments(source: str, folder: Path, out: Path, data: DataSpec | None, **given: Any) -> dict[str, Any]:
+def request_of(source: str, folder: Path, out: Path, data: DataSpec | None, **given: Any) -> SampleRequest:
     out.mkdir()
     scheme, _, location = source.partition(":")
     place = find_data(data, relative_to=folder, digester=Digester(folder / "memo.sqlite")) if data else None
-    usual: dict[str, Any] = {"axes": SHORT, "inputs": {}, "outputs": ()}
-    return {
-        "source": {"scheme": scheme, "location": location, "trust_remote_code": False, "task": None},
-        "folder": location,
-        "allow_pickle": False,
-        "data": data.model_dump(mode="json") if data else None,
-        "place": place.model_dump(mode="json") if place else None,
-        "out": str(out),
-        **usual,
-        **given,
-    }
+    own = {key: given.pop(key) for key in ("axes", "tied") if key in given}
+    model = {"scheme": scheme, "location": location, "folder": location, **given}
+    return SampleRequest.model_validate(
+        {"model": model, "data": data, "place": place, "out": out, "axes": SHORT, **own}
+    )
 
 
 def sampled(source: str, folder: Path, out: Path, data: DataSpec | None, **given: Any) -> DataSet:
-    fields = sampling.sample(**arguments(source, folder, out, data, **given), progress=lambda _: None)
-    return DataSet.model_validate(fields)
+    return sampling.sample(request_of(source, folder, out, data, **given), lambda _: None)
 
 
 def stored(samples: SampleSet | None, out: Path) -> list[StoredCase]:
@@ -74,8 +68,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
 def test_minilm_gets_sentences_through_the_real_worker(worker: Worker, minilm_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n".join([*SENTENCES, *SENTENCES[:9]]))
     data = DataSpec(path="a.txt", calibration=12, evaluation=20)
-    made = worker.call("sample", **arguments(f"hf:{minilm_folder}", tmp_path, tmp_path / "out", data))
-    found = DataSet.model_validate(made)
+    found = tasks.SAMPLE.run(worker, request_of(f"hf:{minilm_folder}", tmp_path, tmp_path / "out", data))
     assert (found.metric, found.pooling, found.real, found.available) == ("neighbours", "none", True, len(SENTENCES))
     assert "a.txt" in found.words
     calibration, evaluation = found.calibration, found.evaluation
@@ -101,8 +94,7 @@ def test_minilm_reads_pairs_text_by_text_with_their_scores(worker: Worker, minil
     pairs = enumerate(pairwise(SENTENCES))
     rows = [{"sentence1": one, "sentence2": other, "score": i / 7} for i, (one, other) in pairs]
     data = save_rows(tmp_path / "a.jsonl", rows)
-    made = worker.call("sample", **arguments(f"hf:{minilm_folder}", tmp_path, tmp_path / "out", data))
-    found = DataSet.model_validate(made)
+    found = tasks.SAMPLE.run(worker, request_of(f"hf:{minilm_folder}", tmp_path, tmp_path / "out", data))
     assert (found.metric, found.pooling) == ("spearman", "none")
     assert found.evaluation is not None
     assert found.evaluation.labelled
@@ -119,7 +111,7 @@ def test_an_error_of_the_data_crosses_the_worker_and_says_what_to_write(
 ) -> None:
     (tmp_path / "a.csv").write_text("blurb,stars\ngood,5\n")
     with pytest.raises(UsageError, match="it has blurb, stars") as caught:
-        worker.call("sample", **arguments(f"hf:{minilm_folder}", tmp_path, tmp_path / "out", DataSpec(path="a.csv")))
+        tasks.SAMPLE.run(worker, request_of(f"hf:{minilm_folder}", tmp_path, tmp_path / "out", DataSpec(path="a.csv")))
     assert "columns: {text: blurb}" in caught.value.remedy
 
 
@@ -127,9 +119,11 @@ def test_an_error_of_the_data_crosses_the_worker_and_says_what_to_write(
 def test_a_function_of_ones_own_runs_in_the_worker_only(worker: Worker, minilm_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(f"def texts():\n    return [{{'text': t}} for t in {SENTENCES!r}]\n")
     data = DataSpec(entry_point="mine:texts", calibration=4, evaluation=8)
-    asked = arguments(f"hf:{minilm_folder}", tmp_path, tmp_path / "out", data)
-    digest = worker.call("entry_point_digest", entry_point="mine:texts", place=asked["place"])["digest"]
-    found = DataSet.model_validate(worker.call("sample", **asked))
+    request = request_of(f"hf:{minilm_folder}", tmp_path, tmp_path / "out", data)
+    assert request.place is not None
+    function = EntryPointRequest(entry_point="mine:texts", place=request.place)
+    digest = tasks.ENTRY_POINT_DIGEST.run(worker, function).digest
+    found = tasks.SAMPLE.run(worker, request)
     assert len(digest) == len(found.digest) == 64
     assert found.available == len(SENTENCES)
 
@@ -198,7 +192,7 @@ def test_images_of_two_sides_are_refused_where_the_exported_graph_has_one_axis_f
     data = DataSpec(path="images", calibration=12, evaluation=16)
     side = {"min": 16, "opt": 16, "max": 64}
     with pytest.raises(SourceError, match=r"png becomes \[3, 16, 22\], and the model takes \[3, height, height\]"):
-        sampled(f"hf:{folder}", tmp_path, tmp_path / "out", data, axes={"height": side, "width": "height"})
+        sampled(f"hf:{folder}", tmp_path, tmp_path / "out", data, axes={"height": side}, tied={"width": "height"})
 
 
 def test_arrays_reach_an_onnx_file_whose_batch_is_fixed(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from plansmith.records.model import Record
 from plansmith.records.release import StepRecord
-from plansmith.steps.cache.local import ENTRY_FILE, Entry
-from plansmith.steps.runner import Listener, StageRunner, WouldRun
+from plansmith.steps.cache.local import ENTRY_FILE, CacheEntry
+from plansmith.steps.runner import Listener, StageRunner
 
 
 class Notices(Listener):
@@ -24,6 +25,12 @@ class Notices(Listener):
         raise AssertionError(record)
 
 
+class Verdict(Record):
+    """What is stored beside the files."""
+
+    verdict: str
+
+
 class Build:
     """A process that needs one entry: what it built, what it was told, what it hashed."""
 
@@ -32,17 +39,23 @@ class Build:
         self.notices = Notices()
         self.runner = StageRunner("tiny", artifacts, listener=self.notices, force=False, dry=dry)
 
-    def entry(self) -> Entry:
-        entry, cached = self.runner.entry("package", ["input"], {"option": 1}, self._build)
+    def entry(self) -> CacheEntry:
+        held = self.look()
+        assert held is not None
+        entry, cached = held
         assert cached == (self.built == 0)
         return entry
 
-    def _build(self, out: Path) -> dict[str, str]:
+    def look(self) -> tuple[CacheEntry, bool] | None:
+        """Take the entry, or build it; None where it only looks and finds none."""
+        return self.runner.entry("package", ["input"], {"option": 1}, self._build)
+
+    def _build(self, out: Path) -> Verdict:
         self.built += 1
         (out / "model").mkdir()
         (out / "model" / "model.onnx").write_text("weights")
         (out / "config.pbtxt").write_text("name: 'tiny'")
-        return {"verdict": "passed"}
+        return Verdict(verdict="passed")
 
 
 def change(path: Path, content: bytes) -> None:
@@ -141,8 +154,7 @@ def test_a_dry_run_finds_damage_and_leaves_it_alone(tmp_path: Path) -> None:
     folder = Build(tmp_path).entry().folder
     truncate(folder)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(WouldRun):
-        Build(tmp_path, dry=True).entry()
+    assert Build(tmp_path, dry=True).look() is None
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -154,7 +166,7 @@ def test_a_second_process_takes_the_entry_without_hashing_anything(tmp_path: Pat
 
 
 def test_a_build_that_fails_leaves_no_entry_and_nothing_in_staging(tmp_path: Path) -> None:
-    def fail(out: Path) -> None:
+    def fail(out: Path) -> Verdict:
         (out / "half.onnx").write_text("half")
         raise ZeroDivisionError
 

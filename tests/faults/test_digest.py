@@ -153,6 +153,7 @@ def test_a_model_that_changed_while_it_was_read_is_refused(tmp_path: Path) -> No
     spec = make_spec({"source": f"hf:{model}"})
     stages = StageRunner("model", tmp_path / "artifacts", listener=Listener(), force=False, dry=False)
     source = fetch(stages, spec, parse_reference(spec.source, relative_to=tmp_path))
+    assert source is not None
     require_unchanged(stages, spec, source)
     (model / "config.json").write_text('{"model_type": "bart"}')
     with pytest.raises(SourceError, match="changed while it was read"):

@@ -11,6 +11,7 @@ import pytest
 
 from plansmith.errors import EngineError, ExportError, GateError, RepositoryError
 from plansmith.steps.runner import Listener, StageRunner
+from plansmith.steps.worker.tasks import Nothing
 from plansmith.system.files import storage_errors
 from plansmith.triton.repository.repository import ModelRepository
 
@@ -38,8 +39,9 @@ def test_a_version_that_finds_no_room_leaves_the_old_one_serving_and_its_number_
 
 
 def test_a_step_that_finds_no_room_leaves_no_entry(cramped: Cramped) -> None:
-    def build(out: Path) -> None:
+    def build(out: Path) -> Nothing:
         (out / "model.onnx").write_text(TOO_MUCH)
+        return Nothing()
 
     artifacts = cramped.folder / "artifacts"
     runner = StageRunner("tiny", artifacts, listener=Listener(), force=False, dry=False)

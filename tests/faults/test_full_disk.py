@@ -13,7 +13,7 @@ import yaml
 from plansmith.config.spec import make_spec
 from plansmith.errors import RepositoryError
 from plansmith.steps.compilation import Compilation
-from plansmith.steps.lower_only import GraphLowering
+from plansmith.steps.lower_only import lower_model
 from plansmith.steps.runner import Listener
 
 from ..support.faults.cramped import Cramped, cramped_folder
@@ -91,18 +91,14 @@ def test_a_disk_that_is_full_while_a_graph_is_lowered_stops_it_there_and_room_le
     given = yaml.safe_load(lay_out(lint_graphs.attention(), tmp_path).read_text())
     spec = make_spec({**given, "precision": "int8", "artifacts": str(artifacts)})
     for step in LOWERING_STEPS:
-        with (
-            GraphLowering(spec, relative_to=tmp_path, listener=Filling(step, disk)) as lowering,
-            pytest.raises(RepositoryError, match="no space left on the file system of") as raised,
-        ):
-            lowering.run(tmp_path / "out")
+        with pytest.raises(RepositoryError, match="no space left on the file system of") as raised:
+            lower_model(spec, tmp_path / "out", relative_to=tmp_path, listener=Filling(step, disk))
         disk.free()
         assert raised.value.step == step
         assert cache_problems(artifacts / "cache") == []
         assert staging_problems(artifacts / "cache" / "staging") == []
         assert not (tmp_path / "out").exists()
-    with GraphLowering(spec, relative_to=tmp_path) as lowering:
-        assert lowering.run(tmp_path / "out").lowered.precision == "int8"
+    assert lower_model(spec, tmp_path / "out", relative_to=tmp_path).lowered.precision == "int8"
     assert not list(tmp_path.glob(".plansmith-*"))
 
 

@@ -1,4 +1,4 @@
-"""The heavy child: its answers, its errors, its end, and its end with the parent."""
+"""The worker: its answers, its errors, its end, and its end with the parent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import psutil
 import pytest
 
 from plansmith.errors import EnvironmentFault, GateError, InternalError
+from plansmith.records.model import Record
 from plansmith.steps import runner as stages
+from plansmith.steps.worker.tasks import Nothing, Task
 from plansmith.system.memory import kills, kills_counter
 from plansmith.system.process import Worker, log_tail, members_of
 
@@ -161,16 +163,23 @@ def test_the_kernel_counts_its_kills_in_either_version_of_control_groups(version
     assert kills(counter) == 2
 
 
+class Process(Record):
+    """A process by its number."""
+
+    number: int
+
+
 def test_after_a_dead_worker_the_next_step_has_a_fresh_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(stages, "WORKER_MODULE", "tests.support.faults.tiny_worker")
     runner = stages.StageRunner("tiny", tmp_path, listener=stages.Listener(), force=False, dry=False)
-    first = runner.heavy("pid")
+    tell, end = (Task(name, Nothing, Process) for name in ("tell_process", "be_killed_by_task"))
+    first = runner.run_in_worker(tell, Nothing()).number
     with pytest.raises(EnvironmentFault):
-        runner.heavy("be_killed")
-    second = runner.heavy("pid")
+        runner.run_in_worker(end, Nothing())
+    second = runner.run_in_worker(tell, Nothing()).number
     assert second != first
-    assert runner.heavy("pid") == second
+    assert runner.run_in_worker(tell, Nothing()).number == second
     runner.close()
     assert not psutil.pid_exists(second)
 

@@ -11,29 +11,29 @@ import pytest
 from plansmith.config.spec import ModelSpec, make_spec
 from plansmith.errors import SourceError
 from plansmith.fleet.rebuild_reasons import differences
-from plansmith.records.fingerprint import Basis
+from plansmith.records.fingerprint import Fingerprint
 from plansmith.steps.compilation import Compilation
 from plansmith.steps.provenance import fingerprint
-from plansmith.steps.provenance.fingerprint import basis_of, completed
+from plansmith.steps.provenance.fingerprint import completed, fingerprint_of
 from plansmith.system.digest import Digester
 
 from ..support.cli.command import BERT
-from ..support.made import made_model
+from ..support.made import fetched
 
 NAMES = ("mood", "topics")
 
 
-def basis(**fields: Any) -> Basis:
+def basis(**fields: Any) -> Fingerprint:
     """What a model was made from."""
     usual: dict[str, Any] = {"version": 1, "spec": {}, "source": "a", "revision": "", "data": "d", "target": "t"}
-    return Basis(**usual | {"tools": {"torch": "2.9.1"}, "destinations": ()} | fields)
+    return Fingerprint(**usual | {"tools": {"torch": "2.9.1"}, "destinations": ()} | fields)
 
 
-def both(topics: Basis, **fields: Any) -> Basis:
+def both(topics: Fingerprint, **fields: Any) -> Fingerprint:
     return basis(beside={"topics": topics}, **fields)
 
 
-def why(then: Basis, now: Basis) -> list[tuple[str, str]]:
+def why(then: Fingerprint, now: Fingerprint) -> list[tuple[str, str]]:
     return [(reason.cause, reason.words) for reason in differences(then, now)]
 
 
@@ -89,28 +89,28 @@ def folder(tmp_path: Path, minilm_folder: Path) -> Path:
 
 
 def spec_of(folder: Path) -> ModelSpec:
-    around = {"script": "route.py", "beside": {"topics": {"source": "hf:./topics"}}}
+    around = {"script": "route.py", "models": {"topics": {"source": "hf:./topics"}}}
     usual = {"source": "hf:./mood", "name": "reader", "check_served": False, "artifacts": str(folder / "artifacts")}
     return make_spec(usual | {"pipeline": around})
 
 
-def found(folder: Path, known: Basis | None = None) -> Basis:
+def found(folder: Path, known: Fingerprint | None = None) -> Fingerprint:
     """What a compile would be made from now."""
-    return basis_of(spec_of(folder), relative_to=folder, digester=Digester(folder / "memo"), known=known)
+    return fingerprint_of(spec_of(folder), relative_to=folder, digester=Digester(folder / "memo"), known=known)
 
 
 def test_what_a_compile_notes_of_both_models_is_what_a_plan_finds(folder: Path) -> None:
     spec = spec_of(folder)
     with Compilation(spec, relative_to=folder) as compilation:
-        surroundings = fingerprint.surroundings(
-            spec, compilation.reference, relative_to=folder, digester=Digester(folder / "memo")
+        surroundings = fingerprint.build_inputs(
+            spec, compilation.context.model.reference, relative_to=folder, digester=Digester(folder / "memo")
         )
-        beside = {name: made_model(source=steps.fetch()) for name, steps in compilation._beside.items()}
-        noted = completed(surroundings, spec, made_model(source=compilation.fetch()), beside)
+        beside = {name: fetched(model) for name, model in compilation.context.beside.items()}
+        noted = completed(surroundings, spec, fetched(compilation.context.model), beside)
     assert list(noted.beside) == ["topics"]
     assert len(noted.beside["topics"].source) == len(noted.source)
     assert noted == found(folder, noted)
-    assert Basis.model_validate_json(noted.model_dump_json()) == noted
+    assert Fingerprint.model_validate_json(noted.model_dump_json()) == noted
 
 
 @pytest.mark.parametrize(

@@ -15,15 +15,15 @@ from plansmith.config.spec import ModelSpec
 from plansmith.errors import PlansmithError
 from plansmith.fleet.plan import plan_fleet
 from plansmith.fleet.records import PlannedModel
-from plansmith.records.fingerprint import Basis
+from plansmith.records.fingerprint import Fingerprint
 from plansmith.steps.compilation import Compilation
 from plansmith.steps.provenance import fingerprint
-from plansmith.steps.provenance.fingerprint import basis_of, completed
+from plansmith.steps.provenance.fingerprint import completed, fingerprint_of
 from plansmith.steps.runner import Listener
 from plansmith.system.digest import Digester
 
 from ..support.cli.in_process import InlineWorker
-from ..support.made import made_model
+from ..support.made import fetched
 from ..support.models.graphs import save_product
 
 STORE = "store"
@@ -84,7 +84,7 @@ def _note(folder: Path) -> Path:
 def test_what_was_compiled_is_fresh_and_its_note_says_what_its_manifest_does(made: Path) -> None:
     planned = _plan(made)
     assert (planned.state, planned.why, planned.version) == ("fresh", "nothing changed", 1)
-    noted = Basis.model_validate_json(_note(made).read_text())
+    noted = Fingerprint.model_validate_json(_note(made).read_text())
     assert (noted.version, noted.weights, noted.destinations) == (1, ("weights.bin",), (str(made / STORE),))
     manifest = json.loads((made / "artifacts/repository.plansmith/releases/product/1/manifest.json").read_text())
     assert (noted.source, noted.data) == (manifest["source"]["digest"], manifest["data"]["digest"])
@@ -174,14 +174,14 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def _fetched(folder: Path, spec: ModelSpec) -> tuple[Basis, Basis]:
+def _fetched(folder: Path, spec: ModelSpec) -> tuple[Fingerprint, Fingerprint]:
     """The basis that a compile notes after its first step, and the one that is found without any."""
     with Compilation(spec, relative_to=folder) as compilation:
-        surroundings = fingerprint.surroundings(
-            spec, compilation.reference, relative_to=folder, digester=Digester(folder / "memo")
+        surroundings = fingerprint.build_inputs(
+            spec, compilation.context.model.reference, relative_to=folder, digester=Digester(folder / "memo")
         )
-        noted = completed(surroundings, spec, made_model(source=compilation.fetch()), {})
-    return noted, basis_of(spec, relative_to=folder, digester=Digester(folder / "memo"), known=noted)
+        noted = completed(surroundings, spec, fetched(compilation.context.model), {})
+    return noted, fingerprint_of(spec, relative_to=folder, digester=Digester(folder / "memo"), known=noted)
 
 
 def test_a_model_of_a_folder_is_known_by_what_its_first_step_hashes(folder: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_model_of_the_hub_is_known_by_the_commit_that_was_fetched(
 
 
 def test_a_store_that_lost_the_version_is_asked_where_that_is_wanted(copy: Path) -> None:
-    noted = Basis.model_validate_json(_note(copy).read_text())
+    noted = Fingerprint.model_validate_json(_note(copy).read_text())
     assert list(noted.stored) == [str(copy / STORE)]
     (copy / STORE / "models" / "product.json").unlink()
     assert _plan(copy).state == "fresh"

@@ -11,14 +11,14 @@ from plansmith.config.spec import ModelSpec
 from plansmith.errors import RepositoryError
 from plansmith.fleet.build import spec_of
 from plansmith.fleet.records import PlannedModel
-from plansmith.records.fingerprint import Basis, SourceOverride
+from plansmith.records.fingerprint import Fingerprint, SourceOverride
 from plansmith.steps.provenance.fingerprint import require_not_superseded, with_overridden_source
 
 from ..support.fleet import Place
 
 OWN, CHOSEN = "mlflow:models:/net@champion", "mlflow:models:/net/3"
 BY = SourceOverride(replaces=OWN, at=7)
-NOTED = Basis(
+NOTED = Fingerprint(
     version=4,
     spec={"source": CHOSEN},
     source="",

@@ -68,9 +68,11 @@ def built(config: ServiceConfig, event: Event) -> tuple[ModelSpec, Callable[[], 
     def fetched() -> SourceModel:
         stages = StageRunner("ranker", Path("artifacts"), listener=Listener(), force=False, dry=False)
         try:
-            return fetch(stages, spec, parse_reference(spec.source, relative_to=Path.cwd())).record
+            source = fetch(stages, spec, parse_reference(spec.source, relative_to=Path.cwd()))
         finally:
             stages.close()
+        assert source is not None
+        return source.record
 
     return spec, fetched
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from plansmith.cli.info.image_check import compare_image, found_here, require_image
+from plansmith.cli.info.image_check import compare_image, installed_versions, require_image
 from plansmith.config.target.names import runtime_names
 from plansmith.config.target.targets import load_target, require_onnxruntime
 from plansmith.errors import EngineError
@@ -83,7 +83,7 @@ def in_child(code: str, *arguments: str, **variables: str) -> Any:
 
 def tensorrt_version() -> str:
     """TensorRT's version with as many numbers as anything here tells."""
-    found = [one.version for one in found_here() if one.what == "TensorRT"]
+    found = [one.version for one in installed_versions() if one.what == "TensorRT"]
     assert found, "a builder is here, and nothing tells its version: no Debian package, library or Python package"
     return max(found, key=lambda version: version.count("."))
 
@@ -93,7 +93,7 @@ def target_here(folder: Path) -> str:
     for name in reversed([name for name in runtime_names() if name.startswith("triton-")]):
         target = load_target(name)
         try:
-            require_image(target, compare_image(target, found_here()))
+            require_image(target, compare_image(target, installed_versions()))
             require_onnxruntime(target)
         except EngineError:
             continue

@@ -136,7 +136,7 @@ def test_a_release_of_another_configuration_shares_the_files_and_triton_serves_i
     assert (second / "warmup/min/x").stat().st_size == 16
 
     (written,) = read_specs(second / "spec.yaml", {}).models
-    assert written.spec.triton == TritonOptions.model_validate(RICH).found_from(tmp_path)
+    assert written.spec.triton == TritonOptions.model_validate(RICH).with_absolute_paths(tmp_path)
     again, _ = compile_pair(RICH, allow_interface_change=True)
     assert (again.version, again.unchanged) == (2, True)
     (tmp_path / "labels.txt").write_text("cat\ndog\nfox\n")

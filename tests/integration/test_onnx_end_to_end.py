@@ -103,24 +103,26 @@ def test_it_is_unchanged_until_its_weights_change(product: dict[str, Any], folde
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("onnx-end-to-end")
-def test_its_release_can_be_validated_and_made_again(product: dict[str, Any], folder: Path) -> None:
+def test_its_release_can_be_validated_and_made_again(product: dict[str, Any], folder: Path, tmp_path: Path) -> None:
     release = Path(product["model_path"])
     command = [sys.executable, "-m", "plansmith", "validate", str(release), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["verdict"] == "passed"
     assert yaml.safe_load((release / "spec.yaml").read_text())["source"] == f"onnx:{folder / 'net.onnx'}"
-    programs = folder.parent / "bin"
+    programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "plansmith").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m plansmith "$@"\n')
     (programs / "plansmith").chmod(0o755)
     path = f"{programs}:{os.environ['PATH']}"
     made = subprocess.run(
-        ["/bin/sh", str(release / "reproduce.sh"), "--no-check-served", "--json"],
+        ["/bin/sh", str(release / "reproduce.sh"), "--repository", str(tmp_path / "repository"), "--json"],
         env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,
         check=False,
     )
     assert made.returncode == 0, made.stderr
-    assert json.loads(made.stdout)["version"] == 2
+    again = Path(json.loads(made.stdout)["model_path"])
+    for name in ("config.pbtxt", "model/model.onnx/model.onnx", "model/model.onnx/model.onnx.data"):
+        assert (again / name).read_bytes() == (release / name).read_bytes()

@@ -21,11 +21,12 @@ from ..support.models.graphs import save_product
 def test_broken_graph_is_refused(run: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine with a weight turned around ends with exit code 5, says by how much, and is not published."""
 
-    def compile_wrongly(**given: Any) -> dict[str, Any]:
-        made = worker.compile_engine(**given)
-        path = Path(given["out"]) / made["components"]["model"]["file"]
-        turn_around_a_weight(path)
-        return made
+    compile_rightly = worker.FUNCTIONS["compile_engine"]
+
+    def compile_wrongly(request: dict[str, Any], **more: Any) -> Any:
+        engine = compile_rightly(request=request, **more)
+        turn_around_a_weight(Path(request["out"]) / engine["components"]["model"]["file"])
+        return engine
 
     monkeypatch.setitem(worker.FUNCTIONS, "compile_engine", compile_wrongly)
     model = write_tiny_bert(run.folder / "bert")

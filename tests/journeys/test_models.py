@@ -218,7 +218,7 @@ def test_script_routes_texts_to_models(terminal: CommandLine, server: Followed) 
         "router",
         source="hf:./mood",
         shapes=shapes,
-        pipeline={"script": "route.py", "beside": {"topics": {"source": "hf:./topics", "shapes": shapes}}},
+        pipeline={"script": "route.py", "models": {"topics": {"source": "hf:./topics", "shapes": shapes}}},
     )
     assert set(made["members"]) == {"text", "model", "labels", "topics-model", "topics-labels"}
     server.told("router")

@@ -46,9 +46,9 @@ READER = {
     "name": "reader",
     "artifacts": "artifacts",
     "shapes": SHAPES,
-    "pipeline": {"beside": {"topics": TOPICS}},
+    "pipeline": {"models": {"topics": TOPICS}},
 }
-ROUTER = READER | {"name": "router", "pipeline": {"script": "route.py", "beside": {"topics": TOPICS}}}
+ROUTER = READER | {"name": "router", "pipeline": {"script": "route.py", "models": {"topics": TOPICS}}}
 ROUTE = '''
 """Says what a text is about where its mood is clear, and the mood elsewhere."""
 
@@ -186,8 +186,8 @@ def test_everything_that_tells_of_the_release_tells_of_the_model_beside(reader: 
 def test_the_release_can_be_made_again_from_the_spec_that_it_holds(reader: dict[str, Any], folder: Path) -> None:
     spec = yaml.safe_load((Path(reader["model_path"]) / "spec.yaml").read_text())
     assert spec["source"] == f"hf:{folder / 'mood'}"
-    assert spec["pipeline"]["beside"]["topics"]["source"] == f"hf:{folder / 'topics'}"
-    assert spec["pipeline"]["beside"]["topics"]["precision"] == "fp16"
+    assert spec["pipeline"]["models"]["topics"]["source"] == f"hf:{folder / 'topics'}"
+    assert spec["pipeline"]["models"]["topics"]["precision"] == "fp16"
 
 
 def test_a_second_compile_finds_all_done(reader: dict[str, Any], folder: Path) -> None:
@@ -299,6 +299,8 @@ REFUSED = {
 def test_a_script_that_cannot_be_served_ends_the_compile_with_one_message(
     text: str, status: int, says: tuple[str, ...], router: dict[str, Any], folder: Path, plansmith: InProcess
 ) -> None:
+    del router
+    before = planned(folder, "router")["version"]
     try:
         (folder / "route.py").write_text(text)
         answer = plansmith("compile", "router.yaml", "--artifacts", "artifacts", "--json")
@@ -307,14 +309,14 @@ def test_a_script_that_cannot_be_served_ends_the_compile_with_one_message(
     check_refusal(answer, status, says)
     assert answer.document["step"] == "script"
     assert answer.stderr.count("cached") == (0 if "no Python" in says[0] or "no function" in says[0] else 7)
-    assert planned(folder, "router")["version"] == router["version"]
+    assert planned(folder, "router")["version"] == before
 
 
 def test_a_script_that_is_not_there_is_refused_before_any_work(
     router: dict[str, Any], folder: Path, plansmith: InProcess
 ) -> None:
     del router
-    spec = ROUTER | {"pipeline": {"script": "elsewhere.py", "beside": {"topics": TOPICS}}}
+    spec = ROUTER | {"pipeline": {"script": "elsewhere.py", "models": {"topics": TOPICS}}}
     (folder / "missing.yaml").write_text(yaml.safe_dump(spec))
     answer = plansmith("compile", "missing.yaml", "--artifacts", "artifacts", "--json")
     check_refusal(answer, 2, ("elsewhere.py: No such file or directory", "Next: correct its path"))

@@ -37,7 +37,7 @@ PARAMETERS = {"max_new_tokens": 4}
 SPEC = """\
 source: hf:./mood
 name: reader
-pipeline: {script: route.py, beside: {gpt2: {source: "hf:./gpt2", engine: python}}}
+pipeline: {script: route.py, models: {gpt2: {source: "hf:./gpt2", engine: python}}}
 """
 
 

@@ -16,7 +16,7 @@ from plansmith.errors import GateError, UsageError
 from plansmith.pipelines import script
 from plansmith.pipelines.agreement import refusals
 from plansmith.pipelines.cases import read_case, store_case
-from plansmith.pipelines.in_process import JoinJob
+from plansmith.pipelines.requests import JoinJob, ScriptRequest
 from plansmith.records.model import Precision, Tensor
 from plansmith.records.pipeline import Pipeline, RawCase, Script
 from plansmith.records.validation import ValidationReport
@@ -93,17 +93,18 @@ class Gate:
         )
         tolerances = {"logits": LIMITS[Precision.FP32].tolerance}
         report = ValidationReport.model_construct(tolerances=tolerances, comparisons=(), precision=precision)
-        job = {
-            "models": {name: JoinJob.model_construct(validation=report) for name in self.models},
-            "folders": dict.fromkeys(self.models, str(self.folder)),
-            "pipeline": _pipeline(cases),
-            "largest": self.largest,
-            "file": str(self.folder / "route.py"),
-        }
+        request = ScriptRequest.model_construct(
+            models={name: JoinJob.model_construct(validation=report) for name in self.models},
+            folders=dict.fromkeys(self.models, self.folder),
+            pipeline=_pipeline(cases),
+            largest=self.largest,
+            file=self.folder / "route.py",
+            out=self.folder / "out",
+        )
         said: list[str] = []
-        found = script.script(job=job, out=str(self.folder / "out"), progress=said.append)
+        found = script.script(request, said.append)
         assert said == [f"running the script on {name}" for name in REQUESTS]
-        return Script.model_validate(found)
+        return found
 
 
 def _pipeline(cases: tuple[RawCase, ...]) -> Pipeline:

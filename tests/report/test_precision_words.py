@@ -6,15 +6,15 @@ from typing import Any, Literal
 
 import pytest
 
-from plansmith.records.model import EngineKind, KeptNode, LoweredModel, Precision, Recipe, SpeedRatio, Trial
+from plansmith.records.model import EngineKind, HighPrecisionNode, LoweredModel, Precision, Recipe, SpeedRatio, Trial
 from plansmith.records.validation import Evaluation, Interval, OutputAgreement, TaskMetric, ValidationReport
 from plansmith.report.text.precision import (
-    choice_words,
-    cosine_words,
+    describe_choice,
     doubts,
     evaluation_lines,
+    format_cosine,
+    format_speedup,
     recipe_lines,
-    speed_words,
 )
 
 
@@ -54,7 +54,7 @@ def _lines(agreement: OutputAgreement, *metrics: TaskMetric) -> list[str]:
     ],
 )
 def test_a_cosine_has_as_many_digits_as_tell_it_from_one(cosine: float, words: str) -> None:
-    assert cosine_words(cosine) == words
+    assert format_cosine(cosine) == words
 
 
 def test_what_a_measure_tells_with_an_interval_is_not_told_again() -> None:
@@ -75,7 +75,7 @@ def test_an_output_and_a_measure_beyond_the_limits_are_marked() -> None:
 @pytest.mark.parametrize(("verdict", "end"), [("faster", "1.30)"), ("undecided", "1.30: undecided)")])
 def test_a_speed_says_when_it_proves_nothing(verdict: Literal["faster", "undecided"], end: str) -> None:
     speed = SpeedRatio(ratio=1.1, low=0.9, high=1.3, repeats=9, setting="here", verdict=verdict)
-    assert speed_words(speed) == f"1.10 times as fast as FP32 (95 % interval 0.90 to {end}"
+    assert format_speedup(speed) == f"1.10 times as fast as FP32 (95 % interval 0.90 to {end}"
 
 
 def test_a_choice_by_speed_says_what_it_was_weighed_against() -> None:
@@ -90,7 +90,7 @@ def test_a_choice_by_speed_says_what_it_was_weighed_against() -> None:
         )
     ]
     chosen = _lowered({"MatMul": 1}).model_copy(update={"precision": Precision.INT8, "trials": tuple(timed)})
-    assert choice_words(chosen) == (
+    assert describe_choice(chosen) == (
         "auto took int8: int8 2.40 times as fast as fp32, fp16 0.93 times as fast as fp32, no bf16 that can be taken"
     )
 
@@ -111,7 +111,7 @@ def _lowered(operators: dict[str, int], *kept: str, precision: Precision = Preci
         method="FP16",
         engine=EngineKind.ONNXRUNTIME,
         lowered=operators,
-        kept=tuple(KeptNode(node=name, op_type="Pow", reason="overflows") for name in kept),
+        kept=tuple(HighPrecisionNode(node=name, op_type="Pow", reason="overflows") for name in kept),
         settings={},
         calibration="",
         calibration_samples=1,

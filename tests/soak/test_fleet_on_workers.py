@@ -65,7 +65,7 @@ def _midway(crew: Team, fleet: str, folder: Path) -> tuple[PoolWorker, set[str]]
         for worker in crew.workers:
             runs = worker.run_ids()
             begun = all(crew.run(run)["state"]["type"] == "RUNNING" for run in runs)
-            if begun and fleet not in runs and _held(crew) & worker.run_ids(heavy=True):
+            if begun and fleet not in runs and _held(crew) & worker.run_ids(run_in_worker=True):
                 found.append((worker, runs))
         return bool(found)
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from plansmith.compilers.export import export
 from plansmith.config.spec import make_spec
 from plansmith.errors import SourceError, UsageError
 from plansmith.records.model import OnnxModel
-from plansmith.steps.worker import __main__ as worker
+from plansmith.sources import timm
+
+from ..support.worker_tasks import export_model
 
 # Their fixture is costly.
 pytestmark = pytest.mark.xdist_group("given")
@@ -24,10 +25,7 @@ SERIES = {"past_values": {"dtype": "float32", "dims": ["batch", 16, 3]}}
 
 def exported(folder: Path, out: Path, *, task: str = "", **given: Any) -> OnnxModel:
     out.mkdir()
-    usual: dict[str, Any] = {"shapes": {}, "inputs": {}, "outputs": (), "allow_pickle": False, "max_opset": 18}
-    source = {"scheme": "hf", "trust_remote_code": False, "task": task}
-    fields = export.export(source=source, folder=str(folder), out=str(out), progress=lambda _: None, **usual | given)
-    return OnnxModel.model_validate(fields)
+    return export_model(folder, out, task=task, **given)
 
 
 def save(model: Any, folder: Path) -> Path:
@@ -162,27 +160,11 @@ def test_a_task_that_the_model_cannot_do_is_refused(
 def test_a_timm_model_gives_pooled_features_when_asked(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    worker.make_random(
-        scheme="timm",
-        location="test_resnet",
-        trust_remote_code=False,
-        task="",
-        out=str(tmp_path / "model"),
-        progress=lambda _: None,
-    )
-    source = {"scheme": "timm", "trust_remote_code": False, "task": "image-feature-extraction"}
-    fields = export.export(
-        source=source,
-        folder=str(tmp_path / "model"),
-        allow_pickle=False,
-        shapes={"pixel_values": dict.fromkeys(("min", "opt", "max"), (1, 3, 160, 160))},
-        inputs={},
-        outputs=(),
-        max_opset=18,
-        out=str(out),
-        progress=lambda _: None,
-    )
-    (output,) = OnnxModel.model_validate(fields).components["model"].outputs
+    model = tmp_path / "model"
+    timm.make_random("test_resnet", model, seed=0)
+    shapes = {"pixel_values": dict.fromkeys(("min", "opt", "max"), (1, 3, 160, 160))}
+    onnx = export_model(model, out, scheme="timm", task="image-feature-extraction", shapes=shapes)
+    (output,) = onnx.components["model"].outputs
     assert (output.name, output.dims[0], len(output.dims)) == ("features", "batch", 2)
 
 

@@ -13,10 +13,9 @@ import pytest
 from plansmith.data.reference import read_case
 from plansmith.errors import ExportError, PlansmithError, SourceError, UsageError
 from plansmith.records.model import Precision
-from plansmith.steps.worker import __main__ as worker
 
 from ..support.models.graphs import save, save_product, take
-from ..support.unlowered import unlowered
+from ..support.worker_tasks import compile_engine
 
 
 def test_the_reference_is_the_file_s_own_answer_at_the_planned_shapes(tmp_path: Path) -> None:
@@ -156,14 +155,7 @@ def test_operators_that_the_author_chose_stay_though_plansmith_would_not_add_the
     path = save("g (float[N, 4] x) => (float[N, 4] y) { y = com.microsoft.QuickGelu (x) }", tmp_path, header=header)
     taken = take(path, tmp_path / "out")
     (tmp_path / "engine").mkdir()
-    worker.compile_engine(
-        lowered=unlowered(taken.model_dump(mode="json")),
-        folder=str(tmp_path / "out"),
-        max_opset=18,
-        max_ir_version=10,
-        out=str(tmp_path / "engine"),
-        progress=lambda _: None,
-    )
+    compile_engine(taken, tmp_path / "out", tmp_path / "engine")
     assert [n.op_type for n in onnx.load(tmp_path / "engine" / "model.onnx").graph.node] == ["QuickGelu"]
 
 
@@ -214,15 +206,8 @@ def test_a_file_in_a_lower_precision_is_taken_as_it_is(
     assert list(written.node) == list(given.node)
     assert list(written.initializer) == list(given.initializer)
     (tmp_path / "engine").mkdir()
-    engine = worker.compile_engine(
-        lowered=unlowered(taken.model_dump(mode="json")),
-        folder=str(tmp_path / "out"),
-        max_opset=18,
-        max_ir_version=10,
-        out=str(tmp_path / "engine"),
-        progress=lambda _: None,
-    )
-    assert engine["precision"] == precision
+    engine = compile_engine(taken, tmp_path / "out", tmp_path / "engine")
+    assert engine.precision == precision
     assert onnx.load(tmp_path / "engine" / "model.onnx") == onnx.load(tmp_path / "out" / "model.onnx")
 
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from plansmith.errors import EnvironmentFault
-from plansmith.sources.memory_check import LIBRARIES_BYTES, TIMES_WEIGHTS, require_room, weights_bytes
+from plansmith.sources.memory_check import LIBRARIES_BYTES, TIMES_WEIGHTS, require_memory, weights_bytes
 from plansmith.system.memory import usable_memory
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ def test_a_damaged_file_is_left_to_whoever_loads_it(tmp_path: Path, damage: byte
 def test_a_model_without_room_is_refused_with_what_it_takes_and_what_is_left(tmp_path: Path) -> None:
     folder = saved(tmp_path)
     needed = LIBRARIES_BYTES + round(TIMES_WEIGHTS * weights_bytes(folder))
-    require_room(folder, needed)
+    require_memory(folder, needed)
     with pytest.raises(EnvironmentFault) as caught:
-        require_room(folder, needed - 1)
+        require_memory(folder, needed - 1)
     assert "the model does not fit into memory: its weights are 8.4 KiB in FP32" in caught.value.message
     assert "more memory" in caught.value.remedy
 

@@ -11,11 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 from plansmith.compilers.export.loading import plan_graph
-from plansmith.compilers.export.onnx_import import Asked
+from plansmith.compilers.export.onnx_import import OriginalGraph
+from plansmith.config.spec import DescribedInput
 from plansmith.data.reference import read_case
 from plansmith.errors import UsageError
-from plansmith.records.model import DataSet
 from plansmith.steps.worker import sampling
+from plansmith.steps.worker.sample_request import SampleRequest
 
 from ..support.models.graphs import save, take
 
@@ -64,7 +65,7 @@ def test_a_graph_in_another_form_answers_as_the_file_does(tmp_path: Path, length
     assert found["image"] == ("float32", ("batch", 4, 5, 3))
     feed = inputs(length)
     served = {"image": feed["image"].transpose(0, 2, 3, 1).copy(), "ids": feed["ids"].astype(np.int32)}
-    expected, answer = Asked(path).run(feed), Asked(tmp_path / "out" / "model.onnx").run(served)
+    expected, answer = OriginalGraph(path).run(feed), OriginalGraph(tmp_path / "out" / "model.onnx").run(served)
     for name, array in expected.items():
         np.testing.assert_array_equal(answer[name], array)
 
@@ -73,27 +74,17 @@ def test_an_input_that_is_an_output_has_one_form(tmp_path: Path) -> None:
     """What goes straight through the graph would have two types under one name."""
     path = save("through (int64[n] x) => (int64[n] x, int64[n] y) { y = Neg (x) }", tmp_path)
     with pytest.raises(UsageError, match="io_dtypes: x is an output of the graph, too"):
-        plan_graph(path, {"x": {"served_dtype": "int32"}}, ())
+        plan_graph(path, {"x": DescribedInput(served_dtype="int32")}, ())
 
 
 def test_samples_are_in_the_served_form_and_answered_by_the_file(tmp_path: Path) -> None:
     """What a lowered graph is calibrated with and judged by."""
     path, out = save(BRANCHES, tmp_path, **WEIGHTS), tmp_path / "samples"
-    record = sampling.sample(
-        source={"scheme": "onnx", "location": str(path)},
-        folder=str(tmp_path),
-        allow_pickle=False,
-        axes={},
-        inputs=FORMS,
-        outputs=(),
-        data=None,
-        place=None,
-        out=str(out),
-        progress=lambda _: None,
-    )
-    case = DataSet.model_validate(record).calibration.cases[0]
+    model = {"scheme": "onnx", "folder": tmp_path, "location": str(path), "inputs": FORMS}
+    record = sampling.sample(SampleRequest.model_validate({"model": model, "out": out}), lambda _: None)
+    case = record.calibration.cases[0]
     stored = read_case(case, out)
     assert stored.feed["ids"].dtype == np.int32
     source = {"ids": stored.feed["ids"].astype(np.int64), "image": stored.feed["image"].transpose(0, 3, 1, 2).copy()}
-    for name, array in Asked(path).run(source).items():
+    for name, array in OriginalGraph(path).run(source).items():
         np.testing.assert_array_equal(stored.answer[name], array)

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from plansmith.compilers.python_backend.generation_parameters import GENERATES, STREAMS
+from plansmith.config.loader import read_specs
 from plansmith.config.source_reference import parse_reference
 from plansmith.config.spec import ModelSpec, make_spec
 from plansmith.config.triton import TritonOptions
@@ -17,12 +18,12 @@ from plansmith.records.engine import Engine
 from plansmith.records.model import EngineKind, Precision, SourceModel, Tensor
 from plansmith.records.pipeline import Pipeline
 from plansmith.records.release import ReleasedModel
-from plansmith.steps.artifacts import specs_beside
-from plansmith.steps.pipeline import require_joinable, require_together
+from plansmith.steps.artifacts import companion_specs
+from plansmith.steps.pipeline import require_compatible, require_joinable
 from plansmith.steps.provenance.reproduction import reproduction
 from plansmith.steps.release.environment import Packer
 from plansmith.steps.release.package import _Writer
-from plansmith.steps.runner import Finished, Listener, StageRunner
+from plansmith.steps.runner import Listener, StageRunner, StepResult
 from plansmith.steps.script import script_of
 
 TOPICS: dict[str, Any] = {"source": "hf:topics"}
@@ -30,7 +31,7 @@ TOPICS: dict[str, Any] = {"source": "hf:topics"}
 
 def spec_of(beside: dict[str, Any], *, script: str = "", **values: Any) -> ModelSpec:
     """A spec of a model named reader, with others beside it."""
-    given = {"source": "hf:mood", "name": "reader", "pipeline": {"beside": beside, "script": script}}
+    given = {"source": "hf:mood", "name": "reader", "pipeline": {"models": beside, "script": script}}
     return make_spec(given | values)
 
 
@@ -42,24 +43,38 @@ def source_of(folder: str, **found: Any) -> SourceModel:
 
 @pytest.mark.parametrize("name", ["topics", "a", "topics_2", "x" * 32])
 def test_a_model_beside_has_a_name_that_outputs_can_begin_with(name: str) -> None:
-    assert list(specs_beside(spec_of({name: TOPICS}))) == [name]
+    assert list(companion_specs(spec_of({name: TOPICS}))) == [name]
 
 
 @pytest.mark.parametrize("name", ["main", "model", "", "Topics", "2nd", "_a", "a-b", "a.b", "ä", "x" * 33])
 def test_other_names_and_those_that_are_taken_are_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="is no name for a model beside: a-z, 0-9 and _, and none of main, model"):
+    with pytest.raises(UsageError, match="is no name for a further model: a-z, 0-9 and _, and none of main, model"):
         spec_of({name: TOPICS})
 
 
 @pytest.mark.parametrize("key", ["target", "triton", "inputs", "name", "publish"])
 def test_what_belongs_to_the_release_cannot_be_said_of_a_model_beside(key: str) -> None:
-    with pytest.raises(UsageError, match=f"unknown key.*pipeline.beside.topics.{key}"):
+    with pytest.raises(UsageError, match=f"unknown key.*pipeline.models.topics.{key}"):
         spec_of({"topics": TOPICS | {key: "other"}})
 
 
-@pytest.mark.parametrize("key", ["beside", "script"])
+def test_old_name_of_models(tmp_path: Path) -> None:
+    """`beside` of a pipeline is read as `models`, with a notice; both at once are refused."""
+    path = tmp_path / "spec.yaml"
+    path.write_text("source: hf:mood\npipeline: {beside: {topics: {source: 'hf:topics'}}}\n")
+    read = read_specs(path, {})
+    pipeline = read.models[0].spec.pipeline
+    assert pipeline is not None
+    assert list(pipeline.models) == ["topics"]
+    assert "is called `models` now" in read.notices[0]
+    path.write_text("source: hf:mood\npipeline: {beside: {}, models: {}}\n")
+    with pytest.raises(UsageError, match="is the old name of `models`"):
+        read_specs(path, {})
+
+
+@pytest.mark.parametrize("key", ["models", "script"])
 def test_models_beside_have_no_models_beside_them_and_no_scripts(key: str) -> None:
-    with pytest.raises(UsageError, match=f"unknown key.*pipeline.beside.topics.pipeline.{key}"):
+    with pytest.raises(UsageError, match=f"unknown key.*pipeline.models.topics.pipeline.{key}"):
         spec_of({"topics": TOPICS | {"pipeline": {key: {}}}})
 
 
@@ -73,12 +88,12 @@ def test_what_is_not_said_of_a_model_beside_is_as_the_spec_says_it() -> None:
         "python": {"torch_compile": True},
     }
     spec = spec_of({"topics": TOPICS}, **values)
-    topics = specs_beside(spec)["topics"]
+    topics = companion_specs(spec)["topics"]
     same = set(ModelSpec.model_fields) - {"source", "name", "pipeline"}
     assert {name for name in same if getattr(topics, name) != getattr(spec, name)} == set()
     assert (topics.name, topics.source, topics.engine) == ("reader.topics", "hf:topics", EngineKind.PYTHON)
     assert topics.pipeline is not None
-    assert (topics.pipeline.beside, topics.pipeline.script) == ({}, "")
+    assert (topics.pipeline.models, topics.pipeline.script) == ({}, "")
 
 
 def test_what_the_spec_says_of_its_own_model_alone_is_not_said_of_one_beside() -> None:
@@ -97,27 +112,27 @@ def test_what_the_spec_says_of_its_own_model_alone_is_not_said_of_one_beside() -
         "publish": ["store"],
         "load_into": ["grpc://localhost:8001"],
     }
-    topics = specs_beside(spec_of({"topics": TOPICS}, **own))["topics"]
+    topics = companion_specs(spec_of({"topics": TOPICS}, **own))["topics"]
     plain = make_spec({"source": "hf:topics"})
     assert {name for name in own if getattr(topics, name) != getattr(plain, name)} == set()
 
 
 def test_what_is_said_of_a_model_beside_is_its_own() -> None:
     said = {"precision": "int8", "task": "text-classification", "random_weights": True, "pipeline": {"top_k": 2}}
-    topics = specs_beside(spec_of({"topics": TOPICS | said, "tags": {"source": "hf:tags"}}))["topics"]
+    topics = companion_specs(spec_of({"topics": TOPICS | said, "tags": {"source": "hf:tags"}}))["topics"]
     assert (topics.precision, topics.task, topics.random_weights) == (Precision.INT8, "text-classification", True)
     assert topics.pipeline is not None
     assert topics.pipeline.top_k == 2
 
 
 def test_a_spec_without_any_has_none_beside_it() -> None:
-    assert specs_beside(make_spec({"source": "hf:mood"})) == {}
-    assert specs_beside(make_spec({"source": "hf:mood", "pipeline": {}})) == {}
+    assert companion_specs(make_spec({"source": "hf:mood"})) == {}
+    assert companion_specs(make_spec({"source": "hf:mood", "pipeline": {}})) == {}
 
 
 def test_an_onnx_file_has_no_pipeline_and_so_stands_beside_nothing(tmp_path: Path) -> None:
     (tmp_path / "topics.onnx").touch()
-    topics = specs_beside(spec_of({"topics": {"source": "onnx:topics.onnx"}}))["topics"]
+    topics = companion_specs(spec_of({"topics": {"source": "onnx:topics.onnx"}}))["topics"]
     with pytest.raises(UsageError, match="an ONNX file brings no tokenizer or processor"):
         require_joinable(topics, parse_reference(topics.source, relative_to=tmp_path).scheme, None)
 
@@ -140,7 +155,7 @@ def test_generating_models_that_stand_beside_no_other(
     pipeline = Pipeline(**alone, inputs=(text,), outputs=(text,))
     engine = Engine(kind=EngineKind.PYTHON, components={}, precision=Precision.FP32, options=options, toolchain={})
     made = made_model(
-        pipeline=Finished(pipeline, tmp_path, "", cached=False), engine=Finished(engine, tmp_path, "", cached=False)
+        pipeline=StepResult(pipeline, tmp_path, "", cached=False), engine=StepResult(engine, tmp_path, "", cached=False)
     )
     stages = StageRunner("reader", tmp_path, listener=Listener(), force=False, dry=False)
     with pytest.raises(UsageError, match=words):
@@ -150,10 +165,10 @@ def test_generating_models_that_stand_beside_no_other(
 def _together(tmp_path: Path, *pipelines: dict[str, Any]) -> None:
     """See whether models of these sources, the spec's own first, are refused."""
     own, topics = pipelines
-    pipeline = {"beside": {"topics": topics}, "input": "text"}
+    pipeline = {"models": {"topics": topics}, "input": "text"}
     spec = make_spec({"source": own["source"], "name": "reader", "pipeline": pipeline})
-    models = {"": spec, **specs_beside(spec)}
-    require_together({name: (one, parse_reference(one.source, relative_to=tmp_path)) for name, one in models.items()})
+    models = {"": spec, **companion_specs(spec)}
+    require_compatible({name: (one, parse_reference(one.source, relative_to=tmp_path)) for name, one in models.items()})
 
 
 @pytest.mark.parametrize("topics", [{"source": "timm:resnet10t"}, TOPICS | {"pipeline": {"input": "image"}}])
@@ -206,10 +221,10 @@ def test_the_spec_in_a_release_has_both_sources_data_and_the_script_in_full(tmp_
     found = make_spec(yaml.safe_load(again["spec.yaml"])).pipeline
     assert found is not None
     assert found.script == str(tmp_path / "route.py")
-    assert found.beside["topics"].source == f"hf:org/topics@{commit}"
-    assert found.beside["tags"].source == f"hf:{tmp_path / 'tags'}"
-    assert found.beside["topics"].data is not None
-    assert found.beside["topics"].data.path == str(tmp_path / "topics.csv")
-    assert found.beside["topics"].lowering.autocast == str(tmp_path / "env/python")
+    assert found.models["topics"].source == f"hf:org/topics@{commit}"
+    assert found.models["tags"].source == f"hf:{tmp_path / 'tags'}"
+    assert found.models["topics"].data is not None
+    assert found.models["topics"].data.path == str(tmp_path / "topics.csv")
+    assert found.models["topics"].lowering.autocast == str(tmp_path / "env/python")
     assert "mine:texts" in again["reproduce.sh"]
     assert str(tmp_path) in again["reproduce.sh"]

@@ -27,7 +27,7 @@ class Heard(Listener):
     def waiting(self, step: str, text: str) -> None:
         self.lines.append(("waiting", step, text))
 
-    def made(self, record: Record) -> None:
+    def result(self, record: Record) -> None:
         self.lines.append(("made", type(record).__name__))
 
     def finished(self, record: StepRecord) -> None:
@@ -50,12 +50,12 @@ def stages(tmp_path: Path, heard: Heard) -> StageRunner:
 def make(stages: StageRunner, step: str) -> None:
     """Do a step that makes a record and says so."""
 
-    def build(out: Path) -> dict[str, object]:
+    def build(out: Path) -> StepRecord:
         stages.progress("asking")
         stages.progress("sending", 0.5)
         stages.notice("it is slow")
         stages.waits_for_gpu(None)
-        return {"name": out.name, "seconds": 0, "cached": False}
+        return StepRecord(name=out.name, seconds=0, cached=False)
 
     stages.stage(step, StepRecord, [], {}, build)
 
@@ -63,7 +63,7 @@ def make(stages: StageRunner, step: str) -> None:
 def test_steps_of_a_model_beside_are_told_as_a_part_of_the_one_step_with_its_name(
     stages: StageRunner, heard: Heard
 ) -> None:
-    with stages.timed("beside topics"), stages.aside("topics"):
+    with stages.timed("beside topics"), stages.nested("topics"):
         make(stages, "export")
     assert heard.lines == [
         ("progress", "beside topics", ""),
@@ -78,7 +78,7 @@ def test_steps_of_a_model_beside_are_told_as_a_part_of_the_one_step_with_its_nam
 
 
 def test_steps_aside_of_no_other_model_are_told_by_their_own_names(stages: StageRunner, heard: Heard) -> None:
-    with stages.timed("validate"), stages.aside():
+    with stages.timed("validate"), stages.nested():
         make(stages, "lower")
     assert ("progress", "lower", "asking") in heard.lines
     assert ("notice", "it is slow") in heard.lines
@@ -87,20 +87,20 @@ def test_steps_aside_of_no_other_model_are_told_by_their_own_names(stages: Stage
 
 def test_what_steps_aside_make_is_not_the_compiles_own(stages: StageRunner) -> None:
     make(stages, "export")
-    records, made = list(stages.records), dict(stages.made)
+    records, made = list(stages.records), dict(stages.results)
     with stages.timed("beside"):
-        with stages.aside("topics"):
+        with stages.nested("topics"):
             make(stages, "lower")
             make(stages, "export")
             assert [record.name for record in stages.records] == ["export", "lower", "export"]
-        assert (stages.records, stages.made, stages.step) == (records, made, "beside")
+        assert (stages.records, stages.results, stages.step) == (records, made, "beside")
     assert [record.name for record in stages.records] == ["export", "beside"]
 
 
 def test_an_error_aside_names_the_model_and_the_step_that_failed_and_later_ones_the_compile(
     stages: StageRunner, heard: Heard
 ) -> None:
-    with pytest.raises(GateError) as failed, stages.timed("beside"), stages.aside("topics"), stages.timed("validate"):
+    with pytest.raises(GateError) as failed, stages.timed("beside"), stages.nested("topics"), stages.timed("validate"):
         raise GateError("it differs")
     assert (failed.value.model, failed.value.step) == ("reader, topics beside it", "validate")
     assert str(failed.value).startswith("reader, topics beside it · validate: it differs")

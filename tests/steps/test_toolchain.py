@@ -35,17 +35,17 @@ def test_an_upgrade_of_another_build_of_onnx_runtime_changes_the_key(build: str,
 
 
 def test_an_onnx_file_is_taken_anew_for_no_library_that_has_no_part_in_it() -> None:
-    assert set(step_toolchain("take_graph")) == {"onnx", "onnxruntime", "numpy", "code"}
+    assert set(step_toolchain("import_onnx")) == {"onnx", "onnxruntime", "numpy", "code"}
     assert {"torch", "transformers", "timm"} < set(step_toolchain("export"))
-    assert all(step_toolchain("take_graph").values())
+    assert all(step_toolchain("import_onnx").values())
 
 
 WORK = {
     "export": ("compilers.export.export",),
-    "ask_model": ("compilers.export.export",),
-    "take_graph": ("steps.worker.import_onnx",),
+    "run_reference": ("compilers.export.export",),
+    "import_onnx": ("steps.worker.import_onnx",),
     "sample": ("steps.worker.sampling",),
-    "lower": ("compilers.precision.lowering", "compilers.precision.given"),
+    "lower": ("compilers.precision.lowering", "compilers.precision.prelowered"),
     "plan_lint": ("compilers.trt.lint",),
     "compile": ("compilers.onnxrt",),
     "compile_python": ("compilers.python_backend.model_folder",),
@@ -90,9 +90,10 @@ NO_SAY = {
 }
 NO_SAY_IN = {
     "export": {"compilers/precision", "config/precision"},
-    "ask_model": {"compilers/precision", "config/precision"},
-    "take_graph": {"compilers/precision", "config/precision"},
+    "run_reference": {"compilers/precision", "config/precision"},
+    "import_onnx": {"compilers/precision", "config/precision"},
     "sample": {"config/precision"},
+    "plan_lint": {"config/precision"},  # a request of another task is made of it
     "join": {"config/precision", "system/process"},
     "script": {"config/precision", "system/process"},
 }

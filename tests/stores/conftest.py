@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.records.destination import Place
+from plansmith.records.destination import Location
 from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.backend.object_store import Objects
 from plansmith.stores.open import open_objects
@@ -35,16 +35,16 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.slow)])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
     """Where a store can be: a folder, and a prefix in S3."""
     if request.param == "folder":
-        return Place(to=str(tmp_path / "store"))
+        return Location(to=str(tmp_path / "store"))
     s3: S3 = request.getfixturevalue("s3")
     return s3.place()
 
 
 @pytest.fixture
-def objects(place: Place) -> Objects:
+def objects(place: Location) -> Objects:
     """An empty root, in a folder and in S3."""
     return open_objects(place, Path())
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import RepositoryError
-from plansmith.records.destination import Place
+from plansmith.records.destination import Location
 from plansmith.stores import repository_view
 from plansmith.stores.diff import differences, side_of_folder, side_of_stored
 from plansmith.stores.layout import OBJECTS, VIEW
@@ -203,7 +203,7 @@ def test_parts_that_no_configuration_names_go_from_the_stores_repository_after_a
 
 @pytest.mark.slow
 def test_a_triton_that_reads_the_store_serves_an_ensemble_with_its_parts_and_loses_no_request(
-    store: Store, place: Place, publish: Publish, tmp_path: Path, installation: Installation
+    store: Store, place: Location, publish: Publish, tmp_path: Path, installation: Installation
 ) -> None:
     publish()
     keep_view(store, MODEL)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import RepositoryError
-from plansmith.records.destination import Place
+from plansmith.records.destination import Location
 from plansmith.records.release import CONFIG_FILE, Interface
 from plansmith.stores import repository_view
 from plansmith.stores.layout import VIEW
@@ -176,7 +176,7 @@ def test_a_view_of_an_alias_that_is_none_is_refused(store: Store, tmp_path: Path
 
 @pytest.mark.slow
 def test_a_triton_that_reads_the_store_serves_what_is_promoted_and_rolled_back(
-    store: Store, place: Place, tmp_path: Path, installation: Installation
+    store: Store, place: Location, tmp_path: Path, installation: Installation
 ) -> None:
     publish_python(store, tmp_path)
     keep_view(store, PYTHON_MODEL)

@@ -11,10 +11,10 @@ from plansmith.config.target.targets import name_of
 from plansmith.fleet.members import Member, members_in
 from plansmith.fleet.plan import plan_fleet
 from plansmith.fleet.records import PlannedModel
-from plansmith.records.fingerprint import Basis
+from plansmith.records.fingerprint import Fingerprint
 from plansmith.records.model import SourceModel
 from plansmith.records.release import PublishedVersion
-from plansmith.steps.provenance.fingerprint import Hub, basis_of
+from plansmith.steps.provenance.fingerprint import Hub, fingerprint_of
 from plansmith.system.digest import Digester
 from plansmith.triton.repository.repository import ModelRepository
 
@@ -48,13 +48,17 @@ class Place:
         path.write_text(values if isinstance(values, str) else yaml.safe_dump(values))
         return path
 
-    def basis(self, member: Member, **known: Any) -> Basis:
+    def basis(self, member: Member, **known: Any) -> Fingerprint:
         """What the member's model is made from now."""
         digester = Digester(Path(member.spec.artifacts) / "cache" / "digests.sqlite")
         values = member.spec.model_dump(mode="json", include={"source", "data"})
-        noted = Basis(version=0, spec=values, source="", revision="", data="", target="", tools={}, destinations=())
+        noted = Fingerprint(
+            version=0, spec=values, source="", revision="", data="", target="", tools={}, destinations=()
+        )
         then = noted.model_copy(update=known)
-        return basis_of(member.spec, relative_to=member.file.parent, digester=digester, hub=Hub(ask=False), known=then)
+        return fingerprint_of(
+            member.spec, relative_to=member.file.parent, digester=digester, hub=Hub(ask=False), known=then
+        )
 
     def publish(
         self,
@@ -82,7 +86,7 @@ class Place:
         published = publish(member.repository, package, draft)
         if note:
             found = self.basis(member, **noted).model_copy(update={"version": published.version, **noted})
-            ModelRepository(member.repository).note_basis(member.name, found)
+            ModelRepository(member.repository).store_fingerprint(member.name, found)
         return published
 
     def plan(self, *places: Path, **options: Any) -> list[PlannedModel]:

@@ -11,7 +11,7 @@ import pytest
 from plansmith.errors import ServedCheckError
 from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.server.control.live import RunningTriton
-from plansmith.triton.server.control.load_targets import LoadedInto
+from plansmith.triton.server.control.load_targets import ServerGroup
 from plansmith.triton.server.installation import Installation
 from plansmith.triton.server.server import TritonServer
 
@@ -66,7 +66,7 @@ def parts(repository: ModelRepository, version: int | None = None) -> set[str]:
 
 def publish(repository: ModelRepository, folder: Path, server: TritonServer, **options: str) -> int:
     """Publish the next version and have the server load it."""
-    told = LoadedInto([f"grpc://{server.grpc_url}"], load_seconds=60)
+    told = ServerGroup([f"grpc://{server.grpc_url}"], load_seconds=60)
     return publish_pipeline(repository, folder, servers=told, **options).version
 
 

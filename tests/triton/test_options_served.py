@@ -73,7 +73,7 @@ class Builder:
 
     def add(self, name: str, given: dict[str, Any], *, python: bool = False, versions: int = 1) -> Package:
         """A model of these options; the server runs it on the CPU."""
-        options = TritonOptions.model_validate(given).found_from(self.repository.parent)
+        options = TritonOptions.model_validate(given).with_absolute_paths(self.repository.parent)
         folder, kind = self.repository / name, EngineKind.PYTHON if python else EngineKind.ONNXRUNTIME
         file = "model.py" if python else "model.onnx"
         largest = 8 if options.max_batch_size is None else options.max_batch_size

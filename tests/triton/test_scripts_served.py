@@ -16,7 +16,7 @@ from plansmith.errors import ServedCheckError
 from plansmith.records.validation import ServedReport
 from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.server.control.live import RunningTriton
-from plansmith.triton.server.control.load_targets import LoadedInto
+from plansmith.triton.server.control.load_targets import ServerGroup
 from plansmith.triton.server.installation import Installation
 from plansmith.triton.server.runtime import ServingRuntime
 from plansmith.triton.server.served_check import RawQuestion, RawQuestions, check_served
@@ -81,9 +81,9 @@ def parts(repository: ModelRepository, version: int | None = None) -> set[str]:
     return {member.model for member in repository.manifest(MODEL, version).package.members}
 
 
-def told(server: TritonServer) -> LoadedInto:
+def told(server: TritonServer) -> ServerGroup:
     """The server, as publications tell it."""
-    return LoadedInto([f"grpc://{server.grpc_url}"], load_seconds=60)
+    return ServerGroup([f"grpc://{server.grpc_url}"], load_seconds=60)
 
 
 def test_publications_lose_no_request_whether_parts_are_shared_or_not_and_old_parts_go(

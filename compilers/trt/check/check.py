@@ -8,7 +8,7 @@ from pathlib import Path
 from plansmith.compilers.trt.build import WORKER_MODULE
 from plansmith.compilers.trt.check.library import NAME
 from plansmith.errors import EngineError, InternalError, PlansmithError
-from plansmith.formatting import seconds_in_words
+from plansmith.formatting import format_seconds
 from plansmith.records.engine import BuildCheck, CheckRequest
 from plansmith.system.process import Worker
 
@@ -42,7 +42,7 @@ def check_build(request: CheckRequest, *, log: Path, progress: Callable[[str], N
             ) from error
         except PlansmithError as error:
             if worker.is_out_of_time:
-                return _unknown(request, f"it was ended after {seconds_in_words(most)}", most)
+                return _unknown(request, f"it was ended after {format_seconds(most)}", most)
             if isinstance(error, InternalError) and worker.is_dead:
                 return _unknown(request, f"the library crashed ({worker.death}); the graph is {request.graph}", 0.0)
             raise

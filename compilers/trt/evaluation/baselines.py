@@ -154,7 +154,7 @@ def require_faster(speeds: Sequence[PlanSpeed]) -> None:
         if not beside or ("faster" in verdicts and "slower" not in verdicts):
             continue
         speed, other, _ = beside[0]
-        told = "\n".join(f"  profile {s.profile!r} at {s.shapes}: {_ratio_words(r)}" for s, _, r in beside)
+        told = "\n".join(f"  profile {s.profile!r} at {s.shapes}: {_format_ratio(r)}" for s, _, r in beside)
         raise GateError(
             f"the {speed.precision} plan for compute capability {capability} is not faster than that in"
             f" {other.precision}:\n{told}",
@@ -163,7 +163,7 @@ def require_faster(speeds: Sequence[PlanSpeed]) -> None:
         )
 
 
-def _ratio_words(speed: SpeedRatio) -> str:
+def _format_ratio(speed: SpeedRatio) -> str:
     return f"{speed.ratio:.2f} times as fast (95 % interval {speed.low:.2f} to {speed.high:.2f}: {speed.verdict})"
 
 

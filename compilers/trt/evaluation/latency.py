@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from plansmith.sources.loaded_model import LiveModel
+    from plansmith.sources.loaded_model import LoadedModel
 
     Arrays = Mapping[str, NDArray[np.generic]]
 
@@ -60,7 +60,7 @@ def measure_plan(
     onnx: OnnxModel,
     reference_folder: Path,
     *,
-    source: LiveModel | None,
+    source: LoadedModel | None,
     device: ExportDevice,
     higher: RunningPlan | None = None,
     budget_seconds: float = 30.0,
@@ -108,7 +108,7 @@ def measure_plan(
 
 @contextmanager
 def _source(
-    source: LiveModel | None, case: CornerCase, device: ExportDevice, *, tf32: bool, progress: Callable[[str], None]
+    source: LoadedModel | None, case: CornerCase, device: ExportDevice, *, tf32: bool, progress: Callable[[str], None]
 ) -> Iterator[tuple[Baseline, ...]]:
     """The source model as it is and through `torch.compile`."""
     names = [tensor.name for tensor in source.inputs.tensors] if source else []

@@ -18,7 +18,7 @@ from typing import Any
 from plansmith.compilers.precision.lint.view import View
 from plansmith.errors import EngineError, first_line
 from plansmith.records.engine import PlanLayer, PlanTensor
-from plansmith.records.model import EngineKind, KeptNode, Precision
+from plansmith.records.model import EngineKind, HighPrecisionNode, Precision
 
 _DTYPES = {
     **dict.fromkeys(("float", "fp32", "float32"), "float32"),
@@ -61,7 +61,7 @@ _PROFILE = re.compile(r" \[profile \d+\]$")
 _MOST_LISTED = 10
 
 
-def nodes_in_fp32(path: Path) -> tuple[KeptNode, ...]:
+def nodes_in_fp32(path: Path) -> tuple[HighPrecisionNode, ...]:
     """The nodes of a graph that multiply in FP32, as its author or a recipe left them: their layers may, too.
 
     Args:
@@ -71,7 +71,7 @@ def nodes_in_fp32(path: Path) -> tuple[KeptNode, ...]:
 
     view = View(onnx.load(path, load_external_data=False), EngineKind.TENSORRT, folder=path.parent)
     return tuple(
-        KeptNode(node=node.name, op_type=node.op_type, reason="FP32 in the graph")
+        HighPrecisionNode(node=node.name, op_type=node.op_type, reason="FP32 in the graph")
         for node in view.inside(*COMPUTING_OPS)
         if view.dtype(node.input[0]) == "FLOAT" and view.dequantizer(node.input[0]) is None
     )
@@ -122,7 +122,7 @@ def read_tensors(text: str) -> tuple[PlanTensor, ...]:
 
 
 def layers_above(
-    layers: Sequence[PlanLayer], precision: Precision, kept: Sequence[KeptNode] = ()
+    layers: Sequence[PlanLayer], precision: Precision, kept: Sequence[HighPrecisionNode] = ()
 ) -> tuple[PlanLayer, ...]:
     """The layers that compute in FP32 (or TF32, which is stored so) although less was asked.
 
@@ -140,7 +140,7 @@ def layers_above(
 
 
 def require_precision(
-    layers: Sequence[PlanLayer], precision: Precision, kept: Sequence[KeptNode] = ()
+    layers: Sequence[PlanLayer], precision: Precision, kept: Sequence[HighPrecisionNode] = ()
 ) -> tuple[str, ...]:
     """See that a plan computes in what was asked for; what it does not tell is said in the words that come back.
 

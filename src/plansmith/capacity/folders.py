@@ -11,7 +11,7 @@ from pathlib import Path
 
 from plansmith.copies.release import ModelFolder
 from plansmith.errors import EnvironmentFault
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 
 RESERVED_DISK_BYTES = 2**30
 """Of a disk, left to others."""
@@ -45,8 +45,8 @@ class CopyFolders:
         free = shutil.disk_usage(self.root).free
         if free - size < RESERVED_DISK_BYTES:
             raise DiskFull(
-                f"{bytes_in_words(free)} are left in {self.root}, a copy takes {bytes_in_words(size)}, and"
-                f" {bytes_in_words(RESERVED_DISK_BYTES)} are reserved"
+                f"{format_bytes(free)} are left in {self.root}, a copy takes {format_bytes(size)}, and"
+                f" {format_bytes(RESERVED_DISK_BYTES)} are reserved"
             )
         self._folders[number] = []
         try:

@@ -12,7 +12,7 @@ from plansmith.capacity.plan import CapacityPlan
 from plansmith.capacity.results import Ending, Eviction, LoadedCopy, MemoryPool
 from plansmith.capacity.server import CopyServer
 from plansmith.errors import EnvironmentFault, PlansmithError, in_one_line
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 
 _Result = TypeVar("_Result")
 
@@ -130,10 +130,10 @@ class CopyLoader:
             ]
             expected = max(growth[1:] or growth) if growth else release.file_bytes * (pool.name == "host")
             if expected > pool.free_bytes(self.plan.share):
-                total = bytes_in_words(pool.total_bytes) + (", as stated," if pool.is_stated else "")
+                total = format_bytes(pool.total_bytes) + (", as stated," if pool.is_stated else "")
                 return (
-                    f"copy {number} would take about {bytes_in_words(max(0, expected))}, and {pool.name} memory has"
-                    f" {bytes_in_words(pool.used_bytes)} of {total} in use"
+                    f"copy {number} would take about {format_bytes(max(0, expected))}, and {pool.name} memory has"
+                    f" {format_bytes(pool.used_bytes)} of {total} in use"
                 )
         return ""
 

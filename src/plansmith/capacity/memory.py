@@ -8,7 +8,7 @@ from typing import Protocol
 
 from plansmith.capacity.results import MemoryPool
 from plansmith.errors import EnvironmentFault, UsageError
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 from plansmith.records.engine import Gpu
 from plansmith.system.gpus import used_memory
 from plansmith.system.memory import control_group_limits, usable_memory
@@ -92,7 +92,7 @@ def memory_limit(stated: int | None) -> int:
     usable = usable_memory()
     if stated is not None and stated > usable:
         raise UsageError(
-            f"--memory {bytes_in_words(stated)} is more than the {bytes_in_words(usable)} that are free here",
+            f"--memory {format_bytes(stated)} is more than the {format_bytes(usable)} that are free here",
             remedy="state less, or leave it out",
         )
     return usable if stated is None else stated

@@ -19,7 +19,7 @@ from plansmith.sagemaker.examples import check_example
 from plansmith.sagemaker.signatures import ServedModel
 from plansmith.system.temporary import scratch_folder
 from plansmith.triton.client import Client
-from plansmith.triton.server.control.client import ToldServer
+from plansmith.triton.server.control.client import ModelControlClient
 from plansmith.triton.server.installation import Installation
 from plansmith.triton.server.server import TritonServer
 
@@ -115,7 +115,7 @@ class ExplicitTriton(CopyServer):
         timeout_seconds: float,
     ) -> None:
         super().__init__(releases, meter, process)
-        self.control = ToldServer(url, load_seconds=timeout_seconds)
+        self.control = ModelControlClient(url, load_seconds=timeout_seconds)
         self.models: dict[int, tuple[ModelFolder, ...]] = {}
         self._timeout_seconds = timeout_seconds
 

@@ -15,12 +15,12 @@ from plansmith.records.validation import ValidationReport
 from plansmith.report.text.pipeline import pipeline_lines, script_lines
 from plansmith.report.text.plan import check_lines, plan_lines
 from plansmith.report.text.precision import (
-    cosine_words,
+    describe_held_out,
     doubts,
     evaluation_lines,
-    held_out_words,
+    format_cosine,
+    format_speedup,
     recipe_lines,
-    speed_words,
 )
 from plansmith.triton.repository.release import read_manifest
 from plansmith.triton.repository.repository import ModelRepository
@@ -65,7 +65,7 @@ def _release(manifest: Manifest, folder: Path) -> dict[str, Any]:
         "target": manifest.target,
         "source": _source(manifest.source),
         "export": {
-            "exporter": manifest.onnx.exporter_words,
+            "exporter": manifest.onnx.describe_exporter,
             "refused": [f"{a.exporter}: {a.problem}" for a in manifest.onnx.attempts if a.problem],
             "axes": {name: f"{r.min} : {r.opt} : {r.max}" for name, r in manifest.onnx.axes.items()},
             **({"fixed": [fixed.words for fixed in manifest.onnx.fixed]} if manifest.onnx.fixed else {}),
@@ -171,7 +171,7 @@ def _gate(validation: ValidationReport) -> dict[str, Any]:
         "verdict": validation.verdict,
         "against": f"{validation.reference}, on {validation.data}",
         "worst": {
-            output: f"largest error {w['max_relative']:.1e} of the magnitude, cosine {cosine_words(w['min_cosine'])}"
+            output: f"largest error {w['max_relative']:.1e} of the magnitude, cosine {format_cosine(w['min_cosine'])}"
             for output, w in validation.worst().items()
         },
         "held out": _held_out(validation),
@@ -203,8 +203,8 @@ def _lowering(lowered: LoweredModel | None) -> dict[str, Any]:
         "settings": [f"{name}: {value}" for name, value in lowered.recipe.settings.items()],
         "higher": [f"{count} {op_type}: {reason}" for (op_type, reason), count in reasons.most_common(_MOST_REASONS)],
         "tried": [
-            f"{trial.name}: mean cosine {cosine_words(trial.score)}, {trial.problem or 'accurate enough'}"
-            f"{f', {speed_words(trial.speed)}' if trial.speed else ''}{' (chosen)' if trial.chosen else ''}"
+            f"{trial.name}: mean cosine {format_cosine(trial.score)}, {trial.problem or 'accurate enough'}"
+            f"{f', {format_speedup(trial.speed)}' if trial.speed else ''}{' (chosen)' if trial.chosen else ''}"
             for trial in lowered.trials
         ],
     }
@@ -214,7 +214,7 @@ def _held_out(validation: ValidationReport) -> dict[str, Any]:
     evaluation = validation.evaluation
     if evaluation is None:
         return {}
-    return {"samples": held_out_words(evaluation), "found": [line for line, _ in evaluation_lines(evaluation)]}
+    return {"samples": describe_held_out(evaluation), "found": [line for line, _ in evaluation_lines(evaluation)]}
 
 
 def _repository(repository: ModelRepository) -> dict[str, Any]:

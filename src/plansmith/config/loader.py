@@ -19,6 +19,7 @@ from plansmith.config.multi_target import (
     target_problems,
     without_targets,
 )
+from plansmith.config.pipeline import OLD_MODELS
 from plansmith.config.source_reference import Scheme, SourceReference, parse_reference
 from plansmith.config.spec import Problem, find_problems, got, make_spec, refusal, unknown_targets
 from plansmith.config.target.targets import is_target_file
@@ -44,10 +45,12 @@ class SpecFile:
     Args:
         models: in the order of the file.
         several: whether the file has the form for several models or targets, however many stand in it.
+        notices: what a person should know of the file, a line each.
     """
 
     models: tuple[NamedSpec, ...]
     several: bool
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,14 @@ def read_specs(path: Path, overrides: Mapping[str, Any], picked: Sequence[str] =
     if len(taken) > 1:
         _require_own_names(taken, overrides, typed, text)
     models = [model for entry in taken for model in _models(entry, overrides, typed, path.parent)]
-    return SpecFile(tuple(models), several or any(model.target for model in models))
+    return SpecFile(tuple(models), several or any(model.target for model in models), tuple(_old_names(entries, path)))
+
+
+def _old_names(entries: Sequence[_Entry], path: Path) -> Iterator[str]:
+    """Keys that are read under their old names."""
+    pipelines = [entry.values.get("pipeline") for entry in entries]
+    if any(isinstance(pipeline, dict) and OLD_MODELS in pipeline for pipeline in pipelines):
+        yield f"{path}: `{OLD_MODELS}` under `pipeline` is called `models` now; the next release reads that alone"
 
 
 def name_of(values: Mapping[str, Any], folder: Path) -> str:

@@ -33,7 +33,7 @@ _WORDS = {
 }
 
 
-def words_of(error: Mapping[str, Any]) -> str:
+def validation_message(error: Mapping[str, Any]) -> str:
     """One of `ValidationError.errors()` without its place; what has no words here keeps pydantic's own."""
     words = _WORDS.get(error["type"])
     if words is None:
@@ -41,7 +41,7 @@ def words_of(error: Mapping[str, Any]) -> str:
     return words.format(**error.get("ctx", {}))
 
 
-def words_of_yaml(error: Exception) -> str:
+def yaml_message(error: Exception) -> str:
     """What is no YAML in a text, in one line, with the places that PyYAML knows: what is wrong, and what it began in.
 
     Args:

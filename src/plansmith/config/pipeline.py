@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -117,12 +117,15 @@ class PipelineOptions(Record):
         return self
 
 
-_BESIDE = re.compile(r"[a-z][a-z0-9_]{0,31}")
+OLD_MODELS = "beside"
+"""What `models` of a pipeline was called; read until the release after 0.1."""
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 _TAKEN = {"main", "model"}
 
 
-class BesideModel(Record):
+class CompanionModel(Record):
     """A model that the same requests go to: where it comes from, and how it is lowered, judged and answered for.
 
     What is left out has its usual default, but for the precision; what cannot be said here is as the spec says it.
@@ -161,7 +164,7 @@ class BesideModel(Record):
 class PipelineSpec(PipelineOptions):
     """What stands around a spec's model, other models among it."""
 
-    beside: dict[str, BesideModel] = Field(
+    models: dict[str, CompanionModel] = Field(
         default_factory=dict,
         description="Further models that every request goes to, by name; their outputs begin with it, as in"
         " topics_label. What makes the same inputs is there once.",
@@ -172,22 +175,31 @@ class PipelineSpec(PipelineOptions):
         " models as it sees fit, in place of all of them being asked.",
     )
 
-    @field_validator("beside")
+    @model_validator(mode="before")
     @classmethod
-    def _check_beside(cls, value: dict[str, BesideModel]) -> dict[str, BesideModel]:
+    def _read_old_name(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or OLD_MODELS not in value:
+            return value
+        if "models" in value:
+            raise ValueError(f"`{OLD_MODELS}` is the old name of `models`: write one of the two")
+        return {"models" if key == OLD_MODELS else key: item for key, item in value.items()}
+
+    @field_validator("models")
+    @classmethod
+    def _check_names(cls, value: dict[str, CompanionModel]) -> dict[str, CompanionModel]:
         for name in value:
-            if not _BESIDE.fullmatch(name) or name in _TAKEN:
-                raise ValueError(f"{name!r} is no name for a model beside: a-z, 0-9 and _, and none of main, model")
+            if not _NAME.fullmatch(name) or name in _TAKEN:
+                raise ValueError(f"{name!r} is no name for a further model: a-z, 0-9 and _, and none of main, model")
         return value
 
     @model_validator(mode="after")
     def _check_frontend(self) -> Self:
-        several = [name for name in ("beside", "script") if getattr(self, name)]
+        several = [name for name in ("models", "script") if getattr(self, name)]
         if self.frontend and several:
             raise ValueError(f"a frontend asks one model, and there is `{several[0]}`")
-        beside = next((name for name, model in self.beside.items() if model.pipeline.frontend), "")
-        if beside:
-            raise ValueError(f"a frontend asks one model, and {beside} stands beside another")
+        asked = next((name for name, model in self.models.items() if model.pipeline.frontend), "")
+        if asked:
+            raise ValueError(f"a frontend asks one model, and {asked} stands beside another")
         return self
 
     @property

@@ -58,7 +58,7 @@ class LoweringOptions(Record):
         " relative to the spec.",
     )
 
-    def found_from(self, folder: Path) -> LoweringOptions:
+    def with_absolute_paths(self, folder: Path) -> LoweringOptions:
         """The same, with the path of the interpreter made absolute."""
         return self.model_copy(update={"autocast": str(folder / self.autocast)}) if self.autocast else self
 

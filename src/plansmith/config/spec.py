@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from plansmith.config.data import DataSpec
-from plansmith.config.messages import words_of
+from plansmith.config.messages import validation_message
 from plansmith.config.pipeline import PipelineSpec
 from plansmith.config.precision import LoweringOptions, WrittenPrecision
 from plansmith.config.python import PythonOptions
@@ -256,15 +256,15 @@ class ModelSpec(Record):
         return value
 
     @property
-    def described_inputs(self) -> dict[str, dict[str, Any]]:
-        """The fields of a `DescribedInput` for each input that the spec says something of."""
+    def described_inputs(self) -> dict[str, DescribedInput]:
+        """All that the spec says of inputs, by name."""
         names = dict.fromkeys((*self.inputs, *self.io_dtypes, *self.io_layouts))
         return {
-            name: {
+            name: DescribedInput(
                 **self.inputs.get(name, InputSpec()).model_dump(),
-                "served_dtype": self.io_dtypes.get(name, ""),
-                "layout": self.io_layouts.get(name, ""),
-            }
+                served_dtype=self.io_dtypes.get(name, ""),
+                layout=self.io_layouts.get(name, ""),
+            )
             for name in names
         }
 
@@ -387,7 +387,7 @@ def problem_of(error: Mapping[str, Any], values: Any) -> Problem:
         return Problem(keys, "unknown", path)
     if error["type"] == "missing":
         return Problem(keys, "missing", f"{path} is missing")
-    words, given = f"{path}: {words_of(error)}", error["input"]
+    words, given = f"{path}: {validation_message(error)}", error["input"]
     if given is HIDDEN:
         return Problem(keys, "wrong", words)
     # What stands in the place of a whole section may be any of its values.

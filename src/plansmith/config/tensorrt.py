@@ -38,7 +38,7 @@ class TensorRTOptions(BuildFlags):
         default=True, description="Refuse a plan that is not faster than the next higher precision."
     )
 
-    def found_from(self, folder: Path) -> TensorRTOptions:
+    def with_absolute_paths(self, folder: Path) -> TensorRTOptions:
         """The same, with the paths of the program and of the plugins made absolute."""
         found = {"trtexec": str((folder / self.trtexec).absolute())} if self.trtexec else {}
         return self.model_copy(

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from plansmith.config.messages import words_of_yaml
+from plansmith.config.messages import yaml_message
 from plansmith.config.spec import ModelSpec, Problem
 from plansmith.config.triton import FILE_FOLDERS
 from plansmith.errors import UsageError
@@ -102,7 +102,7 @@ def read_text(
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", remedy="name a YAML file that is there") from error
     except (yaml.YAMLError, ValueError) as error:
-        raise UsageError(f"{path} is not YAML: {words_of_yaml(error)}", remedy="mend the file") from error
+        raise UsageError(f"{path} is not YAML: {yaml_message(error)}", remedy="mend the file") from error
     except RecursionError as error:
         raise UsageError(f"{path} is nested too deeply", remedy="mend the file") from error
     if not isinstance(values, dict):

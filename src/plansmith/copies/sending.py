@@ -8,11 +8,11 @@ from pathlib import Path
 
 from plansmith.copies.release import ModelFolder
 from plansmith.errors import ServedCheckError, UsageError
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 from plansmith.records.release import CONFIG_FILE
 from plansmith.triton.config.model_config import parse_config
 from plansmith.triton.server.control.api import SentModel
-from plansmith.triton.server.control.client import ToldServer
+from plansmith.triton.server.control.client import ModelControlClient
 
 MAX_MESSAGE_BYTES = 2**31 - 2**20
 """Of the files of a model in one call: messages of gRPC have less than 2 GiB."""
@@ -30,7 +30,7 @@ def require_sendable(model: ModelFolder) -> None:
     """
     problem = ""
     if model.size > MAX_MESSAGE_BYTES:
-        problem = f"its files have {bytes_in_words(model.size)}, and a call that loads a model carries less than 2 GiB"
+        problem = f"its files have {format_bytes(model.size)}, and a call that loads a model carries less than 2 GiB"
     elif parse_config(model.files[CONFIG_FILE].read_text()).HasField("ensemble_scheduling"):
         problem = "Triton looks for the members of an ensemble in its own repository"
     if problem:
@@ -40,7 +40,7 @@ def require_sendable(model: ModelFolder) -> None:
         )
 
 
-def send(control: ToldServer, model: ModelFolder) -> None:
+def send(control: ModelControlClient, model: ModelFolder) -> None:
     """Load a model whose files go with the call.
 
     Raises:
@@ -65,7 +65,7 @@ def send(control: ToldServer, model: ModelFolder) -> None:
     )
 
 
-def unload(control: ToldServer, models: Sequence[str], *, timeout_seconds: float) -> None:
+def unload(control: ModelControlClient, models: Sequence[str], *, timeout_seconds: float) -> None:
     """Unload models in their order, what asks others before those, and wait until they are gone.
 
     Triton answers before a model is gone.
@@ -89,7 +89,7 @@ def unload(control: ToldServer, models: Sequence[str], *, timeout_seconds: float
                 control.change("unload", model)
 
 
-def loaded_models(control: ToldServer, models: Sequence[str]) -> dict[str, str]:
+def loaded_models(control: ModelControlClient, models: Sequence[str]) -> dict[str, str]:
     """Those of some models that a server has or has not unloaded yet, with their states.
 
     The index of Triton 2.51 has no models that were sent: of these it is asked for the configuration.
@@ -100,7 +100,7 @@ def loaded_models(control: ToldServer, models: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def unload_leftovers(control: ToldServer, models: Sequence[str], *, timeout_seconds: float) -> None:
+def unload_leftovers(control: ModelControlClient, models: Sequence[str], *, timeout_seconds: float) -> None:
     """Unload what a killed process left of models; errors as of `unload`."""
     left = loaded_models(control, models)
     if left:

@@ -1,4 +1,4 @@
-"""A function of the user's own that yields samples. Its code is imported in the heavy worker only."""
+"""A function of the user's own that yields samples. Its code is imported in the worker only."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def store_case(
     """Write one case to `folder` as an .npz file."""
     import numpy as np
 
-    stored = kept_case(name, feed, answer)
+    stored = stored_part(name, feed, answer)
     arrays: dict[str, Any] = {f"input:{k}": v for k, v in feed.items()}
     arrays |= {f"output:{k}": v for k, v in stored.answer.items()}
     arrays |= {f"label:{k}": v for k, v in (labels or {}).items()}
@@ -170,7 +170,7 @@ def store_case(
     return Case(name=name, axes=dict(axes), file=f"{folder.name}/{name}.npz", in_range=in_range)
 
 
-def kept_case(name: str, feed: Arrays, answer: Arrays) -> StoredCase:
+def stored_part(name: str, feed: Arrays, answer: Arrays) -> StoredCase:
     """A case as it is kept: of an answer above STORED_OUTPUT_BYTES some samples, evenly spread, and two at least."""
     import numpy as np
 

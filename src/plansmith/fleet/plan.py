@@ -19,8 +19,8 @@ from plansmith.fleet.members import Member, Unread, members_of
 from plansmith.fleet.rebuild_reasons import differences
 from plansmith.fleet.records import PlannedModel, failure_of
 from plansmith.fleet.remote_versions import Stores
-from plansmith.records.fingerprint import Basis, Reason
-from plansmith.steps.provenance.fingerprint import Hub, basis_of, target_digest, with_overridden_source
+from plansmith.records.fingerprint import Fingerprint, Reason
+from plansmith.steps.provenance.fingerprint import Hub, fingerprint_of, target_digest, with_overridden_source
 from plansmith.system.digest import Digester
 from plansmith.triton.repository.release import lacking_file
 from plansmith.triton.repository.repository import ModelRepository
@@ -149,7 +149,7 @@ class Planner:
             repository.require_target(target)
             self._taking.add((repository.root, target))
 
-    def _reasons(self, member: Member, repository: ModelRepository, then: Basis | Reason) -> Iterator[Reason]:
+    def _reasons(self, member: Member, repository: ModelRepository, then: Fingerprint | Reason) -> Iterator[Reason]:
         """Why a model is built; nothing where there is nothing to do.
 
         Raises:
@@ -165,7 +165,7 @@ class Planner:
             yield then
             return
         yield from _faults(member.name, repository, then.version)
-        now = basis_of(member.spec, relative_to=base, digester=_digester(member), hub=self._hub, known=then)
+        now = fingerprint_of(member.spec, relative_to=base, digester=_digester(member), hub=self._hub, known=then)
         yield from differences(then, now)
         lost = list(self._destinations.lost(member, then)) if self._destinations is not None else []
         if lost:
@@ -180,16 +180,16 @@ class Planner:
             return overridden, reasons
         overridden = _overridden(member, then)
         base = member.file.parent
-        now = basis_of(overridden.spec, relative_to=base, digester=_digester(member), hub=self._hub, known=then)
+        now = fingerprint_of(overridden.spec, relative_to=base, digester=_digester(member), hub=self._hub, known=then)
         return overridden, tuple(differences(then, now))
 
 
-def _overridden(member: Member, then: Basis | Reason) -> Member:
+def _overridden(member: Member, then: Fingerprint | Reason) -> Member:
     """The model with the source that an event set for its newest version, where that still counts."""
     return member if isinstance(then, Reason) else replace(member, spec=with_overridden_source(member.spec, then))
 
 
-def _noted(model: str, repository: ModelRepository, version: int | None) -> Basis | Reason:
+def _noted(model: str, repository: ModelRepository, version: int | None) -> Fingerprint | Reason:
     """What the newest version was made from, or the reason to build it where nobody knows."""
     try:
         noted = repository.basis(model)

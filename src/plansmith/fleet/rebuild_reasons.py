@@ -7,7 +7,7 @@ import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from plansmith.records.fingerprint import Basis, Reason
+from plansmith.records.fingerprint import Fingerprint, Reason
 from plansmith.steps.provenance.tools import CODE_OF, STANDING_IN
 
 _MOST_NAMED = 6
@@ -18,7 +18,7 @@ _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 2, 60, 60
 
 
-def differences(then: Basis, now: Basis) -> Iterator[Reason]:
+def differences(then: Fingerprint, now: Fingerprint) -> Iterator[Reason]:
     """What differs; what is not known here now (an empty value) stands as it was.
 
     Another spec, source or target may go through steps, and need libraries, that the newest version was made without:
@@ -37,7 +37,7 @@ def differences(then: Basis, now: Basis) -> Iterator[Reason]:
         yield Reason(cause="destination", words=f"not yet in {_listed(absent)}")
 
 
-def _changed_wishes(then: Basis, now: Basis) -> Iterator[Reason]:
+def _changed_wishes(then: Fingerprint, now: Fingerprint) -> Iterator[Reason]:
     """What a person, or the hub, changed."""
     if then.spec != now.spec:
         yield Reason(cause="spec", words=f"spec: {_listed(list(_changed_values(then.spec, now.spec)))}")
@@ -51,7 +51,7 @@ def _changed_wishes(then: Basis, now: Basis) -> Iterator[Reason]:
         yield Reason(cause="target", words="the description of the target changed")
 
 
-def _changed_beside(then: Basis, now: Basis) -> Iterator[Reason]:
+def _changed_beside(then: Fingerprint, now: Fingerprint) -> Iterator[Reason]:
     """What changed of models beside the model, but for what the spec says of them: the spec is told as a whole."""
     common = set(_changed_tools(then.tools, now.tools))
     for name, one in now.beside.items():
@@ -67,14 +67,14 @@ def _changed_values(then: Any, now: Any, keys: tuple[str, ...] = ()) -> Iterator
             if then.get(key, _Absent) != now.get(key, _Absent):
                 yield from _changed_values(then.get(key, _Absent), now.get(key, _Absent), (*keys, key))
     else:
-        yield f"{'.'.join(keys)} {_words(then)} -> {_words(now)}"
+        yield f"{'.'.join(keys)} {_describe(then)} -> {_describe(now)}"
 
 
 class _Absent:
     """Stands for a value that is not there."""
 
 
-def _words(value: Any) -> str:
+def _describe(value: Any) -> str:
     if value is _Absent or value is None or value == "":
         return "nothing"
     return value if isinstance(value, str) and len(value) <= _SHORT.maxstring else _SHORT.repr(value)
@@ -87,7 +87,7 @@ def _moved(then: str, now: str) -> str:
     return f"is now at {after}{f' instead of {before}' if then else ''}"
 
 
-def _changed_data(then: Basis, now: Basis) -> str:
+def _changed_data(then: Fingerprint, now: Fingerprint) -> str:
     """Of a data set of the hub its commits tell; a digest says nothing to anybody."""
     given = now.spec.get("data") or {}
     if given.get("dataset"):
@@ -106,7 +106,7 @@ def _changed_tools(then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[
         yield Reason(cause="tools", words=f"plansmith's own code changed ({', '.join(steps)})")
 
 
-def _tools_beside(then: Basis, now: Basis) -> dict[str, str]:
+def _tools_beside(then: Fingerprint, now: Fingerprint) -> dict[str, str]:
     """The tools of then where more than tools changed: what it did without is no change (empty).
 
     Of another engine, or another kind of source, steps with the same names are other code.

@@ -9,9 +9,9 @@ from typing import TypeVar
 from plansmith.errors import PlansmithError
 from plansmith.fleet.members import Member
 from plansmith.records.destination import Destination
-from plansmith.records.fingerprint import Basis
-from plansmith.steps.provenance.fingerprint import words_of_destination
-from plansmith.stores.fingerprints import read_basis
+from plansmith.records.fingerprint import Fingerprint
+from plansmith.steps.provenance.fingerprint import describe_destination
+from plansmith.stores.fingerprints import read_fingerprint
 from plansmith.stores.open import open_store
 from plansmith.stores.store import Store
 
@@ -30,18 +30,18 @@ class Stores:
         self._open: dict[tuple[Destination, Path], Store] = {}
         self._silent: set[str] = set()
 
-    def basis(self, member: Member) -> Basis | None:
+    def basis(self, member: Member) -> Fingerprint | None:
         """What the release of a model was made from that any of its stores has; None where none says.
 
         Whether it is in all of them, its destinations tell.
         """
         for destination in member.spec.publish:
-            found = self._asked(member, destination, lambda store: read_basis(store, member.name))
+            found = self._asked(member, destination, lambda store: read_fingerprint(store, member.name))
             if found is not None:
                 return found
         return None
 
-    def lost(self, member: Member, noted: Basis) -> Iterator[str]:
+    def lost(self, member: Member, noted: Fingerprint) -> Iterator[str]:
         """The destinations, in words, that a release was published to and that know nothing of it any more.
 
         A version that was pruned is known: somebody gave it up.
@@ -51,7 +51,7 @@ class Stores:
             noted: what its newest version was made from, and where it went.
         """
         for destination in member.spec.publish:
-            words = words_of_destination(destination, member.file.parent)
+            words = describe_destination(destination, member.file.parent)
             known = self._asked(member, destination, lambda store: _digests(store, member.name))
             digest = noted.stored.get(words)
             if known is not None and words in noted.destinations and (digest not in known if digest else not known):
@@ -60,7 +60,7 @@ class Stores:
     def _asked(self, member: Member, destination: Destination, ask: Callable[[Store], R]) -> R | None:
         """The answer of a store; None where it cannot be asked."""
         base = member.file.parent
-        place = words_of_destination(destination, base)
+        place = describe_destination(destination, base)
         if place in self._silent:
             return None
         try:

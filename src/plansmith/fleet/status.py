@@ -46,7 +46,7 @@ class LastRun(Record):
     exit_code: int = 0
 
 
-class Standing(Record):
+class ModelStatus(Record):
     """How one model stands, for one target.
 
     `file`: its spec, empty where none was looked at, and the state is "unknown" then; "refused": its versions, or for
@@ -66,9 +66,9 @@ class Standing(Record):
     runs_unknown: str = ""
 
 
-def standings(
+def model_statuses(
     planned: Iterable[PlannedModel], repositories: Sequence[Path], artifacts: Path, *, models: Sequence[str] = ()
-) -> list[Standing]:
+) -> list[ModelStatus]:
     """How the models of a plan stand, in its order, and then those of repositories that no spec is of, by name.
 
     Args:
@@ -77,11 +77,11 @@ def standings(
         artifacts: where compiles of the latter are noted.
         models: these alone, of the latter.
     """
-    found: list[tuple[Standing, Path]] = []
+    found: list[tuple[ModelStatus, Path]] = []
     seen: set[tuple[str, str]] = set()
     for one in planned:
         why = one.why
-        stands = Standing(
+        stands = ModelStatus(
             model=one.model, target=one.target, repository=one.repository, file=one.file, state=one.state, why=why
         )
         seen.add((one.model, str(Path(one.repository).resolve())))
@@ -93,16 +93,16 @@ def standings(
     return list(_with_runs(found))
 
 
-def _without_specs(repository: ModelRepository) -> Iterator[Standing]:
+def _without_specs(repository: ModelRepository) -> Iterator[ModelStatus]:
     """The models of a repository; one that is damaged as a whole stands for itself, under no model's name."""
     where = str(repository.root)
     try:
         target = folder_of(repository.target() or DEFAULT_TARGET)
         found = repository.models()
     except (RepositoryError, OSError) as error:
-        yield _faulty(Standing(model="", target="", repository=where), error)
+        yield _faulty(ModelStatus(model="", target="", repository=where), error)
         return
-    yield from (Standing(model=model, target=target, repository=where) for model in found)
+    yield from (ModelStatus(model=model, target=target, repository=where) for model in found)
 
 
 def _repositories(folders: Sequence[Path]) -> Iterator[ModelRepository]:
@@ -110,7 +110,7 @@ def _repositories(folders: Sequence[Path]) -> Iterator[ModelRepository]:
         yield from map(ModelRepository, repositories_in(folder) or [folder])
 
 
-def _with_versions(stands: Standing) -> Standing:
+def _with_versions(stands: ModelStatus) -> ModelStatus:
     if not stands.model:
         return stands
     try:
@@ -119,7 +119,7 @@ def _with_versions(stands: Standing) -> Standing:
         return _faulty(stands, error)
 
 
-def _faulty(stands: Standing, error: RepositoryError | OSError) -> Standing:
+def _faulty(stands: ModelStatus, error: RepositoryError | OSError) -> ModelStatus:
     """Whose versions cannot be looked at; a plan that was refused says so already."""
     if stands.state == "refused":
         return stands
@@ -127,7 +127,7 @@ def _faulty(stands: Standing, error: RepositoryError | OSError) -> Standing:
     return stands.model_copy(update={"state": "refused", "why": words})
 
 
-def _looked_at(stands: Standing) -> Standing:
+def _looked_at(stands: ModelStatus) -> ModelStatus:
     repository = ModelRepository(Path(stands.repository))
     number = repository.leading(stands.model)
     versions = tuple(repository.versions(stands.model))
@@ -146,7 +146,7 @@ def _looked_at(stands: Standing) -> Standing:
     return stands.model_copy(update={"versions": versions, "newest": newest})
 
 
-def _with_runs(found: Sequence[tuple[Standing, Path]]) -> Iterator[Standing]:
+def _with_runs(found: Sequence[tuple[ModelStatus, Path]]) -> Iterator[ModelStatus]:
     """The same with the last compile of each; a history is read from its end, and no further than it takes."""
     wanted: dict[Path, set[tuple[str, str]]] = {}
     for stands, artifacts in found:

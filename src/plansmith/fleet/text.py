@@ -10,7 +10,7 @@ from typing import Protocol
 
 from plansmith.errors import in_one_line
 from plansmith.fleet.records import Ended, FleetSummary, ModelOutcome, PlannedModel, State, without_remedy
-from plansmith.formatting import seconds_in_words
+from plansmith.formatting import format_seconds
 
 PLAN_COLUMNS = ("model", "target", "state", "why")
 SUMMARY_COLUMNS = ("model", "target", "outcome", "took", "why")
@@ -99,7 +99,7 @@ def why(planned: PlannedModel) -> str:
 def summary_counts(summary: FleetSummary) -> str:
     """How many models ended how, and what that took: "12 models: 3 published, 9 fresh; 4 min 10 s"."""
     ended = _counts([one.ended for one in summary.outcomes], ENDS)
-    return f"{ended}; {seconds_in_words(summary.seconds)}"
+    return f"{ended}; {format_seconds(summary.seconds)}"
 
 
 def summary_rows(summary: FleetSummary) -> list[dict[str, str]]:
@@ -115,13 +115,13 @@ def _summary_row(one: ModelOutcome, name: str) -> dict[str, str]:
     return {
         "model": name,
         "target": one.target,
-        "outcome": outcome_words(one),
-        "took": seconds_in_words(one.seconds) if one.seconds else "-",
+        "outcome": describe_outcome(one),
+        "took": format_seconds(one.seconds) if one.seconds else "-",
         "why": in_table(one.failure.message) if one.failure else outcome_reason(one),
     }
 
 
-def outcome_words(one: ModelOutcome) -> str:
+def describe_outcome(one: ModelOutcome) -> str:
     """How a model ended: "published version 4", "failed at validate, exit code 5"."""
     if one.failure is not None and one.ended == "failed":
         at = f" at {one.failure.step}" if one.failure.step else ""

@@ -1,11 +1,11 @@
-"""Joining, in the heavy child: what stands around a model is made, and held against the source's own library."""
+"""Joining, in the worker: what stands around a model is made, and held against the source's own library."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from plansmith.compilers.export.model_calls import Progress
 from plansmith.errors import EngineError
@@ -15,14 +15,14 @@ from plansmith.pipelines.dali.agreement import difference
 from plansmith.pipelines.dali.recipe import recipe_from_settings
 from plansmith.pipelines.draft import Draft, DraftPart, run_parts, write_part
 from plansmith.pipelines.in_process import (
-    AskModel,
-    JoinJob,
+    ModelRunner,
     answer_of,
     answer_of_source,
-    asking_model,
+    model_runner,
     plan_around,
     with_dali_of,
 )
+from plansmith.pipelines.requests import JoinJob, JoinRequest
 from plansmith.records.model import Precision
 from plansmith.records.pipeline import Pipeline, RawAgreement, RawCase
 from plansmith.records.validation import ValidationReport
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from plansmith.sources.loaded_model import LiveModel
+    from plansmith.sources.loaded_model import LoadedModel
 
     Arrays = Mapping[str, NDArray[np.generic]]
 
@@ -39,16 +39,8 @@ RAW_FOLDER = "reference/raw"
 """Where the cases lie, in the pipeline's folder and in the release."""
 
 
-def join(*, job: Mapping[str, Any], out: str, progress: Progress) -> dict[str, Any]:
+def join(request: JoinRequest, progress: Progress) -> Pipeline:
     """Make the parts around a model, and see that with it they answer as the source's own library does.
-
-    Args:
-        job: the fields of a `JoinJob`.
-        out: takes a folder for each part, and the cases.
-        progress: told what is done.
-
-    Returns:
-        The fields of a `Pipeline`.
 
     Raises:
         SourceError: the source has no tokenizer or processor, or one that cannot be carried over.
@@ -56,27 +48,27 @@ def join(*, job: Mapping[str, Any], out: str, progress: Progress) -> dict[str, A
         EngineError: DALI cannot do what the source does.
     """
     progress("loading the model")
-    given = JoinJob.model_validate(job)
-    plain, live = plan_around(given, progress)
-    draft = with_dali_of(plain, given)
-    written = {part.name: write_part(part, given.numpy, Path(out)) for part in (*draft.before, *draft.after)}
+    job, out = request.job, request.out
+    plain, live = plan_around(job, progress)
+    draft = with_dali_of(plain, job)
+    written = {part.name: write_part(part, job.numpy, out) for part in (*draft.before, *draft.after)}
     if draft is not plain:
         progress("holding DALI against the source's preprocessing")
-        _require_near(draft, plain.before[0], given.numpy, Path(out))
+        _require_near(draft, plain.before[0], job.numpy, out)
     progress("asking the source's own library")
     own = {name: draft.ask(feed) for name, feed in draft.questions.items()}
     owed = own
     if live is not None and draft.bounds:
-        owed = {name: answer_of_source(draft, live, Path(out), feed) for name, feed in draft.questions.items()}
-    cases = [store_case(name, feed, owed[name], RAW_FOLDER, Path(out)) for name, feed in draft.questions.items()]
+        owed = {name: answer_of_source(draft, live, out, feed) for name, feed in draft.questions.items()}
+    cases = [store_case(name, feed, owed[name], RAW_FOLDER, out) for name, feed in draft.questions.items()]
     progress("asking the pipeline")
-    with asking_model(given, progress) as ask:
-        agreements = [_agreement(draft, case, Path(out), ask, given.validation) for case in cases]
-    agreements = [_beside_source(found, own[found.case], owed[found.case], given) for found in agreements]
-    if live is not None and not draft.bounds and given.engine.precision is not Precision.FP32:
+    with model_runner(job, progress) as ask:
+        agreements = [_agreement(draft, case, out, ask, job.validation) for case in cases]
+    agreements = [_beside_source(found, own[found.case], owed[found.case], job) for found in agreements]
+    if live is not None and not draft.bounds and job.engine.precision is not Precision.FP32:
         progress("asking the parts around the FP32 model")
-        agreements += [_around_source(draft, live, case, own[case.name], given, Path(out)) for case in cases]
-    record = Pipeline(
+        agreements += [_around_source(draft, live, case, own[case.name], job, out) for case in cases]
+    return Pipeline(
         input=draft.input,
         output=draft.output,
         before=tuple(written[part.name] for part in draft.before),
@@ -85,12 +77,11 @@ def join(*, job: Mapping[str, Any], out: str, progress: Progress) -> dict[str, A
         outputs=draft.outputs,
         cases=tuple(cases),
         source=draft.source,
-        instances=given.options.instances,
+        instances=job.options.instances,
         agreements=tuple(agreements),
         labels=dict(draft.labels),
-        frontend=given.options.frontend,
+        frontend=job.options.frontend,
     )
-    return record.model_dump(mode="json")
 
 
 def _require_near(draft: Draft, pillow: DraftPart, numpy: str, out: Path) -> None:
@@ -114,7 +105,9 @@ def _require_near(draft: Draft, pillow: DraftPart, numpy: str, out: Path) -> Non
                 )
 
 
-def _around_source(draft: Draft, live: LiveModel, case: RawCase, own: Arrays, job: JoinJob, out: Path) -> RawAgreement:
+def _around_source(
+    draft: Draft, live: LoadedModel, case: RawCase, own: Arrays, job: JoinJob, out: Path
+) -> RawAgreement:
     """The parts around the source model in FP32: what rounding cannot excuse, as it does in a lower precision."""
     made = answer_of_source(draft, live, out, read_case(out / case.file)[0])
     return compare(f"{case.name}, around the FP32 model", own, made, exact_limits(job.validation))
@@ -128,7 +121,7 @@ def _beside_source(found: RawAgreement, own: Arrays, owed: Arrays, job: JoinJob)
     return found.model_copy(update={"same": found.same and beside.same})
 
 
-def _agreement(draft: Draft, case: RawCase, out: Path, ask: AskModel, report: ValidationReport) -> RawAgreement:
+def _agreement(draft: Draft, case: RawCase, out: Path, ask: ModelRunner, report: ValidationReport) -> RawAgreement:
     """What parts and model make of a request in this process, beside the answer that is owed."""
     feed, expected = read_case(out / case.file)
     answer = answer_of(draft, out, ask, case.name, feed)

@@ -1,4 +1,4 @@
-"""What clients of a model that generates text send, and what its own library answers. Runs in the heavy worker."""
+"""What clients of a model that generates text send, and what its own library answers. Runs in the worker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plansmith.compilers.python_backend.generation_parameters import TEXT_TENSOR, Wishes, read_wishes
+from plansmith.compilers.python_backend.generation_parameters import (
+    TEXT_TENSOR,
+    GenerationParameters,
+    read_generation_parameters,
+)
 from plansmith.compilers.python_backend.generator_loading import GeneratingModel, load_generating
 from plansmith.config.pipeline import PipelineOptions
 from plansmith.data.synthetic import sample_texts
@@ -93,12 +97,12 @@ def _ask(model: GeneratingModel, feed: Arrays, parameters: Mapping[str, Any]) ->
     Raises:
         Unanswerable: a parameter is wrong.
     """
-    wishes = read_wishes(parameters, model.limits, model.module.generation_config.to_dict())
+    wishes = read_generation_parameters(parameters, model.limits, model.module.generation_config.to_dict())
     texts = [text.decode() for text in feed[TEXT_TENSOR.name][:, 0].tolist()]
     return {TEXT_TENSOR.name: _column([_generated(model, text, wishes) for text in texts])}
 
 
-def _generated(model: GeneratingModel, text: str, wishes: Wishes) -> str:
+def _generated(model: GeneratingModel, text: str, wishes: GenerationParameters) -> str:
     import torch
 
     room = model.limits.prompt_room(wishes.new_tokens)

@@ -13,26 +13,25 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from plansmith.compilers.export.loading import load
 from plansmith.compilers.export.model_calls import Progress
-from plansmith.compilers.python_backend.candidate import own_generator, own_way
+from plansmith.compilers.python_backend.candidate import candidate_runner, own_generator
 from plansmith.compilers.python_backend.generation_parameters import GENERATES
-from plansmith.config.pipeline import DaliOptions, PipelineOptions
+from plansmith.config.pipeline import DaliOptions
 from plansmith.pipelines.dali.parts import DaliPlace, with_dali
 from plansmith.pipelines.draft import Draft, run_parts
-from plansmith.records.engine import Engine
-from plansmith.records.model import BATCH, Case, Device, EngineKind, OnnxModel, Record
-from plansmith.records.validation import ValidationReport
+from plansmith.pipelines.requests import JoinJob
+from plansmith.records.model import BATCH, Case, EngineKind
 from plansmith.validation.onnxruntime_runner import asking
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from plansmith.sources.loaded_model import LiveModel
+    from plansmith.sources.loaded_model import LoadedModel
 
     Arrays = Mapping[str, NDArray[np.generic]]
 
 
-class AskModel(Protocol):
+class ModelRunner(Protocol):
     """The model by itself."""
 
     def __call__(self, name: str, known: Arrays, parameters: Mapping[str, Any] = ..., /) -> Arrays:
@@ -43,40 +42,7 @@ class AskModel(Protocol):
 _NO_PARAMETERS: Mapping[str, Any] = MappingProxyType({})
 
 
-class DaliJob(Record):
-    """Which DALI makes the model's input of images, on what, and the largest batch of its configuration."""
-
-    version: str
-    device: Device
-    max_batch_size: int
-
-
-class JoinJob(Record):
-    """What the parts are made around.
-
-    `source`, `folder`, `allow_pickle`, `inputs`, `outputs`: as for `loading.load`; `onnx`: the exported model, which
-    knows its axes; `runnable`: the graph that ONNX Runtime can run here with the engine's numbers, empty for the
-    engine's own; `validation`: the gate's verdict on the model, which has the tolerances; `numpy`: the version that
-    parts run with; `dali`: None where Pillow reads images; `dali_site`: the folder that it is installed in.
-    """
-
-    source: dict[str, Any]
-    folder: str
-    allow_pickle: bool
-    inputs: dict[str, Any]
-    outputs: tuple[str, ...]
-    options: PipelineOptions
-    onnx: OnnxModel
-    engine: Engine
-    engine_folder: str
-    runnable: str
-    validation: ValidationReport
-    numpy: str
-    dali: DaliJob | None = None
-    dali_site: str = ""
-
-
-def plan_around(job: JoinJob, progress: Progress) -> tuple[Draft, LiveModel | None]:
+def plan_around(job: JoinJob, progress: Progress) -> tuple[Draft, LoadedModel | None]:
     """What stands around a model, with Pillow for images, and the model; None of one that generates by itself.
 
     Raises:
@@ -93,13 +59,14 @@ def with_dali_of(draft: Draft, job: JoinJob) -> Draft:
     if job.dali is None:
         return draft
     options = job.options.dali or DaliOptions()
-    return with_dali(draft, DaliPlace(Path(job.dali_site), job.dali.device, job.dali.max_batch_size, options))
+    assert job.dali_site is not None
+    return with_dali(draft, DaliPlace(job.dali_site, job.dali.device, job.dali.max_batch_size, options))
 
 
 def answer_of(
     draft: Draft,
     folder: Path,
-    ask: AskModel,
+    ask: ModelRunner,
     name: str,
     feed: Arrays,
     parameters: Mapping[str, Any] = MappingProxyType({}),
@@ -124,7 +91,7 @@ def answer_of(
     return {tensor.name: known[tensor.name] for tensor in draft.outputs}
 
 
-def answer_of_source(draft: Draft, live: LiveModel, out: Path, feed: Arrays) -> Arrays:
+def answer_of_source(draft: Draft, live: LoadedModel, out: Path, feed: Arrays) -> Arrays:
     """What the source model answers behind the parts' own preprocessing, which is as near to its own as they tell."""
     known = run_parts(draft.before, out, feed)
     # What is served in half precision gets such inputs; the source model has single precision.
@@ -133,22 +100,22 @@ def answer_of_source(draft: Draft, live: LiveModel, out: Path, feed: Arrays) -> 
     return {tensor.name: known[tensor.name] for tensor in draft.outputs}
 
 
-def _parts(job: JoinJob, progress: Progress) -> tuple[Draft, LiveModel]:
+def _parts(job: JoinJob, progress: Progress) -> tuple[Draft, LoadedModel]:
     """What stands around a model, and the model."""
     from plansmith.pipelines.plan import plan
 
-    folder, source = Path(job.folder), job.source
-    live = load(source, folder, job.allow_pickle, job.inputs, job.outputs)
+    model = job.model
+    live = load(model)
     served = job.onnx.model_copy(update={"components": job.engine.components})
     progress("making the parts around the model")
     draft = plan(
         live,
-        folder,
+        model.folder,
         job.options,
         served,
-        scheme=source["scheme"],
-        task=source["task"] or "",
-        trust_remote_code=source["trust_remote_code"],
+        scheme="timm" if model.scheme == "timm" else "hf",
+        task=model.task,
+        trust_remote_code=model.trust_remote_code,
     )
     return draft, live
 
@@ -158,19 +125,19 @@ def _generation(job: JoinJob) -> Draft:
     from plansmith.pipelines.generation import plan_generation
 
     return plan_generation(
-        Path(job.folder),
+        job.model.folder,
         job.options,
-        trust_remote_code=job.source["trust_remote_code"],
-        allow_pickle=job.allow_pickle,
-        task=job.source["task"] or "",
+        trust_remote_code=job.model.trust_remote_code,
+        allow_pickle=job.model.allow_pickle,
+        task=job.model.task,
         largest_batch=job.onnx.every_axis()[BATCH].max,
     )
 
 
 @contextmanager
-def asking_model(job: JoinJob, progress: Progress) -> Iterator[AskModel]:
+def model_runner(job: JoinJob, progress: Progress) -> Iterator[ModelRunner]:
     """The model by itself: takes all tensors that there are, and gives its outputs as the exported model has them."""
-    engine, folder = job.engine, Path(job.engine_folder)
+    engine, folder = job.engine, job.engine_folder
     component = engine.components["model"]
     names = [tensor.name for tensor in component.inputs]
 
@@ -182,10 +149,10 @@ def asking_model(job: JoinJob, progress: Progress) -> Iterator[AskModel]:
         yield lambda _, known, parameters=_NO_PARAMETERS: generator.ask(known, parameters)
         return
     if engine.kind is EngineKind.PYTHON:
-        way = own_way(engine, folder, progress)
+        way = candidate_runner(engine, folder, progress)
         yield lambda name, known, _=_NO_PARAMETERS: way.ask(case_of(name), {one: known[one] for one in names})
         return
-    path = Path(job.runnable) if job.runnable else folder / component.file
+    path = job.runnable or folder / component.file
     outputs = job.onnx.components["model"].outputs
     with asking(path, component.outputs, outputs, engine.precision, engine=engine.kind) as ask:
         yield lambda name, known, _=_NO_PARAMETERS: ask(case_of(name), {one: known[one] for one in names})

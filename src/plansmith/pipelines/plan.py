@@ -9,11 +9,11 @@ from plansmith.config.pipeline import PipelineOptions
 from plansmith.pipelines.detect import raw_input
 from plansmith.pipelines.draft import Draft
 from plansmith.records.model import OnnxModel
-from plansmith.sources.loaded_model import LiveModel
+from plansmith.sources.loaded_model import LoadedModel
 
 
 def plan(
-    live: LiveModel,
+    live: LoadedModel,
     folder: Path,
     options: PipelineOptions,
     served: OnnxModel,

@@ -1,11 +1,10 @@
-"""A script's answers, in the heavy child: where each model answers as its source's library, and as it is served."""
+"""A script's answers, in the worker: where each model answers as its source's library, and as it is served."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +15,12 @@ from plansmith.errors import GateError, UsageError
 from plansmith.pipelines.agreement import RawLimits, compare, limits_of, widest
 from plansmith.pipelines.cases import read_case, store_case
 from plansmith.pipelines.draft import Draft
-from plansmith.pipelines.in_process import JoinJob, answer_of, answer_of_source, asking_model, plan_around, with_dali_of
+from plansmith.pipelines.in_process import answer_of, answer_of_source, model_runner, plan_around, with_dali_of
+from plansmith.pipelines.requests import ScriptRequest
 from plansmith.pipelines.served.chains import Chains, Parameters, Refused
 from plansmith.pipelines.served.scripting import BadScript, WrongAnswer, load_script, run_script
-from plansmith.records.model import Record, Tensor
-from plansmith.records.pipeline import Pipeline, RawAgreement, RawCase, Script
+from plansmith.records.model import Tensor
+from plansmith.records.pipeline import RawAgreement, RawCase, Script
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,21 +37,6 @@ _FEWEST_DIMS = 2
 _BY_CHANCE = "asked twice, the script gives two answers"
 
 _Answer = Callable[[str, "Arrays", Parameters], "Arrays"]
-
-
-class ScriptJob(Record):
-    """What a script is held against.
-
-    `models`: by the name that the script asks for, what the parts of each were made around; `folders`: where these lie;
-    `pipeline`: the first one's, whose cases are asked; `largest`: the largest batch that all of them take, 0 where one
-    does not batch; `file`: the script.
-    """
-
-    models: dict[str, JoinJob]
-    folders: dict[str, str]
-    pipeline: Pipeline
-    largest: int
-    file: str
 
 
 @dataclass(frozen=True)
@@ -76,56 +61,46 @@ class _Model:
         return {"steps": [step], "outputs": outputs}
 
 
-def script(*, job: Mapping[str, Any], out: str, progress: Progress) -> dict[str, Any]:
+def script(request: ScriptRequest, progress: Progress) -> Script:
     """Run a script on the release's raw cases, and compare what comes of the two kinds of answers of its models.
-
-    Args:
-        job: the fields of a `ScriptJob`.
-        out: takes the cases.
-        progress: told what is done.
-
-    Returns:
-        The fields of a `Script`.
 
     Raises:
         UsageError: the script cannot be used, fails, or refuses everything.
     """
-    given = ScriptJob.model_validate(job)
-    file, first = Path(given.file), Path(next(iter(given.folders.values())))
+    file, first = request.file, next(iter(request.folders.values()))
     try:
         module = load_script(file)
     except BadScript as error:
         raise UsageError(str(error), remedy="mend the script") from error
-    outputs = outputs_of(module, given.pipeline.outputs, file.name)
-    limits = widest([limits_of(one.validation) for one in given.models.values()])
+    outputs = outputs_of(module, request.pipeline.outputs, file.name)
+    limits = widest([limits_of(one.validation) for one in request.models.values()])
     cases: list[RawCase] = []
     refused: list[str] = []
     agreements: list[RawAgreement] = []
     with ExitStack() as stack:
-        models = {name: _model(stack, given, name, progress) for name in given.models}
-        for case in given.pipeline.cases:
+        models = {name: _model(stack, request, name, progress) for name in request.models}
+        for case in request.pipeline.cases:
             progress(f"running the script on {case.name}")
-            feed = {name: array[: given.largest or None] for name, array in read_case(first / case.file)[0].items()}
+            feed = {name: array[: request.largest or None] for name, array in read_case(first / case.file)[0].items()}
             own = {name: (one, _remembering(one.own)) for name, one in models.items()}
             owed, again = (_run(module, case.name, feed, outputs, own) for _ in range(2))
             found = _run(module, case.name, feed, outputs, {name: (one, one.served) for name, one in models.items()})
             if isinstance(owed, Refused):
                 refused.append(case.name)
             else:
-                cases.append(store_case(case.name, feed, owed, SCRIPT_CASES, Path(out)))
+                cases.append(store_case(case.name, feed, owed, SCRIPT_CASES, request.out))
             rows = len(next(iter(feed.values())))
             chance = () if _is_equal(owed, again) else (_BY_CHANCE,)
             agreements.append(_agreement(case.name, owed, found, limits, rows=rows, failures=chance))
     if not cases:
         raise UsageError(f"{file.name} refuses every request that was tried", remedy="have it answer some")
-    record = Script(
+    return Script(
         outputs=outputs,
         cases=tuple(cases),
         refused=tuple(refused),
         source="; ".join(dict.fromkeys(one.draft.source for one in models.values())),
         agreements=tuple(agreements),
     )
-    return record.model_dump(mode="json")
 
 
 def outputs_of(module: ModuleType, own: tuple[Tensor, ...], file: str) -> tuple[Tensor, ...]:
@@ -161,11 +136,11 @@ def outputs_of(module: ModuleType, own: tuple[Tensor, ...], file: str) -> tuple[
     return found
 
 
-def _model(stack: ExitStack, job: ScriptJob, name: str, progress: Progress) -> _Model:
-    one, folder = job.models[name], Path(job.folders[name])
+def _model(stack: ExitStack, request: ScriptRequest, name: str, progress: Progress) -> _Model:
+    one, folder = request.models[name], request.folders[name]
     plain, live = plan_around(one, progress)
     draft = with_dali_of(plain, one)
-    ask = stack.enter_context(asking_model(one, progress))
+    ask = stack.enter_context(model_runner(one, progress))
 
     def own(_: str, feed: Arrays, parameters: Parameters) -> Arrays:
         if parameters:

@@ -81,7 +81,7 @@ Alias = Annotated[str, AfterValidator(_check_alias)]
 """A name that stands for a version of a model, such as `champion`."""
 
 
-class Place(Record):
+class Location(Record):
     """A folder or S3 prefix, and how it is reached.
 
     What is left empty is found as every AWS tool does: AWS_PROFILE, AWS_REGION, AWS_ENDPOINT_URL, AWS_CA_BUNDLE, the
@@ -142,11 +142,11 @@ def _read_place(given: Any) -> Any:
     return {"to": given} if isinstance(given, str) else given
 
 
-WrittenPlace = Annotated[Place, BeforeValidator(_read_place)]
+WrittenPlace = Annotated[Location, BeforeValidator(_read_place)]
 """A place as a spec names it; one that is text is where, and nothing else is said of it."""
 
 
-class Destination(Place):
+class Destination(Location):
     """Where a spec's releases are published, and what follows there."""
 
     aliases: tuple[Alias, ...] = Field(

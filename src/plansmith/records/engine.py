@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from plansmith.records.fields import ByteCount, Count, NonNegativeCount, Switch
-from plansmith.records.model import Component, EngineKind, InputRange, KeptNode, Precision, Record
+from plansmith.records.model import Component, EngineKind, HighPrecisionNode, InputRange, Precision, Record
 
 Builder = Literal["api", "trtexec"]
 """Who builds a plan: TensorRT's Python API, or NVIDIA's program."""
@@ -156,7 +156,7 @@ class CheckRequest(Record):
     compute_capabilities: tuple[str, ...]
     in_place_of: tuple[str, ...]
     precision: Precision
-    in_fp32: tuple[KeptNode, ...]
+    in_fp32: tuple[HighPrecisionNode, ...]
     deadline_seconds: float
 
 

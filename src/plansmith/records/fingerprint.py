@@ -30,7 +30,7 @@ class SourceOverride(Record):
     at: float = Field(default=0, description="When the event came, as a Unix time: a later one wins.")
 
 
-class Basis(Record):
+class Fingerprint(Record):
     """All that decides what a compile makes, found without doing any of its work.
 
     It is taken before the first step, and written when the compile has ended with a version, also where that stood
@@ -60,4 +60,4 @@ class Basis(Record):
     hub_id: str = ""
     source_override: SourceOverride | None = None
     stored: dict[str, str] = Field(default_factory=dict)
-    beside: dict[str, Basis] = Field(default_factory=dict)
+    beside: dict[str, Fingerprint] = Field(default_factory=dict)

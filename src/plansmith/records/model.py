@@ -237,7 +237,7 @@ class OnnxModel(Record):
     tied: tuple[TiedAxis, ...] = ()
 
     @property
-    def exporter_words(self) -> str:
+    def describe_exporter(self) -> str:
         """Who wrote the graph, or why nobody did."""
         return {
             "none": "none: the source is an ONNX file",
@@ -330,7 +330,7 @@ class ReferenceSet(Record):
     rounding: dict[str, Rounding] = {}
 
 
-class KeptNode(Record):
+class HighPrecisionNode(Record):
     """A node that was left in higher precision, and why."""
 
     node: str
@@ -350,7 +350,7 @@ class Recipe(Record):
     method: str
     engine: EngineKind
     lowered: dict[str, int]
-    kept: tuple[KeptNode, ...]
+    kept: tuple[HighPrecisionNode, ...]
     settings: dict[str, str]
     calibration: str
     calibration_samples: int

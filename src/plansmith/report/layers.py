@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from plansmith.records.model import KeptNode, LayerError
+from plansmith.records.model import HighPrecisionNode, LayerError
 from plansmith.report import numbers
 
 WORST = 5
@@ -61,13 +61,13 @@ class LayerChart:
 
 
 @dataclass(frozen=True)
-class KeptGroup:
+class HighPrecisionGroup:
     """Nodes that were kept for the same reason."""
 
     reason: str
     count: str
     operators: str
-    nodes: tuple[KeptNode, ...]
+    nodes: tuple[HighPrecisionNode, ...]
 
 
 def layer_chart(layers: Sequence[LayerError]) -> LayerChart | None:
@@ -101,14 +101,14 @@ def layer_chart(layers: Sequence[LayerError]) -> LayerChart | None:
     )
 
 
-def kept_groups(kept: Sequence[KeptNode]) -> tuple[KeptGroup, ...]:
+def high_precision_groups(kept: Sequence[HighPrecisionNode]) -> tuple[HighPrecisionGroup, ...]:
     """Nodes by the reason why they stayed, the most common first."""
-    by_reason: dict[str, list[KeptNode]] = {}
+    by_reason: dict[str, list[HighPrecisionNode]] = {}
     for node in kept:
         by_reason.setdefault(node.reason, []).append(node)
     groups = sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
     return tuple(
-        KeptGroup(reason, f"{len(nodes):,}", ", ".join(sorted({n.op_type for n in nodes})), tuple(nodes))
+        HighPrecisionGroup(reason, f"{len(nodes):,}", ", ".join(sorted({n.op_type for n in nodes})), tuple(nodes))
         for reason, nodes in groups
     )
 

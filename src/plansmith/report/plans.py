@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from plansmith.formatting import bytes_in_words, seconds_in_words
+from plansmith.formatting import format_bytes, format_seconds
 from plansmith.records.engine import Engine, LayerSummary, Plan, PlanLayer, PlanTensor, dtypes_of
 from plansmith.records.model import InputRange
 from plansmith.report import numbers
@@ -140,9 +140,9 @@ def _plan(capability: str, plan: Plan, *, ran: bool) -> PlanFacts:
         ran=ran,
         facts=(
             ("TensorRT", plan.tensorrt),
-            ("Size", bytes_in_words(plan.bytes)),
-            ("Built in", f"{seconds_in_words(plan.seconds)} by {BUILDERS[plan.builder]}"),
-            *((term, NOT_TOLD if count is None else bytes_in_words(count)) for term, count in peaks),
+            ("Size", format_bytes(plan.bytes)),
+            ("Built in", f"{format_seconds(plan.seconds)} by {BUILDERS[plan.builder]}"),
+            *((term, NOT_TOLD if count is None else format_bytes(count)) for term, count in peaks),
             ("Timing cache", plan.timing_cache),
             ("File", plan.file),
         ),
@@ -154,7 +154,7 @@ def _profiles(engine: Engine) -> Iterator[ProfileRow]:
     for place, profile in enumerate(engine.build.profiles if engine.build else ()):
         needs = {c: p.profile_bytes[place] for c, p in engine.plans.items() if place < len(p.profile_bytes)}
         memory = ", ".join(
-            f"{bytes_in_words(count)}{f' ({capability})' if len(engine.plans) > 1 else ''}"
+            f"{format_bytes(count)}{f' ({capability})' if len(engine.plans) > 1 else ''}"
             for capability, count in needs.items()
         )
         sharing: dict[InputRange, list[str]] = {}
@@ -180,7 +180,7 @@ def _flag(name: str, value: object) -> str:
     if isinstance(value, bool):
         return name if value else f"no {name}"
     if isinstance(value, dict):
-        return ", ".join(f"{bytes_in_words(v) if isinstance(v, int) else v} for {k}" for k, v in value.items())
+        return ", ".join(f"{format_bytes(v) if isinstance(v, int) else v} for {k}" for k, v in value.items())
     return f"{name} {', '.join(map(str, value)) if isinstance(value, list) else value}"
 
 

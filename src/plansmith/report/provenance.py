@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from plansmith.formatting import minute, seconds_in_words
+from plansmith.formatting import format_seconds, minute
 from plansmith.records.engine import Engine
 from plansmith.records.model import Component, DataSet, FileEntry, OnnxModel, Recipe, SampleSet, SourceModel, Tensor
 from plansmith.records.pipeline import Pipeline, Script
@@ -13,7 +13,7 @@ from plansmith.records.release import MODEL_FOLDER, ReleasedModel
 from plansmith.records.validation import ServedReport, ValidationReport
 from plansmith.report import numbers
 from plansmith.report.facts import ReportFacts
-from plansmith.report.text.pipeline import agreement_words, route_words, script_lines
+from plansmith.report.text.pipeline import describe_agreement, describe_route, script_lines
 from plansmith.report.verdict import ENGINES
 
 _METRICS = {
@@ -135,7 +135,7 @@ def _recipe(recipe: Recipe) -> Iterator[Fact]:
 
 
 def _graph(onnx: OnnxModel) -> Iterator[Fact]:
-    yield Fact("Exporter", onnx.exporter_words)
+    yield Fact("Exporter", onnx.describe_exporter)
     for attempt in onnx.attempts:
         if attempt.problem is not None:
             fixed = f" with {' and '.join(attempt.fixed)} fixed" if attempt.fixed else ""
@@ -192,10 +192,10 @@ def _beside(one: ReleasedModel, front: str) -> Iterator[Fact]:
 
 
 def _pipeline(pipeline: Pipeline) -> Iterator[Fact]:
-    yield Fact("Parts", route_words(pipeline))
+    yield Fact("Parts", describe_route(pipeline))
     for term, tensors in (("Input", pipeline.inputs), ("Output", pipeline.outputs)):
         yield from (Fact(term, _tensor(tensor), exact=True) for tensor in tensors)
-    yield Fact("Asked", agreement_words(pipeline))
+    yield Fact("Asked", describe_agreement(pipeline))
 
 
 def _tools(engine: Engine) -> Iterator[Fact]:
@@ -219,5 +219,5 @@ def seconds_exact(seconds: float) -> str:
     """A latency: 4.2 ms, 310 ms, 2.1 s."""
     milliseconds = 1000 * seconds
     if milliseconds >= 1000:
-        return seconds_in_words(seconds)
+        return format_seconds(seconds)
     return f"{milliseconds:.0f} ms" if milliseconds >= 10 else f"{milliseconds:.1f} ms"

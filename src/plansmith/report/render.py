@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from plansmith.report import layers, numbers, tradeoff
 from plansmith.report.accuracy import agreement_row, metric_plot, shape_tables
 from plansmith.report.facts import ReportFacts
-from plansmith.report.layers import kept_groups, layer_chart
+from plansmith.report.layers import high_precision_groups, layer_chart
 from plansmith.report.plans import plans_of
 from plansmith.report.provenance import groups_of, row_lists
 from plansmith.report.templating import template_environment
@@ -46,7 +46,7 @@ def render(facts: ReportFacts) -> str:
         plans=plans_of(facts),
         layers=layer_chart(lowered.layers) if lowered else None,
         recipe=recipe,
-        kept=kept_groups(recipe.kept) if recipe else (),
+        kept=high_precision_groups(recipe.kept) if recipe else (),
         frontier=frontier_of(facts.trials),
         groups=groups_of(facts),
         row_lists=row_lists(facts.data),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from plansmith.formatting import bytes_in_words, minute, seconds_in_words
+from plansmith.formatting import format_bytes, format_seconds, minute
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -32,9 +32,9 @@ def template_environment(package: str = _REPORT_PACKAGE) -> Environment:
     )
     environment.filters |= {
         "breakable": breakable,
-        "bytes": bytes_in_words,
+        "bytes": format_bytes,
         "minute": minute,
-        "seconds": seconds_in_words,
+        "seconds": format_seconds,
     }
     return environment
 

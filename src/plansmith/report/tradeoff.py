@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 from plansmith.records.model import SpeedRatio, Trial
 from plansmith.report import numbers
 from plansmith.report.line_plot import Tick
@@ -109,7 +109,7 @@ class _Heights:
         exact = any(_missing(s) <= _NEAREST for s in self.scores)
         step = math.ceil((self.worst - self.best) / _MOST_Y_TICKS)
         return tuple(
-            Tick("1" if exact and e == self.best else _score_words(e), self.at(1.0 - 10.0**e if e > -9 else 1.0))
+            Tick("1" if exact and e == self.best else _format_score(e), self.at(1.0 - 10.0**e if e > -9 else 1.0))
             for e in range(self.best, self.worst + 1, step)
         )
 
@@ -191,7 +191,7 @@ def _row(number: int, trial: Trial) -> TrialRow:
         state=_state(trial),
         precision=trial.precision.upper(),
         lowered=f"{trial.lowered:,} of {trial.lowered + trial.kept:,} lowered",
-        size=bytes_in_words(trial.file_bytes),
+        size=format_bytes(trial.file_bytes),
         speed=numbers.times(speed.ratio) if speed else "",
         interval="; ".join(_interval(speed)) if speed else "",
         score=numbers.cosine(trial.score),
@@ -231,7 +231,7 @@ def _missing(score: float) -> float:
     return _FARTHEST if not math.isfinite(score) else min(max(1 - score, _NEAREST), _FARTHEST)
 
 
-def _score_words(exponent: int) -> str:
+def _format_score(exponent: int) -> str:
     """0, 0.9, 0.99, 0.999, 0.9999, 1 − 10⁻⁵, …."""
     if exponent > 0:
         return "−9"

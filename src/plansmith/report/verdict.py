@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 from plansmith.records.model import EngineKind, Precision, Trial
 from plansmith.report import margins, numbers
 from plansmith.report.facts import ReportFacts
@@ -147,12 +147,12 @@ def _size(facts: ReportFacts, chosen: Trial | None) -> Tile | None:
     if chosen is None:
         served = [file.bytes for file in facts.files if file.path.startswith((MODEL_FOLDER, MEMBERS_FOLDER))]
         note = numbers.count(len(served), "file")
-        return Tile("Size", bytes_in_words(sum(served)), f"{note} for Triton") if served else None
+        return Tile("Size", format_bytes(sum(served)), f"{note} for Triton") if served else None
     full = facts.lowered.fp32_bytes if facts.lowered else 0
     note = "of the graph"
     if full:
-        note = f"{numbers.percent(chosen.file_bytes / full)} of FP32's {bytes_in_words(full)}"
-    return Tile("Size", bytes_in_words(chosen.file_bytes), note)
+        note = f"{numbers.percent(chosen.file_bytes / full)} of FP32's {format_bytes(full)}"
+    return Tile("Size", format_bytes(chosen.file_bytes), note)
 
 
 def _speed(chosen: Trial) -> Tile:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from plansmith.errors import ServedCheckError
 from plansmith.records.model import ANONYMOUS, BATCH, Dim, Record, Tensor
 from plansmith.sagemaker.signatures import ServedModel
-from plansmith.triton.client.dtypes import STRING, dims_words, numpy_dtype
+from plansmith.triton.client.dtypes import STRING, format_dims, numpy_dtype
 from plansmith.triton.client.random_inputs import drawn_feed
 from plansmith.triton.client.request_inputs import checked_feed
 
@@ -124,7 +124,7 @@ def check_example(client: ModelClient, model: ServedModel) -> ExampleResult:
 
 def _stored_examples(manifest: Manifest, folder: Path) -> Iterator[Example]:
     """The requests that a release holds, the best first: raw ones, where a pipeline or script takes these."""
-    from plansmith.steps.release.check_served import release_requests, why_not_asked
+    from plansmith.steps.release.check_served import incomparable_reason, release_requests
 
     requests = release_requests(manifest, folder)
     for raw in requests.raw[:1]:
@@ -134,7 +134,7 @@ def _stored_examples(manifest: Manifest, folder: Path) -> Iterator[Example]:
             if one.name not in skipped:
                 judge = partial(questions.judge, one.name, one.expected)
                 yield Example(f"the request {one.name!r} of its release", one.feed, frozenset(one.expected), judge)
-    if not requests.raw and why_not_asked(manifest, folder) is None:
+    if not requests.raw and incomparable_reason(manifest, folder) is None:
         for case in sorted(requests.cases(), key=lambda case: _CASES.index(case.name)):
             is_whole = len(case.rows) == len(next(iter(case.feed.values())))
             if is_whole and requests.is_taken(case.feed):
@@ -197,7 +197,7 @@ def _signature_failures(
         elif not _has_shape(tensor, array.shape, sizes):
             known = ", ".join(f"{dim} is {sizes[dim]}" for dim in tensor.dims if dim in sizes)
             yield (
-                f"output {tensor.name!r} has the shape {list(array.shape)}, and should have {dims_words(tensor.dims)}"
+                f"output {tensor.name!r} has the shape {list(array.shape)}, and should have {format_dims(tensor.dims)}"
                 + f", where {known}" * bool(known)
             )
         elif tensor.name not in expected_outputs and not _is_finite(tensor, array):

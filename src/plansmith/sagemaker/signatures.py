@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from plansmith.config.messages import words_of
+from plansmith.config.messages import validation_message
 from plansmith.errors import UsageError, first_line
 from plansmith.records.model import ANONYMOUS, BATCH, Tensor
 from plansmith.records.release import CONFIG_FILE, Manifest
@@ -80,7 +80,7 @@ def model_from_file(path: Path) -> ServedModel:
         signature = _with_anonymous_dims(Signature.model_validate(document))
     except ValidationError as error:
         kind = "manifest of a release" if is_manifest else "signature"
-        lines = [f"  {'.'.join(map(str, one['loc'])) or 'it'}: {words_of(one)}" for one in error.errors()]
+        lines = [f"  {'.'.join(map(str, one['loc'])) or 'it'}: {validation_message(one)}" for one in error.errors()]
         raise UsageError("\n".join([f"{path} is no {kind}:", *lines]), remedy=_FORM) from None
     problems = list(_signature_problems(signature))
     if problems:

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from plansmith.errors import EnvironmentFault, RepositoryError, SourceError, UsageError
-from plansmith.records.destination import Place, wrong_place
+from plansmith.records.destination import Location, wrong_place
 from plansmith.sources.remote_files import MOST_FILES, RemoteFile, require_plain, too_many
-from plansmith.system.aws.s3.bucket import Answered, Bucket
+from plansmith.system.aws.s3.bucket import Bucket, ExpectedError
 from plansmith.system.aws.s3.errors import ABSENT
 from plansmith.system.aws.s3.objects import Held
 from plansmith.system.digest import digest_of
@@ -59,7 +59,7 @@ class BucketObjects:
         if wrong := wrong_place(folder):
             raise SourceError(f"{of} is at no place in S3: {wrong}", remedy="name a bucket, and a prefix in it")
         self._of = of
-        self._bucket = Bucket(Place(to=folder, endpoint_url=endpoint_url), Path())
+        self._bucket = Bucket(Location(to=folder, endpoint_url=endpoint_url), Path())
         self._objects: dict[str, Held] = {}
 
     @property
@@ -96,7 +96,7 @@ class BucketObjects:
         with self._errors():
             try:
                 yield from self._bucket.stream(found.key, 0, found.bytes, tag=found.tag)
-            except Answered as answered:
+            except ExpectedError as answered:
                 happened = "removed" if answered.code == ABSENT else "written again"
                 raise SourceError(
                     f"{path} of {self._of} was {happened} while it was fetched",

@@ -1,4 +1,4 @@
-"""A model ready to be asked, and one that is loaded and ready to be exported. Lives in the heavy worker only."""
+"""A model ready to be asked, and one that is loaded and ready to be exported. Lives in the worker only."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class InputPlan:
 
 
 @dataclass(frozen=True)
-class LiveModel:
+class LoadedModel:
     """A PyTorch module with positional tensors in and a tuple of tensors out, and what is known about it.
 
     Args:
@@ -138,7 +138,7 @@ class LiveModel:
         weight = next(self.module.parameters(), None)
         return "cpu" if weight is None else weight.device.type
 
-    def on(self, device: ExportDevice) -> LiveModel:
+    def on(self, device: ExportDevice) -> LoadedModel:
         """The same model, moved to a device.
 
         Raises:

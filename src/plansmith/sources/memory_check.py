@@ -8,7 +8,7 @@ import struct
 from pathlib import Path
 
 from plansmith.errors import EnvironmentFault
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 from plansmith.system.memory import usable_memory
 
 # Measured on BERT of 8 layers (308 MiB in FP32, inputs of 3 x 32): the worker held 0.8 GiB with its libraries alone,
@@ -21,7 +21,7 @@ _FP32_BYTES = 4
 _PICKLES = ("*.bin", "*.pt", "*.pth")
 
 
-def require_room(folder: Path, usable: int | None = None) -> None:
+def require_memory(folder: Path, usable: int | None = None) -> None:
     """See that loading and exporting a model has a chance.
 
     Args:
@@ -36,8 +36,8 @@ def require_room(folder: Path, usable: int | None = None) -> None:
     left = usable_memory() if usable is None else usable
     if needed > left:
         raise EnvironmentFault(
-            f"the model does not fit into memory: its weights are {bytes_in_words(weights)} in FP32, exporting them"
-            f" takes {bytes_in_words(needed)} or more, and {bytes_in_words(left)} are left",
+            f"the model does not fit into memory: its weights are {format_bytes(weights)} in FP32, exporting them"
+            f" takes {format_bytes(needed)} or more, and {format_bytes(left)} are left",
             remedy="use a machine (or a container: docker run --memory) with more memory, or a smaller model",
         )
 

@@ -40,7 +40,7 @@ def left_as_it_was(module: torch.nn.Module) -> Iterator[None]:
                     buffer.copy_(content)
 
 
-class Kept:
+class ModuleSnapshot:
     """A module as it was when this was made, to be put back after every run, for a small part of what a run costs.
 
     As `left_as_it_was`, and what was written into a buffer in place is told by PyTorch's count of such writes: a model

@@ -10,7 +10,7 @@ from plansmith.config.spec import DescribedInput
 from plansmith.data.sample import Sample
 from plansmith.errors import UsageError
 from plansmith.records.model import AxisRange, Dim, Tensor
-from plansmith.sources.loaded_model import Align, Encoded, InputPlan, LiveModel
+from plansmith.sources.loaded_model import Align, Encoded, InputPlan, LoadedModel
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +23,7 @@ NHWC, NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 """Permutations of axes: to channels last, and back."""
 
 
-def in_served_form(live: LiveModel, inputs: Mapping[str, DescribedInput]) -> LiveModel:
+def in_served_form(live: LoadedModel, inputs: Mapping[str, DescribedInput]) -> LoadedModel:
     """A model that takes INT32 in place of INT64, or images with their channels last, and converts them itself.
 
     So what is exported, asked as the reference and served as PyTorch has one interface.

@@ -1,4 +1,4 @@
-"""timm models: by name or from a directory as timm saves it. Runs in the heavy worker."""
+"""timm models: by name or from a directory as timm saves it. Runs in the worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plansmith.data.sample import Sample
 from plansmith.errors import SourceError, UsageError, first_line
 from plansmith.records.model import BATCH, BATCH_RANGE, AxisRange, Tensor
 from plansmith.sources.inputs.collate import encode_arrays, encode_images
-from plansmith.sources.loaded_model import Align, Encoded, InputPlan, LiveModel, enliven
+from plansmith.sources.loaded_model import Align, Encoded, InputPlan, LoadedModel, enliven
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +28,7 @@ CLASSIFICATION = "image-classification"
 FEATURES = "image-feature-extraction"
 
 
-def load(folder: Path, *, task: str) -> LiveModel:
+def load(folder: Path, *, task: str) -> LoadedModel:
     """Load a directory that timm's save_for_hf wrote.
 
     Args:
@@ -125,7 +125,7 @@ def _require_known(name: str) -> None:
     raise SourceError(f"timm {timm.__version__} has no model {name!r}", remedy=remedy)
 
 
-def _live(model: torch.nn.Module) -> LiveModel:
+def _live(model: torch.nn.Module) -> LoadedModel:
     import timm
     from PIL import Image
 
@@ -149,7 +149,7 @@ def _live(model: torch.nn.Module) -> LiveModel:
             tensor, samples, lambda value, where: transform(open_image(value, where, mode)).numpy(), axes
         )
 
-    return LiveModel(
+    return LoadedModel(
         module=_as_tuple(model),
         inputs=InputPlan(
             tensors=(tensor,),

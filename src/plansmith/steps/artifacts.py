@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from plansmith.config.pipeline import BesideModel, PipelineSpec
+from plansmith.config.pipeline import CompanionModel, PipelineSpec
 from plansmith.config.spec import ModelSpec
 from plansmith.config.triton import TritonOptions
 from plansmith.records.engine import Engine
@@ -14,23 +15,23 @@ from plansmith.records.model import DataSet, LoweredModel, OnnxModel, SourceMode
 from plansmith.records.pipeline import Pipeline
 from plansmith.records.release import ReleasedModel
 from plansmith.records.validation import ValidationReport
-from plansmith.steps.runner import Finished
+from plansmith.steps.runner import StepResult
 
-_OWN = set(BesideModel.model_fields) - {"engine", "precision", "pipeline"}
+_OWN = set(CompanionModel.model_fields) - {"engine", "precision", "pipeline"}
 
 
-def specs_beside(spec: ModelSpec) -> dict[str, ModelSpec]:
+def companion_specs(spec: ModelSpec) -> dict[str, ModelSpec]:
     """The specs of the models beside a spec's own, by name.
 
-    What concerns one model (a field of `BesideModel`) is as that says, engine and precision as the spec's where it says
-    none; all else is as the spec says it, but for the served configuration: there the spec speaks of its own model
-    alone.
+    What concerns one model (a field of `CompanionModel`) is as that says, engine and precision as the spec's where it
+    says none; all else is as the spec says it, but for the served configuration: there the spec speaks of its own
+    model alone.
     """
-    beside = spec.pipeline.beside if spec.pipeline is not None else {}
-    return {name: _spec_of(name, one, spec) for name, one in beside.items()}
+    models = spec.pipeline.models if spec.pipeline is not None else {}
+    return {name: _spec_of(name, model, spec) for name, model in models.items()}
 
 
-def _spec_of(name: str, one: BesideModel, spec: ModelSpec) -> ModelSpec:
+def _spec_of(name: str, one: CompanionModel, spec: ModelSpec) -> ModelSpec:
     own = {field: getattr(one, field) for field in _OWN}
     around = PipelineSpec.model_validate(one.pipeline.model_dump())
     others: dict[str, Any] = {"inputs": {}, "io_dtypes": {}, "triton": TritonOptions(), "publish": (), "load_into": ()}
@@ -40,25 +41,58 @@ def _spec_of(name: str, one: BesideModel, spec: ModelSpec) -> ModelSpec:
 
 
 @dataclass(frozen=True)
-class MadeModel:
-    """A model, from its source to what stands around it.
+class CompiledModel:
+    """A model, as far as its steps have brought it.
 
-    `data` is None where no samples were needed, `pipeline` where nothing stands around the model.
+    Attributes:
+        results: of the steps so far, by their names.
     """
 
-    source: Finished[SourceModel]
-    onnx: Finished[OnnxModel]
-    data: Finished[DataSet] | None
-    lowered: Finished[LoweredModel]
-    engine: Finished[Engine]
-    validation: Finished[ValidationReport]
-    pipeline: Finished[Pipeline] | None
+    results: Mapping[str, StepResult[Any]] = field(default_factory=dict)
+
+    def with_result(self, step: str, result: StepResult[Any]) -> CompiledModel:
+        """The same with the result of a further step."""
+        return CompiledModel({**self.results, step: result})
+
+    @property
+    def source(self) -> StepResult[SourceModel]:
+        """The model as it was fetched."""
+        return self.results["fetch"]
+
+    @property
+    def onnx(self) -> StepResult[OnnxModel]:
+        """The exported graph and its reference."""
+        return self.results["export"]
+
+    @property
+    def data(self) -> StepResult[DataSet] | None:
+        """Samples; None where none were needed."""
+        return self.results.get("sample")
+
+    @property
+    def lowered(self) -> StepResult[LoweredModel]:
+        """The graph in the precision that was asked for."""
+        return self.results["lower"]
+
+    @property
+    def engine(self) -> StepResult[Engine]:
+        """What the backend loads."""
+        return self.results["compile"]
+
+    @property
+    def validation(self) -> StepResult[ValidationReport]:
+        """The gate's verdict."""
+        return self.results["validate"]
+
+    @property
+    def pipeline(self) -> StepResult[Pipeline] | None:
+        """What stands around the model; None where nothing does."""
+        return self.results.get("join")
 
     @property
     def cached(self) -> bool:
         """Whether nothing had to be done for it."""
-        steps = (self.source, self.onnx, self.data, self.lowered, self.engine, self.validation, self.pipeline)
-        return all(step is None or step.cached for step in steps)
+        return all(result.cached for result in self.results.values())
 
     def kept(self) -> dict[str, Path]:
         """What a release keeps of how it was judged, by place: questions and answers, and what is told of plans."""

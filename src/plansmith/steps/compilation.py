@@ -1,59 +1,58 @@
-"""A compile: what `ModelSteps` makes of a model, and of those beside it, is packaged, served once, and published.
+"""A compile: the steps of its models and of its release, carried out one after the other, or only looked at.
 
-Each step is a plain method that takes and gives finished records; what they share is in `stages`. The heavy
-ones are carried out by one worker process, started when the first of them is not in the cache.
+The lists of steps are `MODEL_STEPS` and `RELEASE_STEPS`; a run, a dry run and a look ahead walk the same ones. What is
+heavy is done by one worker process, started when the first such step is not in the cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Self
 
-from plansmith.compilers.python_backend.model_folder import NUMPY
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import EnvironmentFault, PlansmithError, require_all
 from plansmith.records.destination import Publication
-from plansmith.records.fingerprint import Basis
-from plansmith.records.pipeline import Script
-from plansmith.records.release import Manifest, Package, PublishedVersion, StepRecord
-from plansmith.records.validation import ServedReport
-from plansmith.steps.artifacts import MadeModel, specs_beside
-from plansmith.steps.cache.shared import SharedCache
-from plansmith.steps.model_steps import ModelSteps, Perform, plainly
-from plansmith.steps.pipeline import require_together, uses_dali
-from plansmith.steps.provenance.fingerprint import surroundings
+from plansmith.records.fingerprint import Fingerprint
+from plansmith.records.release import Manifest, PublishedVersion, StepRecord
+from plansmith.steps.artifacts import CompiledModel, companion_specs
+from plansmith.steps.context import ModelContext, start_stages
+from plansmith.steps.model_steps import MODEL_STEPS, model_context
+from plansmith.steps.pipeline import require_compatible, uses_dali
+from plansmith.steps.provenance.fingerprint import build_inputs
 from plansmith.steps.provenance.history import HISTORY, History
 from plansmith.steps.provenance.recording import Run, recorded
-from plansmith.steps.release.check_served import ask_server
 from plansmith.steps.release.deliver import Deliveries
-from plansmith.steps.release.environment_choice import environments_of
-from plansmith.steps.release.package import Scripted, largest_batch_of, lay_out
-from plansmith.steps.release.publish import Made, publish
-from plansmith.steps.runner import Finished, Listener, WouldRun, called_beside
+from plansmith.steps.release.publish import ReleaseArtifacts
+from plansmith.steps.release.release_steps import RELEASE_STEPS, ReleaseContext, ReleaseState
+from plansmith.steps.runner import Listener, companion_label
 from plansmith.steps.sample import may_need_samples
-from plansmith.steps.script import run_script_on, script_of
-from plansmith.steps.tensorrt.preview import BuildOutlook, outlook_of
+from plansmith.steps.script import script_of
+from plansmith.steps.tensorrt.preview import BuildPreview, preview_builds
+from plansmith.steps.walk import StepExecutor, run_inline, walk
 from plansmith.system.digest import Digester
 from plansmith.system.files import require_writable
 from plansmith.triton.config.option_rules import require_served
-from plansmith.triton.config.script import MAIN
 from plansmith.triton.repository.repository import ModelRepository
-from plansmith.triton.server.control.load_targets import LoadedInto
+from plansmith.triton.server.control.load_targets import ServerGroup
 from plansmith.triton.server.installation import has_gpu
 from plansmith.triton.server.runtime import ServingRuntime, find_serving_runtime
 
-STEPS = (
-    *("fetch", "export", "sample", "lower", "compile", "validate", "join"),
-    *("beside", "script", "package", "check_served", "publish"),
-)
-
-P = ParamSpec("P")
-R = TypeVar("R")
+STEPS = tuple(step.name for steps in (MODEL_STEPS, RELEASE_STEPS) for step in steps)
 
 
-class Compilation(ModelSteps):
-    """One model on its way from source to published version; arguments as for `GraphSteps`.
+class Compilation:
+    """One model on its way from source to published version.
+
+    Args:
+        spec: what is wanted.
+        relative_to: the folder that a source directory, and data, in the spec start from.
+        listener: told how it goes.
+        dry: look only.
+        digester: hashes files; one of its own when None.
+
+    Attributes:
+        context: what the steps share.
 
     Raises:
         PlansmithError: what can be known to be wrong before any work is done.
@@ -67,100 +66,122 @@ class Compilation(ModelSteps):
         listener: Listener | None = None,
         dry: bool = False,
         digester: Digester | None = None,
-        shared: SharedCache | None = None,
     ) -> None:
-        super().__init__(spec, relative_to=relative_to, listener=listener, dry=dry, digester=digester, shared=shared)
-        self.repository = ModelRepository(
-            Path(spec.repository or self._artifacts / "repository"), self._stages.digester
+        own = model_context(
+            spec, relative_to, lambda: start_stages(spec, relative_to, listener=listener, dry=dry, digester=digester)
         )
-        self._runtime: ServingRuntime | None = None
+        self._stages = own.stages
+        artifacts = Path(spec.artifacts).absolute()
+        repository = ModelRepository(Path(spec.repository or artifacts / "repository"), self._stages.digester)
         self._no_server: PlansmithError | None = None
+        self._runtime: ServingRuntime | None = None
         require_all(
-            lambda: require_served(spec, self.name, self.target.device, relative_to),
-            lambda: self.repository.require_target(self.target.name),
-            lambda: self._find_runtime(dry=dry),
+            lambda: require_served(spec, own.name, own.target.device, relative_to),
+            lambda: repository.require_target(own.target.name),
+            lambda: self._find_runtime(own),
         )
-        self._beside = {name: self._steps_beside(name, one) for name, one in specs_beside(self.spec).items()}
-        if spec.pipeline is not None and (self._beside or spec.pipeline.script):
-            with self._locating("join"):
-                around = {"": self, **self._beside}
-                require_together({name: (one.spec, one.reference) for name, one in around.items()})
-        with self._locating("script"):
-            self._script = script_of(spec, relative_to)
-        self._finished: dict[str, Finished[Any]] = {}
-        self._history = History(self._artifacts / HISTORY)
-        with self._locating("publish"):
-            self._deliveries = Deliveries(
-                spec, relative_to=relative_to, repository=self.repository, stages=self._stages
-            )
+        beside = {name: self._context_beside(own, name, one) for name, one in companion_specs(own.spec).items()}
+        if spec.pipeline is not None and (beside or spec.pipeline.script):
+            with own.located("join"):
+                require_compatible({name: (one.spec, one.reference) for name, one in {"": own, **beside}.items()})
+        with own.located("script"):
+            script = script_of(spec, relative_to)
+        with own.located("publish"):
+            deliveries = Deliveries(spec, relative_to=relative_to, repository=repository, stages=self._stages)
+        self.context = ReleaseContext(own, repository, deliveries, self._runtime, beside, script)
+        self._looked_at = CompiledModel()
+        self._history = History(artifacts / HISTORY)
         if not dry:
-            for place in (self._artifacts, self.repository.root, self.repository.store):
+            for place in (artifacts, repository.root, repository.store):
                 require_writable(place)
-            LoadedInto(spec.load_into).require_reachable()
-            with self._locating("publish"):
-                self._deliveries.require_open()
+            ServerGroup(spec.load_into).require_reachable()
+            with own.located("publish"):
+                deliveries.require_open()
 
-    def _steps_beside(self, name: str, spec: ModelSpec) -> ModelSteps:
-        try:
-            return ModelSteps(spec, relative_to=self._relative_to, stages=self._stages)
-        except PlansmithError as error:
-            raise error.located(model=called_beside(self.name, name)) from error.__cause__
+    def __enter__(self) -> Self:
+        return self
 
-    def run(self, perform: Perform = plainly) -> tuple[PublishedVersion, Manifest]:
+    def __exit__(self, *_: object) -> None:
+        self._stages.close()
+
+    @property
+    def name(self) -> str:
+        """Of the model."""
+        return self.context.model.name
+
+    @property
+    def steps(self) -> list[StepRecord]:
+        """How the steps went so far."""
+        return self._stages.records
+
+    def run(self, execute: StepExecutor = run_inline) -> tuple[PublishedVersion, Manifest]:
         """All steps, from source to published version; the manifest tells of this run.
 
         Args:
-            perform: carries each step out; an orchestrator puts its own surroundings around them.
+            execute: carries each step out; an orchestrator puts its own surroundings around them.
 
         Raises:
             PlansmithError: located at the step that failed; nothing was published.
         """
-        if self._stages.dry:
-            return self._do(perform)
-        with recorded(Run(self._stages, self.spec, self.name, self.repository.root), self._history):
-            return self._do(perform)
+        model = self.context.model
+        with recorded(Run(self._stages, model.spec, self.name, self.context.repository.root), self._history):
+            self._require_buildable()
+            before = self._surroundings()
+            made = walk(MODEL_STEPS, model, CompiledModel(), execute).state
+            released = walk(RELEASE_STEPS, self.context, ReleaseState(ReleaseArtifacts(made, before)), execute).state
+        assert released.published is not None
+        return released.published
 
-    def _find_runtime(self, *, dry: bool) -> None:
+    def _look(self) -> tuple[CompiledModel, str]:
+        """What the cache has of the model, and the step at which a run would have something to do, if any."""
+        walked = walk(MODEL_STEPS, self.context.model, CompiledModel())
+        if walked.stopped:
+            return walked.state, walked.stopped
+        return walked.state, walk(
+            RELEASE_STEPS, self.context, ReleaseState(ReleaseArtifacts(walked.state, None))
+        ).stopped
+
+    def _context_beside(self, own: ModelContext, name: str, spec: ModelSpec) -> ModelContext:
+        try:
+            return model_context(spec, own.relative_to, lambda: own.stages)
+        except PlansmithError as error:
+            raise error.located(model=companion_label(own.name, name)) from error.__cause__
+
+    def _find_runtime(self, own: ModelContext) -> None:
         """What answers the served check; why nothing does, for whoever only looks at what a build would be told."""
-        spec = self.spec
+        spec = own.spec
         if not spec.check_served:
             return
-        beside = {one.engine for one in specs_beside(spec).values()}
+        beside = {one.engine for one in companion_specs(spec).values()}
         around = {"dali": uses_dali(spec), "parts": spec.pipeline is not None}
         try:
-            self._runtime = find_serving_runtime(spec.tritonserver, self.target, spec.engine, beside=beside, **around)
+            self._runtime = find_serving_runtime(spec.tritonserver, own.target, spec.engine, beside=beside, **around)
         except PlansmithError as error:
-            if not (dry and self._plans):
+            if not (own.stages.dry and own.plans):
                 raise
             self._no_server = error
 
-    def _do(self, perform: Perform) -> tuple[PublishedVersion, Manifest]:
-        self._require_buildable()
-        before = None if self._stages.dry else self._surroundings()
-        model = self.make(perform)
-        beside = {name: perform(self.beside, name) for name in self._beside}
-        script = perform(self.script, model, beside) if self._script else None
-        self._stages.end_worker()
-        for steps, made in ((self, model), *((self._beside[name], made) for name, made in beside.items())):
-            steps.require_complete(made)
-        package = perform(self.package, model, beside, script)
-        served = perform(self.check_served, package, model, beside, script) if self.spec.check_served else None
-        return perform(self.publish, Made(model, beside, script, package, served, before))
-
-    def _surroundings(self) -> Basis:
+    def _surroundings(self) -> Fingerprint:
         """What decides the result besides what the steps bring here."""
-        with self._locating("fetch"):
-            return surroundings(
-                self.spec, self.reference, relative_to=self._relative_to, digester=self._stages.digester
-            )
+        own = self.context.model
+        with own.located("fetch"):
+            return build_inputs(own.spec, own.reference, relative_to=own.relative_to, digester=self._stages.digester)
+
+    def _require_buildable(self) -> None:
+        """Refuse at once what would end at the build, minutes later.
+
+        Raises:
+            PlansmithError: the plan is not in the cache, and this machine cannot build it.
+        """
+        own = self.context.model
+        if own.plans is not None and self.preview().get("compile") == "would run":
+            with own.located("compile"):
+                own.plans.require_machine()
 
     def plan(self) -> dict[str, str]:
         """What a run would do, step by step; only for a dry compilation."""
-        begins, is_shared = "", False
-        try:
-            self._do(self._remembering)
-        except WouldRun as first:
-            begins, is_shared = first.step, first.is_shared
+        self._looked_at, begins = self._look()
+        context, spec, is_shared = self.context, self.context.model.spec, self._stages.is_shared
         found: dict[str, bool] = {}
         for record in self.steps:  # of models beside it there may be several
             step = record.name.partition(" ")[0]
@@ -171,22 +192,18 @@ class Compilation(ModelSteps):
             plan[begins] = "would come from the shared cache"
         if "publish" in found:
             plan["publish"] = "nothing: the newest version is this one"
-        if self.spec.pipeline is None:
-            del plan["join"]
-        if not self._beside:
-            del plan["beside"]
-        if self._script is None:
-            del plan["script"]
-        if not self.spec.check_served:
+        absent = {"join": spec.pipeline is None, "beside": not context.beside, "script": context.script is None}
+        plan = {step: text for step, text in plan.items() if not absent.get(step)}
+        if not spec.check_served:
             plan["check_served"] = "left out"
-        if self.spec.load_into:
-            plan["publish"] += f", and be loaded into {', '.join(self.spec.load_into)}"
-        if self._deliveries.places:
-            plan["publish"] += f", and go to {', '.join(self._deliveries.places)}"
+        if spec.load_into:
+            plan["publish"] += f", and be loaded into {', '.join(spec.load_into)}"
+        if context.deliveries.places:
+            plan["publish"] += f", and go to {', '.join(context.deliveries.places)}"
         if self._no_server is not None:
             plan["check_served"] = f"will be refused: {self._no_server.message}"
         after = "lower" in found or begins == "lower"
-        if "sample" not in found and (after or not may_need_samples(self.spec)):
+        if "sample" not in found and (after or not may_need_samples(spec)):
             plan["sample"] = "left out"
         return plan
 
@@ -202,17 +219,18 @@ class Compilation(ModelSteps):
         Raises:
             EnvironmentFault: there is no GPU for the export, or a Triton that has to load the version does not answer.
         """
-        plan, spec = self.plan(), self.spec
+        plan, own = self.plan(), self.context.model
+        spec = own.spec
         runs = {step for step, words in plan.items() if words.startswith("would run")}
         if "export" in runs and spec.device == "cuda" and not has_gpu():
-            with self._locating("export"):
+            with own.located("export"):
                 raise EnvironmentFault(
                     "device: cuda, and there is no NVIDIA GPU here",
                     remedy="use --device cpu, or run it where nvidia-smi lists a GPU",
                 )
-        with self._locating("publish"):
-            LoadedInto(spec.load_into).require_reachable()
-        if "compile" in runs and self._plans is not None and not has_gpu():
+        with own.located("publish"):
+            ServerGroup(spec.load_into).require_reachable()
+        if "compile" in runs and own.plans is not None and not has_gpu():
             say("the compile would be refused here: there is no NVIDIA GPU to build a plan on")
         given = [name for name in ("shapes", "inputs", "outputs") if getattr(spec, name)]
         given += ["triton.max_batch_size"] if spec.triton.max_batch_size is not None else []
@@ -226,127 +244,21 @@ class Compilation(ModelSteps):
         Raises:
             PlansmithError: a store cannot be asked, or refuses it.
         """
-        with self._locating("publish"):
-            return self._deliveries.plan()
+        with self.context.model.located("publish"):
+            return self.context.deliveries.plan()
 
-    def builds(self) -> BuildOutlook | None:
+    def builds(self) -> BuildPreview | None:
         """What the build of a plan would be told, after `plan`; None for another engine than TensorRT."""
-        if self._plans is None:
+        own = self.context.model
+        if own.plans is None:
             return None
-        kinds, relative_to = self._plans.known_kinds, self._relative_to
-        return outlook_of(self.spec, self.reference, self.target, kinds, self._finished, relative_to=relative_to)
+        kinds, results = own.plans.known_kinds, self._looked_at.results
+        return preview_builds(own.spec, own.reference, own.target, kinds, results, relative_to=own.relative_to)
 
-    def _remembering(self, step: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        made = step(*args, **kwargs)
-        if isinstance(made, Finished):
-            self._finished[step.__name__] = made
-        return made
-
-    def _require_buildable(self) -> None:
-        """Refuse at once what would end at the build, minutes later.
-
-        Raises:
-            PlansmithError: the plan is not in the cache, and this machine cannot build it.
-        """
-        if self._plans is None or self._stages.dry:
-            return
-        known = self.outlook()
-        if known.get("compile") == "would run":
-            with self._locating("compile"):
-                self._plans.require_machine()
-
-    def outlook(self) -> dict[str, str]:
-        """As `plan`, before a run that is not dry; a step that will be refused says so."""
-        with Compilation(
-            self.spec,
-            relative_to=self._relative_to,
-            dry=True,
-            digester=self._stages.digester,
-            shared=self._shared,
-        ) as dry:
+    def preview(self) -> dict[str, str]:
+        """As `plan`, before a run; a step that will be refused says so."""
+        with self._stages.looking():
             try:
-                return dry.plan()
+                return self.plan()
             except PlansmithError as error:
                 return {error.step: f"will be refused: {error.message}"}
-
-    @property
-    def steps(self) -> list[StepRecord]:
-        """How the steps went so far."""
-        return self._stages.records
-
-    def beside(self, name: str) -> MadeModel:
-        """Make a model that stands beside the model, from its source to what stands around it.
-
-        Args:
-            name: in the spec's `pipeline`.
-
-        Raises:
-            PlansmithError: located at the step that failed, and at the model that it is about.
-        """
-        with self._stages.timed(f"beside {name}") as clock, self._stages.aside(name):
-            try:
-                made = self._beside[name].make(plainly)
-            except WouldRun as first:
-                raise WouldRun("beside", is_shared=first.is_shared) from None
-            clock.cached = made.cached
-        return made
-
-    def script(self, model: MadeModel, beside: Mapping[str, MadeModel]) -> Finished[Script]:
-        """Hold the spec's script against its models.
-
-        Raises:
-            UsageError: it cannot be used, or fails.
-            GateError: what is served makes it answer something else.
-        """
-        assert self._script is not None
-        models = {MAIN: (self.spec, model), **{name: (self._beside[name].spec, one) for name, one in beside.items()}}
-        largest = min(largest_batch_of(one, spec.triton) for spec, one in models.values())
-        return run_script_on(self._stages, self._script, self.target, models, largest=largest)
-
-    def package(
-        self, model: MadeModel, beside: Mapping[str, MadeModel], script: Finished[Script] | None
-    ) -> Finished[Package]:
-        """Lay out the release: config.pbtxt and the files that Triton loads.
-
-        Raises:
-            EngineError: an input or output that Triton cannot carry.
-            UsageError: models beside one another that take other raw inputs.
-            EnvironmentFault: an environment that the release shall bring with it cannot be packed.
-        """
-        options = self.spec.triton.found_from(self._relative_to)
-        environments = environments_of(self.spec, model, beside, self.target)
-        asked = Scripted(self._script, script, NUMPY) if self._script and script else None
-        return lay_out(
-            *(self._stages, self.name, self.target, options, model),
-            beside=beside,
-            script=asked,
-            environments=environments,
-        )
-
-    def check_served(
-        self,
-        package: Finished[Package],
-        model: MadeModel,
-        beside: Mapping[str, MadeModel],
-        script: Finished[Script] | None,
-    ) -> Finished[ServedReport]:
-        """Have a real Triton load the release and answer.
-
-        Raises:
-            ServedCheckError: it does not load, answers wrongly, or Triton understood another configuration.
-        """
-        if self._runtime is None:
-            raise WouldRun("check_served")
-        return ask_server(self._stages, self._runtime, package, model, beside, script)
-
-    def publish(self, made: Made) -> tuple[PublishedVersion, Manifest]:
-        """Number the release, exchange the view that Triton reads, and bring it to the spec's destinations.
-
-        Raises:
-            RepositoryError: another target's repository, a changed interface, a full or unwritable disk; a destination
-                that refuses it.
-            EnvironmentFault: a server or a destination cannot be reached.
-            ServedCheckError: a server that has to load it does not; it was withdrawn.
-        """
-        places: dict[str, Any] = {"deliveries": self._deliveries, "relative_to": self._relative_to}
-        return publish(self._stages, self.repository, self.spec, self.reference, made, **places)

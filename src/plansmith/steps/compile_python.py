@@ -1,17 +1,18 @@
-"""Steps for Triton's Python backend, as the light parent sees them: a PyTorch model laid out, and what it brings."""
+"""Steps for Triton's Python backend, as the driver sees them: a PyTorch model laid out, and what it brings."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from plansmith.config.source_reference import Scheme, SourceReference
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import EngineError, UsageError
 from plansmith.records.engine import Engine
 from plansmith.records.model import EngineKind, LoweredModel, OnnxModel, Precision, SourceModel
-from plansmith.steps.fetch import require_unchanged
-from plansmith.steps.runner import Finished, StageRunner
+from plansmith.steps.fetch import PLACE, load_request, require_unchanged
+from plansmith.steps.runner import StageRunner, StepResult
+from plansmith.steps.worker import tasks
+from plansmith.steps.worker.tasks import ModelFolderRequest
 
 
 def require_pytorch(spec: ModelSpec, scheme: Scheme) -> None:
@@ -39,14 +40,14 @@ def require_pytorch(spec: ModelSpec, scheme: Scheme) -> None:
         )
 
 
-def lay_out_model(
+def build_model_folder(
     stages: StageRunner,
     spec: ModelSpec,
     reference: SourceReference,
-    source: Finished[SourceModel],
-    onnx: Finished[OnnxModel],
-    lowered: Finished[LoweredModel],
-) -> Finished[Engine]:
+    source: StepResult[SourceModel],
+    onnx: StepResult[OnnxModel],
+    lowered: StepResult[LoweredModel],
+) -> StepResult[Engine] | None:
     """Put a model's configuration and weights beside what Triton's Python backend starts.
 
     Args:
@@ -63,29 +64,23 @@ def lay_out_model(
     files = [path.relative_to(source.folder).as_posix() for path in source.files]
     axes = onnx.record.every_axis()
     axes |= {tied.axis: axes[tied.to] for tied in onnx.record.tied}
-    parameters: dict[str, Any] = {
-        "source": source.record.model_dump(include={"scheme", "trust_remote_code", "task"}),
-        "described": spec.described_inputs,
-        "wanted": spec.outputs,
-        "axes": {axis: r.model_dump() for axis, r in axes.items()},
-        "torch_compile": spec.python.torch_compile,
-        "precision": lowered.record.precision,
-    }
+    request = ModelFolderRequest(
+        model=load_request(spec, source),
+        files=tuple(files),
+        # A user's own directory may be written to; files of the hub's cache, and of ours, never are.
+        lasting=reference.path is None or spec.random_weights,
+        lowered=lowered.record,
+        axes=axes,
+        torch_compile=spec.python.torch_compile,
+        pipeline=spec.pipeline.around_one if spec.pipeline is not None else None,
+        out=Path(),
+    )
+    parameters = request.model_dump(
+        mode="json", exclude={"model": PLACE, "files": True, "lasting": True, "lowered": True, "out": True}
+    )
 
-    if spec.pipeline is not None:
-        parameters["pipeline"] = spec.pipeline.around_one.model_dump()
-
-    def build(out: Path) -> Any:
-        record = stages.heavy(
-            "compile_python",
-            lowered=lowered.record.model_dump(mode="json"),
-            folder=str(source.folder),
-            files=files,
-            # A user's own directory may be written to; files of the hub's cache, and of ours, never are.
-            lasting=reference.path is None or spec.random_weights,
-            out=str(out),
-            **parameters,
-        )
+    def build(out: Path) -> Engine:
+        record = stages.run_in_worker(tasks.COMPILE_PYTHON, request.model_copy(update={"out": out}))
         require_unchanged(stages, spec, source)
         return record
 

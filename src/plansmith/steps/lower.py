@@ -1,32 +1,34 @@
-"""The steps that decide and judge precision, as the light parent sees them: sample, lower, validate."""
+"""The steps that decide and judge precision, as the driver sees them: sample, lower, validate."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from plansmith.compilers.precision.benchmark import machine
+from plansmith.compilers.precision.requests import LintWarnings, LowerRequest, PrelowerCheckRequest
 from plansmith.config.precision import LoweringRequest
 from plansmith.config.spec import ModelSpec
-from plansmith.errors import ExportError, GateError
+from plansmith.config.target.targets import Target
+from plansmith.errors import EngineError, ExportError, GateError, UsageError
 from plansmith.records.model import DataSet, Device, EngineKind, LoweredModel, OnnxModel, Precision
-from plansmith.report.text.precision import choice_words
+from plansmith.report.text.precision import describe_choice
 from plansmith.steps.cache import toolchain
-from plansmith.steps.requirements import require_onnxruntime_kernels
-from plansmith.steps.runner import Finished, StageRunner
+from plansmith.steps.runner import StageRunner, StepResult
+from plansmith.steps.worker import tasks
 
 
 def lower_graph(
     stages: StageRunner,
     spec: ModelSpec,
     relative_to: Path,
-    onnx: Finished[OnnxModel],
-    data: Finished[DataSet] | None,
+    onnx: StepResult[OnnxModel],
+    data: StepResult[DataSet] | None,
     *,
     device: Device,
     require: Callable[[LoweredModel], None],
-) -> Finished[LoweredModel]:
+) -> StepResult[LoweredModel] | None:
     """Lower a graph's precision; one that has the precision already passes through.
 
     Args:
@@ -47,31 +49,33 @@ def lower_graph(
         return _as_cast(stages, spec, onnx)
     if data is None or spec.precision in {Precision.FP32, onnx.record.precision}:
         return _as_it_is(stages, spec, onnx, data)
-    request = LoweringRequest(
+    wanted = LoweringRequest(
         precision=spec.precision,
         engine=spec.engine,
         device=device,
-        options=spec.lowering.found_from(relative_to),
+        options=spec.lowering.with_absolute_paths(relative_to),
         tolerances=spec.tolerances,
         max_metric_drop=spec.data.max_metric_drop if spec.data else None,
-    ).model_dump(mode="json")
+    )
 
-    def build(out: Path) -> Any:
-        return stages.heavy(
-            "lower",
-            onnx=onnx.record.model_dump(mode="json"),
-            folder=str(onnx.folder),
-            data=data.record.model_dump(mode="json"),
-            data_folder=str(data.folder),
-            request=request,
-            out=str(out),
+    def build(out: Path) -> LoweredModel:
+        request = LowerRequest(
+            onnx=onnx.record,
+            folder=onnx.folder,
+            data=data.record,
+            data_folder=data.folder,
+            request=wanted,
+            out=out,
         )
+        return stages.run_in_worker(tasks.LOWER, request)
 
-    parameters = {"request": request, **_surroundings(spec, request["options"]["autocast"])}
+    parameters = {"request": wanted.model_dump(mode="json"), **_surroundings(spec, wanted.options.autocast)}
     inputs = [onnx.digest, data.digest]
     lowered = stages.stage("lower", LoweredModel, inputs, parameters, build, require=require)
+    if lowered is None:
+        return None
     if spec.precision == "auto":
-        stages.notice(choice_words(lowered.record))
+        stages.notice(describe_choice(lowered.record))
     chosen = next((trial for trial in lowered.record.trials if trial.chosen), None)
     if chosen is not None and chosen.speed is not None and chosen.speed.verdict == "slower":
         times = f"{chosen.speed.ratio:.2f} times as fast ({chosen.speed.setting})"
@@ -114,7 +118,7 @@ def require_lowered(record: LoweredModel) -> None:
     )
 
 
-def _as_cast(stages: StageRunner, spec: ModelSpec, onnx: Finished[OnnxModel]) -> Finished[LoweredModel]:
+def _as_cast(stages: StageRunner, spec: ModelSpec, onnx: StepResult[OnnxModel]) -> StepResult[LoweredModel]:
     """No graph to lower: PyTorch casts the model's own weights where it is loaded."""
     assert spec.precision != "auto"
     with stages.timed("lower") as clock:
@@ -122,44 +126,91 @@ def _as_cast(stages: StageRunner, spec: ModelSpec, onnx: Finished[OnnxModel]) ->
         record = LoweredModel(
             components=onnx.record.components, precision=spec.precision, recipe=None, trials=(), layers=()
         )
-        return Finished(record, onnx.folder, onnx.digest, clock.cached)
+        return StepResult(record, onnx.folder, onnx.digest, clock.cached)
 
 
 def _as_it_is(
-    stages: StageRunner, spec: ModelSpec, onnx: Finished[OnnxModel], data: Finished[DataSet] | None
-) -> Finished[LoweredModel]:
+    stages: StageRunner, spec: ModelSpec, onnx: StepResult[OnnxModel], data: StepResult[DataSet] | None
+) -> StepResult[LoweredModel] | None:
     with stages.timed("lower") as clock:
         clock.cached = onnx.cached
         precision = onnx.record.precision
         record = LoweredModel(components=onnx.record.components, precision=precision, recipe=None, trials=(), layers=())
         if precision is not Precision.FP32:
             require_onnxruntime_kernels(precision, spec.engine, model=spec.name, remedy="use --engine tensorrt")
-            warnings, clock.cached = _check_given(stages, spec, onnx, data)
-            stages.made["lower"] = record = record.model_copy(update={"warnings": warnings})
+            checked = _check_prelowered(stages, spec, onnx, data)
+            if checked is None:
+                clock.is_missing = True
+                return None
+            warnings, clock.cached = checked
+            stages.results["lower"] = record = record.model_copy(update={"warnings": warnings})
             if precision is not spec.precision:
                 stages.notice(f"the file is {precision} already, and stays so")
-        return Finished(record, onnx.folder, onnx.digest, clock.cached)
+        return StepResult(record, onnx.folder, onnx.digest, clock.cached)
 
 
-def _check_given(
-    stages: StageRunner, spec: ModelSpec, onnx: Finished[OnnxModel], data: Finished[DataSet] | None
-) -> tuple[tuple[str, ...], bool]:
+def _check_prelowered(
+    stages: StageRunner, spec: ModelSpec, onnx: StepResult[OnnxModel], data: StepResult[DataSet] | None
+) -> tuple[tuple[str, ...], bool] | None:
     """See that a graph that came lowered has no mistakes in it: the warnings, and whether they were known."""
     parameters: dict[str, Any] = {"engine": spec.engine, "accepted": list(spec.lowering.accept)}
 
-    def build(_: Path) -> Any:
-        return stages.heavy(
-            "check_given",
-            onnx=onnx.record.model_dump(mode="json"),
-            folder=str(onnx.folder),
-            data=data.record.model_dump(mode="json") if data else None,
-            data_folder=str(data.folder) if data else "",
-            **parameters,
+    def build(_: Path) -> LintWarnings:
+        request = PrelowerCheckRequest(
+            onnx=onnx.record,
+            folder=onnx.folder,
+            data=data.record if data else None,
+            data_folder=data.folder if data else Path(),
+            engine=spec.engine,
+            accepted=spec.lowering.accept,
         )
+        return stages.run_in_worker(tasks.CHECK_PRELOWERED, request)
 
     inputs = [onnx.digest, *([data.digest] if data else [])]
-    entry, cached = stages.entry("lower", inputs, {"of": "check_given", **parameters}, build)
+    held = stages.entry("lower", inputs, {"of": "check_prelowered", **parameters}, build)
+    if held is None:
+        return None
+    entry, cached = held
     warnings = tuple(entry.record["warnings"])
     if warnings:
         stages.notice(f"{len(warnings)} doubtful thing(s) in the lowering of the file; the first: {warnings[0]}")
     return warnings, cached
+
+
+def require_kernels(spec: ModelSpec, name: str, target: Target) -> None:
+    """Refuse a precision that the engine has no kernels for where the target runs it.
+
+    Raises:
+        UsageError: it has none anywhere.
+        EngineError: it has none on the target's GPUs.
+    """
+    remedy = "use --engine tensorrt, or --precision fp16"
+    require_onnxruntime_kernels(spec.precision, spec.engine, model=name, remedy=remedy)
+    lowers = spec.precision in {Precision.INT8, "auto"}
+    if lowers and spec.engine is EngineKind.ONNXRUNTIME and target.device == "gpu":
+        raise EngineError(
+            f"precision {spec.precision} is for ONNX Runtime on a CPU, and {target.name} serves on a GPU, for which"
+            " ONNX Runtime has no INT8 kernels",
+            remedy="use --precision fp16, or a target for the CPU (plansmith targets)",
+            model=name,
+            step="lower",
+        )
+
+
+def require_onnxruntime_kernels(
+    precision: Precision | Literal["auto"], engine: EngineKind, *, model: str, remedy: str
+) -> None:
+    """Refuse BF16 and FP8 for ONNX Runtime.
+
+    Args:
+        precision: of the graph.
+        engine: that runs it.
+        model: its name, for the message.
+        remedy: what to type next.
+
+    Raises:
+        UsageError: the precision is one of them.
+    """
+    if engine is EngineKind.ONNXRUNTIME and precision in {Precision.BF16, Precision.FP8}:
+        words = f"ONNX Runtime has no {precision.upper()} kernels for a CPU, where the release is checked"
+        raise UsageError(words, remedy=remedy, model=model, step="lower")

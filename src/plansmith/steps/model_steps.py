@@ -1,4 +1,4 @@
-"""The steps from a source to an engine that was judged, and to what stands around it; a release is made of these."""
+"""The steps of one model, from its source to an engine that was judged, and to what stands around it."""
 
 from __future__ import annotations
 
@@ -6,197 +6,278 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any
 
 from plansmith.compilers.trt.evaluation.baselines import HIGHER
+from plansmith.config.source_reference import SourceReference
 from plansmith.config.spec import ModelSpec
-from plansmith.errors import EngineError, ExportError, GateError
+from plansmith.config.target.targets import Target, require_onnxruntime
+from plansmith.errors import EngineError, ExportError, GateError, PlansmithError, SourceError
 from plansmith.records.engine import BuildCheck, Engine
 from plansmith.records.model import DataSet, EngineKind, LoweredModel, OnnxModel, Precision, SourceModel
 from plansmith.records.pipeline import Pipeline
 from plansmith.records.validation import ValidationReport
-from plansmith.steps.artifacts import MadeModel
-from plansmith.steps.cache.shared import SharedCache
-from plansmith.steps.compile_python import lay_out_model, require_pytorch
-from plansmith.steps.graph_steps import GraphSteps
-from plansmith.steps.lower import lower_graph, require_lowered
+from plansmith.sources.dataset import require_data
+from plansmith.steps.artifacts import CompiledModel
+from plansmith.steps.compile_python import build_model_folder, require_pytorch
+from plansmith.steps.context import ModelContext, graph_context
+from plansmith.steps.export import export
+from plansmith.steps.fetch import fetch
+from plansmith.steps.lower import lower_graph, require_kernels, require_lowered
 from plansmith.steps.pipeline import join, require_batches, require_dali_here, require_joinable
-from plansmith.steps.release.package import require_servable
-from plansmith.steps.requirements import require_available
-from plansmith.steps.runner import Finished, Listener, StageRunner
-from plansmith.steps.sample import needs_samples
-from plansmith.steps.tensorrt.validate import JudgedPlans, judge_plans, require_plans
-from plansmith.steps.validate import Judged, judge_engine
-from plansmith.system.digest import Digester
+from plansmith.steps.runner import StageRunner, StepResult
+from plansmith.steps.sample import needs_samples, take_samples
+from plansmith.steps.tensorrt.compile import PlanSteps
+from plansmith.steps.tensorrt.validate import PlanValidationInputs, require_plans, validate_plans
+from plansmith.steps.validate import ValidationInputs, validate_engine
+from plansmith.steps.walk import Step, walk
+from plansmith.steps.worker import tasks
+from plansmith.steps.worker.tasks import EngineRequest
+from plansmith.triton.config.option_rules import require_servable
 from plansmith.validation.gate import require_passed
 
-P = ParamSpec("P")
 
-R = TypeVar("R")
-
-
-class Perform(Protocol):
-    """How the steps of a `Compilation` are carried out."""
-
-    def __call__(self, step: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Do a step and give its result."""
-        ...
-
-
-def plainly(step: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Do a step and give its result, as `Perform` does."""
-    return step(*args, **kwargs)
-
-
-class ModelSteps(GraphSteps):
-    """One model on its way from source to engine and pipeline; arguments as for `GraphSteps`.
+def model_context(spec: ModelSpec, relative_to: Path, stages: Callable[[], StageRunner]) -> ModelContext:
+    """What the steps of one model share; arguments as for `graph_context`.
 
     Raises:
         PlansmithError: what can be known to be wrong before any work is done.
     """
+    context = graph_context(spec, relative_to, stages)
+    with context.located("join"):
+        require_joinable(spec, context.reference.scheme, context.reference.path)
+        require_dali_here(spec, context.target)
+    _require_available(spec, context.reference, context.name, context.target)
+    return with_plans(context) if spec.engine is EngineKind.TENSORRT else context
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        *,
-        relative_to: Path,
-        listener: Listener | None = None,
-        dry: bool = False,
-        digester: Digester | None = None,
-        shared: SharedCache | None = None,
-        stages: StageRunner | None = None,
-    ) -> None:
-        super().__init__(
-            spec, relative_to=relative_to, listener=listener, dry=dry, digester=digester, shared=shared, stages=stages
-        )
-        with self._locating("join"):
-            require_joinable(spec, self.reference.scheme, self.reference.path)
-            require_dali_here(spec, self.target)
-        require_available(spec, self.reference, self.name, self.target)
-        self._plans = self._plan_steps() if spec.engine is EngineKind.TENSORRT else None
 
-    def make(self, perform: Perform) -> MadeModel:
-        """The steps of this class and of the one below it, in their order.
-
-        Args:
-            perform: carries each step out.
-
-        Raises:
-            PlansmithError: located at the step that failed.
-        """
-        source = perform(self.fetch)
-        with self._locating("compile"):
-            if self.spec.engine is EngineKind.PYTHON:
-                require_pytorch(self.spec, source.record.scheme)
-        with self._locating("join"):
-            require_joinable(self.spec, source.record.scheme, source.folder)
-        onnx = perform(self.export, source)
-        with self._locating("join"):
-            require_batches(self.spec, onnx.record)
-        data = perform(self.sample, source, onnx) if needs_samples(self.spec, onnx.record) else None
-        lowered = perform(self.lower, onnx, data)
-        engine = perform(self.compile, source, onnx, lowered)
-        validation = perform(self.validate, source, engine, onnx, lowered, data)
-        made = MadeModel(source, onnx, data, lowered, engine, validation, None)
-        return replace(made, pipeline=perform(self.join, made)) if self.spec.pipeline else made
-
-    def check_build(self) -> BuildCheck:
-        """Make the graph, and have TensorRT-RTX parse and build it, as the spec asks for; nothing is built for a GPU.
-
-        Raises:
-            PlansmithError: located at the step that failed, or at the one that refuses the graph.
-        """
-        assert self._plans is not None
-        source = self.fetch()
-        onnx = self.export(source)
-        data = self.sample(source, onnx) if needs_samples(self.spec, onnx.record) else None
-        check = self._plans.check(onnx, self.lower(onnx, data)).check
-        assert check is not None
-        return check
-
-    def require_complete(self, made: MadeModel) -> None:
-        """See that every plan is there: machines that share the cache each build their own.
-
-        Raises:
-            PlansmithError: one is not.
-        """
-        if self._plans is not None:
-            self._plans.require_complete(made.engine.record)
-
-    def compile(
-        self, source: Finished[SourceModel], onnx: Finished[OnnxModel], lowered: Finished[LoweredModel]
-    ) -> Finished[Engine]:
-        """Build the engine that the backend loads.
-
-        Raises:
-            EngineError: the graph is refused, or the target cannot read what came out.
-            ExportError: TensorRT's parser does not read the graph.
-            EnvironmentFault: a plan cannot be built on this machine.
-            UsageError: what the spec says of Triton's configuration does not fit the graph.
-            SourceError: the PyTorch model, which is itself served, changed or cannot be read.
-        """
-        options, graph = self.spec.triton.found_from(self._relative_to), lowered.record.components["model"]
-        require_servable(options, self.name, self.target.device, graph, self.spec.engine, onnx.record)
-        if self._plans is not None:
-            return self._plans.compile(onnx, lowered)
-        if self.spec.engine is EngineKind.PYTHON:
-            return lay_out_model(self._stages, self.spec, self.reference, source, onnx, lowered)
-        assert self._onnxruntime is not None
-        parameters = self._onnxruntime.model_dump(include={"max_opset", "max_ir_version"})
-
-        def build(out: Path) -> Any:
-            record = lowered.record.model_dump(mode="json")
-            return self._stages.heavy(
-                "compile_engine", lowered=record, folder=str(lowered.folder), out=str(out), **parameters
-            )
-
-        return self._stages.stage("compile", Engine, [lowered.digest], parameters, build)
-
-    def validate(
-        self,
-        source: Finished[SourceModel],
-        engine: Finished[Engine],
-        onnx: Finished[OnnxModel],
-        lowered: Finished[LoweredModel],
-        data: Finished[DataSet] | None,
-    ) -> Finished[ValidationReport]:
-        """Hold the engine against the reference.
-
-        Raises:
-            GateError: the verdict is "failed".
-        """
-        if self._plans is None:
-            require = self._with_report(require_passed)
-            return judge_engine(self._stages, self.spec, Judged(engine, onnx, lowered, data), require=require)
-        higher = self._higher(lowered.record.precision, onnx, data)
-        plans = JudgedPlans(engine, source, onnx, lowered, data, higher)
-        require = self._with_report(partial(require_plans, speed_check=self.spec.tensorrt.speed_check))
-        return judge_plans(self._stages, self.spec, plans, require=require)
-
-    def _higher(
-        self, precision: Precision, onnx: Finished[OnnxModel], data: Finished[DataSet] | None
-    ) -> Finished[Engine] | None:
-        """The plans of the next higher precision, which those of this one have to be faster than."""
-        above = HIGHER.get(precision)
-        if above is None or onnx.record.precision is not Precision.FP32 or not self.spec.tensorrt.speed_check:
-            return None
-        assert self._plans is not None
-        spec = self.spec.model_copy(update={"precision": above})
-        relative_to, device = self._relative_to, self.target.device
+def _require_available(spec: ModelSpec, reference: SourceReference, name: str, target: Target) -> None:
+    """Refuse at once what no later step could do."""
+    if spec.engine is EngineKind.PYTHON:
         try:
-            with self._stages.aside():
-                graph = lower_graph(self._stages, spec, relative_to, onnx, data, device=device, require=require_lowered)
-                return self._plans.compile(onnx, graph)
-        except (ExportError, GateError, EngineError) as error:
-            self._stages.notice(f"there is no {above} plan that this one has to be faster than: {error.message}")
-            return None
+            require_pytorch(spec, reference.scheme)
+        except PlansmithError as error:
+            raise error.located(model=name, step="compile") from None
+    if spec.engine is EngineKind.TENSORRT and spec.precision == "auto":
+        raise EngineError(
+            "precision auto goes by speed on this machine's CPU, and TensorRT runs elsewhere",
+            remedy="choose --precision int8, fp8, fp16 or bf16: a plan that is not faster than the next higher one is"
+            " refused",
+            model=name,
+            step="lower",
+        )
+    require_kernels(spec, name, target)
 
-    def join(self, made: MadeModel) -> Finished[Pipeline]:
-        """Make what stands around the model, so that clients send and get what people have.
 
-        Raises:
-            SourceError: the source has no tokenizer or processor, or one that cannot be carried over.
-            UsageError: a pipeline that does not fit the model.
-            GateError: the answers are not those of the source's own library.
-        """
-        return join(self._stages, self.spec, self.target, made)
+def with_plans(context: ModelContext) -> ModelContext:
+    """The same with what builds and checks TensorRT plans.
+
+    Raises:
+        PlansmithError: as for `PlanSteps`.
+    """
+    spec = context.spec
+    with context.located("compile"):
+        plans = PlanSteps(
+            context.stages,
+            spec,
+            context.target,
+            relative_to=context.relative_to,
+            artifacts=Path(spec.artifacts).absolute(),
+        )
+    return replace(context, plans=plans)
+
+
+def fetch_model(context: ModelContext, _: CompiledModel) -> StepResult[SourceModel] | None:
+    """Fetch: bring the model here, a directory or file by content, a hub model at its commit, or random weights.
+
+    Raises:
+        SourceError: there is no such model, or it may not be read; or nothing lies where data should.
+        EnvironmentFault: the hub cannot be reached.
+    """
+    spec = context.spec
+    if spec.data is not None:
+        try:
+            require_data(spec.data, context.relative_to)
+        except SourceError as error:
+            raise error.located(model=context.name, step="sample") from None
+    return fetch(context.stages, spec, context.reference)
+
+
+def _require_exportable(context: ModelContext, compiled: CompiledModel) -> None:
+    spec, source = context.spec, compiled.source
+    with context.located("compile"):
+        if spec.engine is EngineKind.PYTHON:
+            require_pytorch(spec, source.record.scheme)
+    with context.located("join"):
+        require_joinable(spec, source.record.scheme, source.folder)
+
+
+def export_model(context: ModelContext, compiled: CompiledModel) -> StepResult[OnnxModel] | None:
+    """Export: to ONNX, or take an ONNX file as it is, and store the reference's answers; errors as of `export`."""
+    return export(context, compiled.source)
+
+
+def _require_batches(context: ModelContext, compiled: CompiledModel) -> None:
+    with context.located("join"):
+        require_batches(context.spec, compiled.onnx.record)
+
+
+def _needs_samples(context: ModelContext, compiled: CompiledModel) -> bool:
+    return needs_samples(context.spec, compiled.onnx.record)
+
+
+def sample(context: ModelContext, compiled: CompiledModel) -> StepResult[DataSet] | None:
+    """Sample: make data into inputs, in two sets that share none, and ask the source model.
+
+    Raises:
+        SourceError: the data cannot be read, or are too few.
+        UsageError: columns, labels or inputs that are not there.
+    """
+    return take_samples(context.stages, context.spec, context.relative_to, compiled.source, compiled.onnx)
+
+
+def lower(context: ModelContext, compiled: CompiledModel) -> StepResult[LoweredModel] | None:
+    """Lower: the graph's precision; what has the precision already passes through.
+
+    Raises:
+        ExportError: the graph is lowered already, or cannot be.
+        GateError: no recipe is accurate enough.
+    """
+    require = context.with_report(require_lowered)
+    return _lowered(context, context.spec, compiled, require)
+
+
+def _lowered(
+    context: ModelContext, spec: ModelSpec, compiled: CompiledModel, require: Callable[[LoweredModel], None]
+) -> StepResult[LoweredModel] | None:
+    stages, device = context.stages, context.target.device
+    return lower_graph(stages, spec, context.relative_to, compiled.onnx, compiled.data, device=device, require=require)
+
+
+def compile_model(context: ModelContext, compiled: CompiledModel) -> StepResult[Engine] | None:
+    """Compile: build the engine that the backend loads.
+
+    Raises:
+        EngineError: the graph is refused, or the target cannot read what came out.
+        ExportError: TensorRT's parser does not read the graph.
+        EnvironmentFault: a plan cannot be built on this machine.
+        UsageError: what the spec says of Triton's configuration does not fit the graph.
+        SourceError: the PyTorch model, which is itself served, changed or cannot be read.
+    """
+    spec, stages, lowered = context.spec, context.stages, compiled.lowered
+    options, graph = spec.triton.with_absolute_paths(context.relative_to), lowered.record.components["model"]
+    require_servable(options, context.name, context.target.device, graph, spec.engine, compiled.onnx.record)
+    if context.plans is not None:
+        return context.plans.compile(compiled.onnx, lowered)
+    if spec.engine is EngineKind.PYTHON:
+        return build_model_folder(stages, spec, context.reference, compiled.source, compiled.onnx, lowered)
+    parameters = require_onnxruntime(context.target).model_dump(include={"max_opset", "max_ir_version"})
+
+    def build(out: Path) -> Engine:
+        request = EngineRequest(lowered=lowered.record, folder=lowered.folder, out=out, **parameters)
+        return stages.run_in_worker(tasks.COMPILE_ENGINE, request)
+
+    return stages.stage("compile", Engine, [lowered.digest], parameters, build)
+
+
+def validate(context: ModelContext, compiled: CompiledModel) -> StepResult[ValidationReport] | None:
+    """Validate: hold the engine against the reference.
+
+    Raises:
+        GateError: the verdict is "failed".
+    """
+    if context.plans is None:
+        judged = ValidationInputs(compiled.engine, compiled.onnx, compiled.lowered, compiled.data)
+        return validate_engine(context.stages, context.spec, judged, require=context.with_report(require_passed))
+    plans = PlanValidationInputs(
+        engine=compiled.engine,
+        source=compiled.source,
+        onnx=compiled.onnx,
+        lowered=compiled.lowered,
+        data=compiled.data,
+        higher=_higher(context, compiled),
+    )
+    require = context.with_report(partial(require_plans, speed_check=context.spec.tensorrt.speed_check))
+    return validate_plans(context.stages, context.spec, plans, require=require)
+
+
+def _higher(context: ModelContext, compiled: CompiledModel) -> StepResult[Engine] | None:
+    """The plans of the next higher precision, which those of this one have to be faster than."""
+    above = HIGHER.get(compiled.lowered.record.precision)
+    is_fp32 = compiled.onnx.record.precision is Precision.FP32
+    if above is None or not is_fp32 or not context.spec.tensorrt.speed_check:
+        return None
+    assert context.plans is not None
+    spec = context.spec.model_copy(update={"precision": above})
+    try:
+        with context.stages.nested():
+            graph = _lowered(context, spec, compiled, require_lowered)
+            return context.plans.compile(compiled.onnx, graph) if graph is not None else None
+    except (ExportError, GateError, EngineError) as error:
+        context.stages.notice(f"there is no {above} plan that this one has to be faster than: {error.message}")
+        return None
+
+
+def join_model(context: ModelContext, compiled: CompiledModel) -> StepResult[Pipeline] | None:
+    """Join: make what stands around the model, so that clients send and get what people have.
+
+    Raises:
+        SourceError: the source has no tokenizer or processor, or one that cannot be carried over.
+        UsageError: a pipeline that does not fit the model.
+        GateError: the answers are not those of the source's own library.
+    """
+    return join(context.stages, context.spec, context.target, compiled)
+
+
+def _has_pipeline(context: ModelContext, _: CompiledModel) -> bool:
+    return context.spec.pipeline is not None
+
+
+def _step(
+    name: str, make: Callable[[ModelContext, CompiledModel], StepResult[Any] | None], **more: Any
+) -> Step[ModelContext, CompiledModel]:
+    def run(context: ModelContext, compiled: CompiledModel) -> CompiledModel | None:
+        result = make(context, compiled)
+        return None if result is None else compiled.with_result(name, result)
+
+    return Step(name, run, **more)
+
+
+GRAPH_STEPS = (
+    _step("fetch", fetch_model),
+    _step("export", export_model, check=_require_exportable),
+    _step("sample", sample, is_needed=_needs_samples, check=_require_batches),
+    _step("lower", lower),
+)
+"""From a source to a lowered graph."""
+
+MODEL_STEPS = (
+    *GRAPH_STEPS,
+    _step("compile", compile_model),
+    _step("validate", validate),
+    _step("join", join_model, is_needed=_has_pipeline),
+)
+"""From a source to an engine that was judged, and to what stands around it."""
+
+
+def check_build(context: ModelContext) -> BuildCheck:
+    """Make the graph, and have TensorRT-RTX parse and build it; nothing is built for a GPU.
+
+    Raises:
+        PlansmithError: located at the step that failed, or at the one that refuses the graph.
+    """
+    assert context.plans is not None
+    compiled = walk(GRAPH_STEPS, context, CompiledModel()).state
+    check = context.plans.check(compiled.onnx, compiled.lowered).check
+    assert check is not None
+    return check
+
+
+def require_complete(context: ModelContext, compiled: CompiledModel) -> None:
+    """See that every plan is there: machines that share the cache each build their own.
+
+    Raises:
+        EngineError: one is not.
+    """
+    if context.plans is not None:
+        context.plans.require_complete(compiled.engine.record)

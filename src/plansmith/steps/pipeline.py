@@ -1,11 +1,10 @@
-"""The step that puts raw inputs and outputs around a model, as the light parent sees it."""
+"""The step that puts raw inputs and outputs around a model, as the driver sees it."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from plansmith.compilers.python_backend.model_folder import NUMPY
 from plansmith.config.source_reference import Scheme, SourceReference, is_model_scheme
@@ -16,16 +15,20 @@ from plansmith.config.triton.serving import Latest, VersionPolicy
 from plansmith.errors import EngineError, GateError, UsageError
 from plansmith.pipelines.agreement import refusals
 from plansmith.pipelines.detect import raw_input, refuse_raw
+from plansmith.pipelines.requests import DaliJob, JoinJob, JoinRequest
 from plansmith.records.engine import Engine
 from plansmith.records.model import BARE_SCHEMES, EngineKind, LoweredModel, OnnxModel
 from plansmith.records.pipeline import Pipeline, RawInput
-from plansmith.steps.artifacts import MadeModel
-from plansmith.steps.fetch import require_unchanged
-from plansmith.steps.runner import Finished, StageRunner
+from plansmith.steps.artifacts import CompiledModel
+from plansmith.steps.fetch import load_request, require_unchanged
+from plansmith.steps.runner import StageRunner, StepResult
+from plansmith.steps.worker import tasks
 from plansmith.triton.config.model_config import max_batch_size
 from plansmith.triton.server.environment import dali_folder
 
 _MOST_TOLD = 5
+_DECIDES = {"scheme", "trust_remote_code", "task", "allow_pickle", "inputs", "outputs"}
+"""What of a `LoadRequest` decides the parts around a model."""
 
 
 def require_joinable(spec: ModelSpec, scheme: Scheme, folder: Path | None) -> None:
@@ -60,7 +63,7 @@ def require_joinable(spec: ModelSpec, scheme: Scheme, folder: Path | None) -> No
         )
 
 
-def require_together(models: Mapping[str, tuple[ModelSpec, SourceReference]]) -> None:
+def require_compatible(models: Mapping[str, tuple[ModelSpec, SourceReference]]) -> None:
     """See that the models of a release can answer the same requests, as far as their files tell.
 
     Args:
@@ -79,7 +82,7 @@ def require_together(models: Mapping[str, tuple[ModelSpec, SourceReference]]) ->
             raise UsageError(
                 f"the models of a pipeline answer the same requests, and {name} takes {found} where the spec's own"
                 f" takes {own}",
-                remedy=f"leave {name} out of `pipeline: beside`, or compile it by a spec of its own",
+                remedy=f"leave {name} out of `pipeline: models`, or compile it by a spec of its own",
             )
         scheme, folder = reference.scheme, reference.path
         if (
@@ -182,14 +185,14 @@ def _dali_site(target: Target) -> Path:
     return dali_folder(require_dali(target), target=shlex.quote(target.name))
 
 
-def join(stages: StageRunner, spec: ModelSpec, target: Target, made: MadeModel) -> Finished[Pipeline]:
+def join(stages: StageRunner, spec: ModelSpec, target: Target, compiled: CompiledModel) -> StepResult[Pipeline] | None:
     """Make what stands around a model, and hold it against the source's own library.
 
     Args:
         stages: the compile's steps.
         spec: says what the pipeline is to be.
         target: what it is served by.
-        made: the model, as far as the gate's verdict.
+        compiled: the model, as far as the gate's verdict.
 
     Raises:
         SourceError: the source has no tokenizer or processor, or one that cannot be carried over.
@@ -198,58 +201,49 @@ def join(stages: StageRunner, spec: ModelSpec, target: Target, made: MadeModel) 
         EnvironmentFault: the target's DALI is not here.
         EngineError: DALI cannot do what the source does.
     """
+    job = join_job(spec, target, compiled)
 
-    def build(out: Path) -> Any:
-        record = stages.heavy("join", job=join_job(spec, target, made), out=str(out))
-        require_unchanged(stages, spec, made.source)
+    def build(out: Path) -> Pipeline:
+        record = stages.run_in_worker(tasks.JOIN, JoinRequest(job=job, out=out))
+        require_unchanged(stages, spec, compiled.source)
         return record
 
-    inputs = [step.digest for step in (made.source, made.onnx, made.engine, made.validation)]
-    parameters = _parameters(spec, target, made)
+    inputs = [step.digest for step in (compiled.source, compiled.onnx, compiled.engine, compiled.validation)]
+    # The steps before decide the rest.
+    parameters = job.model_dump(mode="json", include={"model": _DECIDES, "options": True, "numpy": True, "dali": True})
     return stages.stage("join", Pipeline, inputs, parameters, build, require=_require_agreement)
 
 
-def join_job(spec: ModelSpec, target: Target, made: MadeModel) -> dict[str, Any]:
-    """The fields of a `JoinJob`: what the parts around a model are made of; arguments as for `join`."""
-    return {
-        "folder": str(made.source.folder),
-        "onnx": made.onnx.record.model_dump(mode="json"),
-        "engine": made.engine.record.model_dump(mode="json"),
-        "engine_folder": str(made.engine.folder),
-        "runnable": _runnable(made.engine.record, made.lowered),
-        "validation": made.validation.record.model_dump(mode="json"),
-        "dali_site": str(_dali_site(target)) if uses_dali(spec) else "",
-        **_parameters(spec, target, made),
-    }
-
-
-def _parameters(spec: ModelSpec, target: Target, made: MadeModel) -> dict[str, Any]:
-    """The fields of a `JoinJob` that decide it besides the steps before."""
+def join_job(spec: ModelSpec, target: Target, compiled: CompiledModel) -> JoinJob:
+    """What the parts around a model are made of; arguments as for `join`."""
     assert spec.pipeline is not None
-    parameters: dict[str, Any] = {
-        "source": made.source.record.model_dump(include={"scheme", "trust_remote_code", "task"}),
-        "allow_pickle": spec.allow_pickle,
-        "inputs": spec.described_inputs,
-        "outputs": spec.outputs,
-        "options": spec.pipeline.around_one.model_dump(mode="json"),
-        "numpy": NUMPY,
-    }
+    engine, dali = compiled.engine.record, None
     if uses_dali(spec):
-        parameters["dali"] = {
-            "version": require_dali(target),
-            "device": target.device,
-            "max_batch_size": max_batch_size(made.engine.record.components["model"], made.onnx.record.axes),
-        }
+        dali = DaliJob(
+            version=require_dali(target),
+            device=target.device,
+            max_batch_size=max_batch_size(engine.components["model"], compiled.onnx.record.axes),
+        )
+    return JoinJob(
+        model=load_request(spec, compiled.source),
+        options=spec.pipeline.around_one,
+        onnx=compiled.onnx.record,
+        engine=engine,
+        engine_folder=compiled.engine.folder,
+        runnable=_runnable(engine, compiled.lowered),
+        validation=compiled.validation.record,
+        numpy=NUMPY,
+        dali=dali,
+        dali_site=_dali_site(target) if uses_dali(spec) else None,
+    )
 
-    return parameters
 
-
-def _runnable(engine: Engine, lowered: Finished[LoweredModel]) -> str:
+def _runnable(engine: Engine, lowered: StepResult[LoweredModel]) -> Path | None:
     """The graph to ask here in place of a plan, or of one that ONNX Runtime cannot run on a CPU."""
     record = lowered.record
     if record.runnable:
-        return str(lowered.folder / record.runnable)
-    return str(lowered.folder / record.components["model"].file) if engine.plans else ""
+        return lowered.folder / record.runnable
+    return lowered.folder / record.components["model"].file if engine.plans else None
 
 
 def _require_agreement(pipeline: Pipeline) -> None:

@@ -14,21 +14,24 @@ from plansmith.errors import PlansmithError
 from plansmith.records.model import SCHEMA_VERSION, Record
 from plansmith.records.release import StepRecord
 from plansmith.steps.cache import toolchain
-from plansmith.steps.cache.local import ENTRY_FILE, Entry, StageCache
+from plansmith.steps.cache.local import ENTRY_FILE, CacheEntry, StageCache
 from plansmith.system.digest import Digester, digest_of
 from plansmith.system.files import storage_errors
 from plansmith.system.process import Worker
 
 if TYPE_CHECKING:
     from plansmith.steps.cache.shared import SharedCache
+    from plansmith.steps.worker.tasks import Task
 
 R = TypeVar("R", bound=Record)
+Q = TypeVar("Q", bound=Record)
+A = TypeVar("A", bound=Record)
 
 WORKER_MODULE = "plansmith.steps.worker"
 
 
 @dataclass(frozen=True)
-class Finished(Generic[R]):
+class StepResult(Generic[R]):
     """A finished step: its record, the folder that the record's paths start from, and a digest of both.
 
     `files`: those of a user's own that the step found to belong together.
@@ -42,19 +45,16 @@ class Finished(Generic[R]):
 
 
 @dataclass
-class Clock:
-    """Set `cached` when the step found its work done."""
+class StepTimer:
+    """What a step says of itself.
+
+    Attributes:
+        cached: whether it found its work done.
+        is_missing: whether it only looked, and found something to do.
+    """
 
     cached: bool = False
-
-
-class WouldRun(Exception):
-    """Raised by a dry run at the first step that is not in the cache; `is_shared`: another machine has done it."""
-
-    def __init__(self, step: str, *, is_shared: bool = False) -> None:
-        super().__init__(step)
-        self.step = step
-        self.is_shared = is_shared
+    is_missing: bool = False
 
 
 class Listener:
@@ -71,7 +71,7 @@ class Listener:
     def waiting(self, step: str, text: str) -> None:
         """A step cannot go on before another process has done something."""
 
-    def made(self, record: Record) -> None:
+    def result(self, record: Record) -> None:
         """A step has its result, new or cached; whether it may be used is not decided yet."""
 
     def finished(self, record: StepRecord) -> None:
@@ -81,12 +81,12 @@ class Listener:
         """Something unusual was found and mended."""
 
 
-def called_beside(model: str, name: str) -> str:
+def companion_label(model: str, name: str) -> str:
     """What errors call a model beside another one."""
     return f"{model}, {name} beside it"
 
 
-class _Aside(Listener):
+class _NestedListener(Listener):
     """Passes on what is being done, and nothing of what comes of it.
 
     Args:
@@ -124,14 +124,16 @@ class StageRunner:
         artifacts: holds the cache and the logs.
         listener: told how it goes.
         force: never look into the cache.
-        dry: look only; raise `WouldRun` where something would be done.
+        dry: look only; a step gives None where something would have to be done.
         digester: hashes files; one of its own, with the memo of the artifacts, when None.
         shared: what other machines have done; one that only looks tells a dry run of it, another is fetched from.
 
     Attributes:
         records: how the steps went so far.
-        made: what the steps made so far, by step; also what was refused.
+        results: of the steps so far, by step; also what was refused.
         step: the current step.
+        dry: whether it only looks.
+        is_shared: whether another machine has done what a look found missing.
     """
 
     def __init__(
@@ -146,9 +148,10 @@ class StageRunner:
         shared: SharedCache | None = None,
     ) -> None:
         self.records: list[StepRecord] = []
-        self.made: dict[str, Record] = {}
+        self.results: dict[str, Record] = {}
         self.step = ""
         self.dry = dry
+        self.is_shared = False
         self.shared = shared
         self.digester = digester or Digester(artifacts / "cache" / "digests.sqlite", read_only=dry)
         self._model = model
@@ -166,50 +169,55 @@ class StageRunner:
         kind: type[R],
         inputs: Sequence[str],
         parameters: Mapping[str, Any],
-        build: Callable[[Path], Any],
+        build: Callable[[Path], R],
         *,
         require: Callable[[R], None] = lambda _: None,
         tools: str = "",
-    ) -> Finished[R]:
-        """Take a step's result from the cache, or build it and put it there.
+    ) -> StepResult[R] | None:
+        """Take a step's result from the cache, or build it and put it there; None where it only looks and finds none.
 
         Args:
             step: the step's name.
             kind: the record that the step makes.
             inputs: digests of what the step works on.
             parameters: everything else that decides the result, as JSON values.
-            build: does the work into a folder and returns the record's JSON fields.
+            build: does the work into a folder.
             require: raises when a record, new or cached, must not be used.
             tools: whose toolchain the result depends on, where not the step's own (see `toolchain`).
         """
         with self.timed(step) as clock:
-            entry, clock.cached = self.entry(step, inputs, parameters, build, tools=tools)
-            record = self.made[step] = kind.model_validate(entry.record)
-            self._listener.made(record)
+            found = self.entry(step, inputs, parameters, build, tools=tools)
+            if found is None:
+                clock.is_missing = True
+                return None
+            entry, clock.cached = found
+            record = self.results[step] = kind.model_validate(entry.record)
+            self._listener.result(record)
             try:
                 require(record)
             except PlansmithError as error:
                 raise error.located(log=entry.folder / ENTRY_FILE) from None
-            return Finished(record, entry.folder, entry.digest, clock.cached)
+            return StepResult(record, entry.folder, entry.digest, clock.cached)
 
     def entry(
         self,
         step: str,
         inputs: Sequence[str],
         parameters: Mapping[str, Any],
-        build: Callable[[Path], Any],
+        build: Callable[[Path], Record],
         *,
         tools: str = "",
-    ) -> tuple[Entry, bool]:
+    ) -> tuple[CacheEntry, bool] | None:
         """As `stage`, for a part of a step: the cache entry, and whether it was there."""
         key = digest_of([SCHEMA_VERSION, step, list(inputs), parameters, toolchain.step_toolchain(tools or step)])
 
-        def make() -> Entry:
+        def make() -> CacheEntry:
             with self._cache.staging() as staged:
-                return self._cache.publish(step, key, staged, build(staged))
+                return self._cache.publish(step, key, staged, build(staged).model_dump(mode="json"))
 
         if self.dry:
-            return self._found(step, key), True
+            held = self._found(step, key)
+            return None if held is None else (held, True)
         with storage_errors(self._artifacts):
             self._hold_cache()
             with self._cache.exclusive(step, key, self._waits_for_builder):
@@ -222,52 +230,61 @@ class StageRunner:
                     self.shared.give(step, key, entry, anew=self._force)
                 return entry, cached
 
-    def _found(self, step: str, key: str) -> Entry:
-        """An entry for a dry run; ahead of a real one, what other machines share is fetched.
-
-        Raises:
-            WouldRun: there is none.
-        """
+    def _found(self, step: str, key: str) -> CacheEntry | None:
+        """An entry for a look; ahead of a real run, what other machines share is fetched."""
         self._hold_cache()
         entry = None if self._force else self._cache.lookup(step, key)
-        if entry is None and not self._force and self.shared is not None:
-            if self.shared.place.only_looks:
-                raise WouldRun(step, is_shared=self.shared.holds(step, key))
-            with storage_errors(self._artifacts), self._cache.exclusive(step, key, self._waits_for_builder):
-                entry = self.shared.bring(step, key, self._cache)
-        if entry is None:
-            raise WouldRun(step)
-        return entry
+        if entry is not None or self._force or self.shared is None:
+            return entry
+        if self.shared.place.only_looks:
+            self.is_shared = self.shared.holds(step, key)
+            return None
+        with storage_errors(self._artifacts), self._cache.exclusive(step, key, self._waits_for_builder):
+            return self.shared.bring(step, key, self._cache)
 
     @contextmanager
-    def timed(self, step: str) -> Iterator[Clock]:
+    def looking(self) -> Iterator[None]:
+        """Only look while inside: nothing is done, and nothing of it is told or noted."""
+        records, results, step = list(self.records), dict(self.results), self.step
+        listener, self._listener = self._listener, Listener()
+        was_dry, self.dry, self.is_shared = self.dry, True, False
+        try:
+            yield
+        finally:
+            self.records[:] = records
+            self.results, self.step, self.dry, self._listener = results, step, was_dry, listener
+
+    @contextmanager
+    def timed(self, step: str) -> Iterator[StepTimer]:
         """The surroundings of a step: its time goes to `records`, its errors say where they come from."""
         self.step = step
         self.progress("")
-        clock, started = Clock(), time.monotonic()
+        clock, started = StepTimer(), time.monotonic()
         try:
             yield clock
         except PlansmithError as error:
             raise error.located(model=self._model, step=step) from error.__cause__
+        if clock.is_missing:
+            return
         self.records.append(StepRecord(name=step, seconds=round(time.monotonic() - started, 3), cached=clock.cached))
         self._listener.finished(self.records[-1])
 
     @contextmanager
-    def aside(self, of: str = "") -> Iterator[None]:
+    def nested(self, of: str = "") -> Iterator[None]:
         """The surroundings of steps that are a part of the current one: what they make is not the compile's own.
 
         Args:
             of: the model that they are about, where it is not the compile's.
         """
-        records, made, listener = list(self.records), dict(self.made), self._listener
+        records, results, listener = list(self.records), dict(self.results), self._listener
         model, step = self._model, self.step
-        self._listener = _Aside(listener, step, of) if of else _Aside(listener)
-        self._model = called_beside(model, of) if of else model
+        self._listener = _NestedListener(listener, step, of) if of else _NestedListener(listener)
+        self._model = companion_label(model, of) if of else model
         try:
             yield
         finally:
             self.records[:] = records
-            self.made, self._listener = made, listener
+            self.results, self._listener = results, listener
             self._model, self.step = model, step
 
     def progress(self, text: str, share: float | None = None) -> None:
@@ -311,13 +328,13 @@ class StageRunner:
                 held.enter_context(hold(self._waits_for_collector))
                 self._cache_held = held.pop_all()
 
-    def heavy(self, function: str, /, **arguments: Any) -> Any:
+    def run_in_worker(self, task: Task[Q, A], request: Q) -> A:
         """Have the worker do something, starting one when there is none or the last one died."""
         if self._worker is not None and self._worker.is_dead:
             self.end_worker()
         if self._worker is None:
             self._worker = Worker(WORKER_MODULE, self.log_file("worker"), self.progress)
-        return self._worker.call(function, **arguments)
+        return task.run(self._worker, request)
 
     def end_worker(self) -> None:
         """End the worker, if there is one, and give its memory back."""
@@ -326,11 +343,13 @@ class StageRunner:
             self._worker = None
 
     def close(self) -> None:
-        """End the worker, and let the cache's entries go."""
+        """End the worker, let the cache's entries go, and tell what came from the shared one."""
         self.end_worker()
         if self._cache_held is not None:
             self._cache_held.close()
             self._cache_held = None
+        if self.shared is not None and not self.dry:
+            self.shared.close()
 
     def worker_log(self) -> str:
         """What the worker printed in this run; a note where all its steps were cached."""

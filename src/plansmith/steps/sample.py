@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from plansmith.config.data import DataSpec
 from plansmith.config.spec import ModelSpec
@@ -11,8 +10,10 @@ from plansmith.data.reader import DataPlace
 from plansmith.errors import ExportError
 from plansmith.records.model import DataSet, EngineKind, OnnxModel, Precision, SourceModel
 from plansmith.sources.dataset import find_data, require_data_unchanged
-from plansmith.steps.fetch import require_unchanged
-from plansmith.steps.runner import Finished, StageRunner, WouldRun
+from plansmith.steps.fetch import PLACE, load_request, require_unchanged
+from plansmith.steps.runner import StageRunner, StepResult
+from plansmith.steps.worker import tasks
+from plansmith.steps.worker.sample_request import EntryPointRequest, SampleRequest
 
 _NOT_SAMPLED = {"path", "dataset", "subset", "split", "max_metric_drop"}
 """What a spec says of data that makes no other samples: where they come from stands in their place, by digest."""
@@ -46,9 +47,9 @@ def take_samples(
     stages: StageRunner,
     spec: ModelSpec,
     relative_to: Path,
-    source: Finished[SourceModel],
-    onnx: Finished[OnnxModel],
-) -> Finished[DataSet]:
+    source: StepResult[SourceModel],
+    onnx: StepResult[OnnxModel],
+) -> StepResult[DataSet] | None:
     """Make samples into inputs, in two sets that share none, and ask the source model about them.
 
     Args:
@@ -62,53 +63,51 @@ def take_samples(
         SourceError: the data cannot be read, or changed while they were.
         UsageError: there are too few, or columns, labels or inputs that are not there.
     """
-    asked: dict[str, Any] = {
-        "inputs": spec.described_inputs,
-        "outputs": spec.outputs,
-        "allow_pickle": spec.allow_pickle,
-        "axes": {axis: r.model_dump() for axis, r in onnx.record.every_axis().items()}
-        | {one.axis: one.to for one in onnx.record.tied},
-    }
-    model = source.record.model_dump(include={"scheme", "trust_remote_code", "task"}) | {"device": spec.device}
     with stages.timed("sample") as clock:
         place = _find_data(stages, spec.data, relative_to) if spec.data else None
+        if spec.data and place is None:
+            clock.is_missing = True
+            return None
+        request = SampleRequest(
+            model=load_request(spec, source),
+            axes=onnx.record.every_axis(),
+            tied={tied.axis: tied.to for tied in onnx.record.tied},
+            data=spec.data,
+            place=place,
+            out=Path(),
+        )
         # Digests tell what lies where; limits are the gate's.
-        parameters = {
-            **asked,
-            "source": model,
-            "data": spec.data.model_dump(mode="json", exclude=_NOT_SAMPLED) if spec.data else None,
-            "place": place.model_dump(mode="json", exclude={"folder"}) if place else None,
-        }
+        parameters = request.model_dump(
+            mode="json", exclude={"model": PLACE, "data": _NOT_SAMPLED, "place": {"folder"}, "out": True}
+        )
 
-        def build(out: Path) -> Any:
-            record = stages.heavy(
-                "sample",
-                source={**model, "location": source.record.location},
-                folder=str(source.folder),
-                data=spec.data.model_dump(mode="json") if spec.data else None,
-                place=place.model_dump(mode="json") if place else None,
-                out=str(out),
-                **asked,
-            )
+        def build(out: Path) -> DataSet:
+            record = stages.run_in_worker(tasks.SAMPLE, request.model_copy(update={"out": out}))
             require_unchanged(stages, spec, source)
             if place is not None:
                 require_data_unchanged(place, stages.digester)
             return record
 
-        entry, clock.cached = stages.entry("sample", [source.digest, onnx.digest], parameters, build)
-        stages.made["sample"] = record = DataSet.model_validate(entry.record)
+        held = stages.entry("sample", [source.digest, onnx.digest], parameters, build)
+        if held is None:
+            clock.is_missing = True
+            return None
+        entry, clock.cached = held
+        stages.results["sample"] = record = DataSet.model_validate(entry.record)
     if not record.real:
         stages.notice(f"calibrated on {record.words}; --data, or `data` in a spec, names real ones")
-    return Finished(record, entry.folder, entry.digest, clock.cached)
+    return StepResult(record, entry.folder, entry.digest, clock.cached)
 
 
-def _find_data(stages: StageRunner, spec: DataSpec, relative_to: Path) -> DataPlace:
+def _find_data(stages: StageRunner, spec: DataSpec, relative_to: Path) -> DataPlace | None:
+    """Where data lie; None where it only looks, and a user's function would have to run."""
     place = find_data(
         spec, relative_to=relative_to, digester=stages.digester, offline=stages.dry, progress=stages.progress
     )
     if place.kind != "entry_point":
         return place
     if stages.dry:
-        raise WouldRun("sample")
-    found = stages.heavy("entry_point_digest", entry_point=spec.entry_point, place=place.model_dump(mode="json"))
-    return place.model_copy(update={"digest": found["digest"]})
+        return None
+    assert spec.entry_point
+    found = stages.run_in_worker(tasks.ENTRY_POINT_DIGEST, EntryPointRequest(entry_point=spec.entry_point, place=place))
+    return place.model_copy(update={"digest": found.digest})

@@ -1,4 +1,4 @@
-"""The step that holds a person's script against its models, as the light parent sees it."""
+"""The step that holds a person's script against its models, as the driver sees it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import ast
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from plansmith.config.spec import ModelSpec
 from plansmith.config.target.targets import Target
 from plansmith.errors import UsageError
 from plansmith.pipelines.agreement import refusals
+from plansmith.pipelines.requests import ScriptRequest
 from plansmith.records.pipeline import Script
-from plansmith.steps.artifacts import MadeModel
+from plansmith.steps.artifacts import CompiledModel
 from plansmith.steps.pipeline import join_job, require_no
-from plansmith.steps.runner import Finished, StageRunner
+from plansmith.steps.runner import StageRunner, StepResult
+from plansmith.steps.worker import tasks
 from plansmith.triton.config.script import MAIN
 
 _FUNCTION = "answer"
@@ -80,10 +81,10 @@ def run_script_on(
     stages: StageRunner,
     file: Path,
     target: Target,
-    models: Mapping[str, tuple[ModelSpec, MadeModel]],
+    models: Mapping[str, tuple[ModelSpec, CompiledModel]],
     *,
     largest: int,
-) -> Finished[Script]:
+) -> StepResult[Script] | None:
     """Have a script answer the release's raw requests, once by the models' own libraries and once by what is served.
 
     Args:
@@ -101,15 +102,16 @@ def run_script_on(
     pipelines = [one.pipeline for one in made if one.pipeline is not None]
     parameters = {"script": stages.digester.file(file, foreign=True), "models": list(models), "largest": largest}
 
-    def build(out: Path) -> Any:
-        job = {
-            "models": {name: join_job(spec, target, one) for name, (spec, one) in models.items()},
-            "folders": {name: str(one.folder) for name, one in zip(models, pipelines, strict=True)},
-            "pipeline": pipelines[0].record.model_dump(mode="json"),
-            "largest": largest,
-            "file": str(file),
-        }
-        return stages.heavy("script", job=job, out=str(out))
+    def build(out: Path) -> Script:
+        request = ScriptRequest(
+            models={name: join_job(spec, target, one) for name, (spec, one) in models.items()},
+            folders={name: one.folder for name, one in zip(models, pipelines, strict=True)},
+            pipeline=pipelines[0].record,
+            largest=largest,
+            file=file,
+            out=out,
+        )
+        return stages.run_in_worker(tasks.SCRIPT, request)
 
     steps = [step for one in made for step in (one.source, one.onnx, one.engine, one.validation, one.pipeline)]
     inputs = [step.digest for step in steps if step is not None]

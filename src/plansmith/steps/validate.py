@@ -11,27 +11,29 @@ from plansmith.config.spec import ModelSpec
 from plansmith.records.engine import Engine
 from plansmith.records.model import DataSet, EngineKind, LoweredModel, OnnxModel
 from plansmith.records.validation import ValidationReport
-from plansmith.steps.runner import Finished, StageRunner
+from plansmith.steps.runner import StageRunner, StepResult
+from plansmith.steps.worker import tasks
+from plansmith.steps.worker.tasks import ValidateRequest
 from plansmith.validation.held_out import HeldOut
 
 
 @dataclass(frozen=True)
-class Judged:
+class ValidationInputs:
     """An engine, and what it is judged by."""
 
-    engine: Finished[Engine]
-    onnx: Finished[OnnxModel]
-    lowered: Finished[LoweredModel]
-    data: Finished[DataSet] | None
+    engine: StepResult[Engine]
+    onnx: StepResult[OnnxModel]
+    lowered: StepResult[LoweredModel]
+    data: StepResult[DataSet] | None
 
 
-def judge_engine(
+def validate_engine(
     stages: StageRunner,
     spec: ModelSpec,
-    judged: Judged,
+    judged: ValidationInputs,
     *,
     require: Callable[[ValidationReport], None],
-) -> Finished[ValidationReport]:
+) -> StepResult[ValidationReport] | None:
     """Hold an engine against the reference, at every shape and on the held-out samples.
 
     Args:
@@ -51,18 +53,18 @@ def judge_engine(
         HeldOut(data=data.record, folder=data.folder, max_metric_drop=parameters["max_metric_drop"]) if data else None
     )
 
-    def build(_: Path) -> Any:
-        return stages.heavy(
-            "validate",
-            engine=engine.record.model_dump(mode="json"),
-            engine_folder=str(engine.folder),
-            onnx=onnx.record.model_dump(mode="json"),
-            reference_folder=str(onnx.folder),
-            held_out=held_out.model_dump(mode="json") if held_out else None,
-            recipe=recipe.model_dump(mode="json") if recipe else None,
-            runnable=str(lowered.folder / runnable) if runnable else "",
-            tolerances=parameters["tolerances"],
+    def build(_: Path) -> ValidationReport:
+        request = ValidateRequest(
+            engine=engine.record,
+            engine_folder=engine.folder,
+            onnx=onnx.record,
+            reference_folder=onnx.folder,
+            tolerances=spec.tolerances,
+            held_out=held_out,
+            recipe=recipe,
+            runnable=lowered.folder / runnable if runnable else None,
         )
+        return stages.run_in_worker(tasks.VALIDATE, request)
 
     inputs = [engine.digest, onnx.digest, lowered.digest, *([data.digest] if data else [])]
     tools = "validate_python" if spec.engine is EngineKind.PYTHON else ""

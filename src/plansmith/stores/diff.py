@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from plansmith.errors import RepositoryError
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 from plansmith.records.model import Record, Tensor
 from plansmith.records.release import CONFIG_FILE, MODEL_FOLDER, Manifest
 from plansmith.records.validation import ValidationReport
 from plansmith.report import facts_of
 from plansmith.report.provenance import groups_of
 from plansmith.report.text.plan import milliseconds
-from plansmith.report.text.precision import cosine_words, speed_words
+from plansmith.report.text.precision import format_cosine, format_speedup
 from plansmith.stores.reader import read_file, read_stored_manifest
 from plansmith.stores.store import Store
 from plansmith.triton.repository.release import read_manifest
@@ -151,7 +151,7 @@ def _accuracy(manifest: Manifest) -> _Facts:
     yield "judged on", _Fact(validation.data)
     for output, worst in validation.worst().items():
         yield f"{output}, largest error", _Fact(f"{worst['max_relative']:.2g}", worst["max_relative"])
-        yield f"{output}, smallest cosine", _Fact(cosine_words(worst["min_cosine"]), worst["min_cosine"])
+        yield f"{output}, smallest cosine", _Fact(format_cosine(worst["min_cosine"]), worst["min_cosine"])
         allowed = validation.tolerances[output].max_relative
         yield f"{output}, error allowed", _Fact(f"{allowed:.2g}", allowed)
     yield from _held_out(validation)
@@ -165,7 +165,7 @@ def _held_out(validation: ValidationReport) -> _Facts:
     for metric in evaluation.metrics:
         yield metric.name, _Fact(f"{metric.candidate:.4f} (FP32 {metric.reference:.4f})", metric.candidate)
     for one in evaluation.agreements:
-        yield f"{one.output}, mean cosine", _Fact(cosine_words(one.mean_cosine), one.mean_cosine)
+        yield f"{one.output}, mean cosine", _Fact(format_cosine(one.mean_cosine), one.mean_cosine)
         yield f"{one.output}, SQNR", _Fact(f"{one.sqnr_db:.1f} dB", one.sqnr_db)
 
 
@@ -177,7 +177,7 @@ def _speed(manifest: Manifest) -> _Facts:
         yield "median in Triton", _Fact(f"{milliseconds(median)} ({where})", median)
     chosen = next((trial for trial in manifest.lowered.trials if trial.chosen), None) if manifest.lowered else None
     if chosen is not None and chosen.speed is not None:
-        yield "beside FP32", _Fact(speed_words(chosen.speed), chosen.speed.ratio)
+        yield "beside FP32", _Fact(format_speedup(chosen.speed), chosen.speed.ratio)
     for speed in manifest.validation.speeds:
         what = f"plan for {speed.plan}, profile {speed.profile}"
         yield what, _Fact(f"{milliseconds(speed.median_ms)} ({speed.shapes}; {speed.setting})", speed.median_ms)
@@ -187,16 +187,16 @@ def _size(manifest: Manifest) -> _Facts:
     files = manifest.files
     own = (f"{MODEL_FOLDER}/", *(f"{member.folder}/" for member in manifest.package.members))
     model = sum(file.bytes for file in files if file.path.startswith(own))
-    yield "model", _Fact(bytes_in_words(model), model)
+    yield "model", _Fact(format_bytes(model), model)
     total = sum(file.bytes for file in files)
-    yield "release", _Fact(bytes_in_words(total), total)
+    yield "release", _Fact(format_bytes(total), total)
 
 
 def _parts(manifest: Manifest) -> _Facts:
     """Of an ensemble, whose parts tell by their names whether they are the same, and how large each is."""
     for member in manifest.package.members:
         held = sum(file.bytes for file in manifest.files if file.path.startswith(f"{member.folder}/"))
-        yield member.part, _Fact(f"{member.model}, {member.backend} backend, {bytes_in_words(held)}", held)
+        yield member.part, _Fact(f"{member.model}, {member.backend} backend, {format_bytes(held)}", held)
 
 
 def _provenance(manifest: Manifest) -> _Facts:

@@ -71,7 +71,7 @@ def catalogue_key(model: str) -> str:
     return f"{MODELS}{_name(model)}{_SUFFIX}"
 
 
-def basis_key(model: str) -> str:
+def fingerprint_key(model: str) -> str:
     """Where it lies what the newest release of a model was made from.
 
     Raises:

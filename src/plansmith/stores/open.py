@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from plansmith.errors import RepositoryError
-from plansmith.records.destination import Place
+from plansmith.records.destination import Location
 from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.backend.object_store import Objects
 from plansmith.stores.backend.s3 import S3Objects
 from plansmith.stores.store import Store
 
 
-def open_objects(place: Place, relative_to: Path) -> Objects:
+def open_objects(place: Location, relative_to: Path) -> Objects:
     """What a folder or prefix is made of; nothing is asked yet.
 
     Args:
@@ -22,12 +22,12 @@ def open_objects(place: Place, relative_to: Path) -> Objects:
     return S3Objects(place, relative_to) if place.is_s3 else FolderObjects(relative_to / place.to)
 
 
-def open_store(place: Place, relative_to: Path) -> Store:
+def open_store(place: Location, relative_to: Path) -> Store:
     """The store at a place; it need not be there yet. Arguments as for `open_objects`."""
     return Store(open_objects(place, relative_to))
 
 
-def open_existing(place: Place, relative_to: Path) -> Store:
+def open_existing(place: Location, relative_to: Path) -> Store:
     """The store at a place. Arguments as for `open_objects`.
 
     Raises:

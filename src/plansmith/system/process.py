@@ -1,6 +1,6 @@
 """Processes that plansmith starts: how they are told what to do, watched, and taken along when it dies.
 
-One heavy worker serves a whole compile: the parent stays light, and the libraries that take seconds to
+One worker serves a whole compile: the parent stays light, and the libraries that take seconds to
 import and gigabytes to use are loaded once, in the worker. Both speak JSON, one document a line, over a
 socket pair; what the worker prints goes to a log file.
 """
@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any
 
 from plansmith.errors import EnvironmentFault, InternalError, PlansmithError, error_from_dict
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 from plansmith.system import memory
 from plansmith.system.temporary import make_scratch, remove_scratch
 
@@ -182,7 +182,7 @@ def log_tail(log: Path, lines: int = _LOG_TAIL_LINES, *, begin: int = 0) -> str:
 
 
 class Worker:
-    """A heavy child process that answers requests until it is closed.
+    """A worker process that answers requests until it is closed.
 
     Its temporary files lie in a folder of their own, which goes with it: it is ended by a kill, and tidies up nothing.
     What it started ends with it.
@@ -311,7 +311,7 @@ class Worker:
         if status == -signal.SIGKILL:
             who, remedy = self._watch.verdict()
             return EnvironmentFault(
-                f"the worker was killed {during}, {who}; it held up to {bytes_in_words(self._peak_bytes)}",
+                f"the worker was killed {during}, {who}; it held up to {format_bytes(self._peak_bytes)}",
                 remedy=remedy,
                 log=self._log,
             )
@@ -319,7 +319,7 @@ class Worker:
         if sign is not None:
             return EnvironmentFault(
                 f"the worker ran out of memory {during} and gave up: {sign}; it held up to"
-                f" {bytes_in_words(self._peak_bytes)}",
+                f" {format_bytes(self._peak_bytes)}",
                 remedy=memory.REMEDY,
                 log=self._log,
             )

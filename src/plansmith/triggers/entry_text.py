@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from plansmith.formatting import minute
-from plansmith.triggers.inbox.entry import Entry, WriteBack
+from plansmith.triggers.inbox.entry import InboxEntry, WriteBack
 
 
-def shown_state(entry: Entry) -> str:
+def shown_state(entry: InboxEntry) -> str:
     """Where an entry stands; one that is done says no more than that its runs were started, or why there are none."""
     if entry.state != "done":
         return entry.state

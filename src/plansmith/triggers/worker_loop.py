@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from plansmith.errors import EnvironmentFault, PlansmithError, first_line, in_one_line
-from plansmith.triggers.inbox.entry import Entry
+from plansmith.triggers.inbox.entry import InboxEntry
 from plansmith.triggers.inbox.inbox import Clock, Inbox
 
 LOG = logging.getLogger("plansmith.builds")
@@ -69,7 +69,7 @@ class WorkerContext:
         self,
         error: Exception,
         event: str,
-        entry: Entry,
+        entry: InboxEntry,
         attempts: int,
         *,
         put_off: Callable[[str, datetime], bool],
@@ -94,7 +94,7 @@ class WorkerContext:
         if put_off(reason, self.clock() + timedelta(seconds=after)):
             self.log_entry(entry, logging.WARNING, event, "put-off", reason=reason, seconds=round(after, 1), **more)
 
-    def log_entry(self, entry: Entry, level: int, event: str, outcome: str, **more: object) -> None:
+    def log_entry(self, entry: InboxEntry, level: int, event: str, outcome: str, **more: object) -> None:
         """Write a line of JSON about an entry, and count it."""
         self.count(event, outcome)
         log_event(

@@ -11,7 +11,7 @@ from typing import Self
 from pydantic import model_validator
 
 from plansmith.errors import UsageError
-from plansmith.formatting import seconds_in_words
+from plansmith.formatting import format_seconds
 from plansmith.records.model import Record
 
 DEFAULT_SHARE = 0.1
@@ -169,7 +169,7 @@ def parse_budget(text: str, *, seconds: float) -> Budget:
         least = schedule_runs(MIN_RUNS, seconds=seconds).duration_seconds
         if limit < least:
             raise UsageError(
-                f"--budget {text}: a search takes at least {MIN_RUNS} runs, about {seconds_in_words(least)}",
+                f"--budget {text}: a search takes at least {MIN_RUNS} runs, about {format_seconds(least)}",
                 remedy=f"give {math.ceil(least / 60)}m or more, or shorter runs (--seconds)",
             )
         return Budget(seconds=limit)

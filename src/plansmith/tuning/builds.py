@@ -17,7 +17,7 @@ from plansmith.sagemaker.signatures import model_from_release
 from plansmith.steps.runner import Listener
 from plansmith.triton.repository.release import interface_differences
 from plansmith.triton.repository.repository import ModelRepository
-from plansmith.triton.server.control.client import ToldServer
+from plansmith.triton.server.control.client import ModelControlClient
 from plansmith.triton.server.installation import find_installation, require_device
 from plansmith.triton.server.runtime import find_serving_runtime
 from plansmith.tuning.configuration import Build, Configuration
@@ -190,7 +190,7 @@ def require_servable(model: TunedModel, engine: EngineKind) -> None:
         EngineError: nothing says which runtime the target has.
     """
     if model.url:
-        ToldServer(model.url, load_seconds=_CONTROL_SECONDS).require_control()
+        ModelControlClient(model.url, load_seconds=_CONTROL_SECONDS).require_control()
         return
     target = load_target(model.spec.target)
     if engine is not EngineKind.TENSORRT:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from plansmith.errors import UsageError
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 from plansmith.records.model import Record
 from plansmith.tuning.trials.measurement import Measurement
 
@@ -74,7 +74,7 @@ class Constraint(Record):
         if self.quantity == "error_rate":
             return f"error_rate {value:.2%}"
         if self.quantity == "memory":
-            return f"memory {bytes_in_words(int(value))}"
+            return f"memory {format_bytes(int(value))}"
         if self.quantity == "throughput":
             return f"throughput {value:.1f}/s"
         return f"{self.quantity} {value:.3g} ms"

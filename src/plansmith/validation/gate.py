@@ -16,7 +16,7 @@ from plansmith.records.validation import OutputComparison, Tolerance, ToleranceC
 from plansmith.validation.comparison import CONSTANT, TOLERANCES, Padding, compare_output, is_constant, widened
 from plansmith.validation.coverage import never_ran
 from plansmith.validation.held_out import HeldOut
-from plansmith.validation.metrics.evaluator import Judge, kept_samples
+from plansmith.validation.metrics.evaluator import Evaluator, stored_samples
 from plansmith.validation.metrics.output_roles import Task
 from plansmith.validation.onnxruntime_runner import LOWER_FLOATS, Ask, asking, sizes_of
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class OwnWay:
+class CandidateRunner:
     """How a candidate is asked that is not run by ONNX Runtime.
 
     Args:
@@ -60,7 +60,7 @@ class Candidate:
     folder: Path
     recipe: Recipe | None = None
     runnable: Path | None = None
-    own_way: OwnWay | None = None
+    own_way: CandidateRunner | None = None
 
     @property
     def limits_of(self) -> Precision:
@@ -123,7 +123,7 @@ def validate(
             progress(f"comparing at {case.name} ({sizes_of(case)})")
             comparisons += compare_case(ask(case, stored.feed), stored, component.outputs, tolerances, padding)
         if held_out is not None and held_out.data.evaluation is not None:
-            judge = Judge(
+            judge = Evaluator(
                 component,
                 onnx.mask_input,
                 task=Task(metric=held_out.data.metric, pooling=held_out.data.pooling),
@@ -270,7 +270,7 @@ def compare_case(
                 stored.name,
                 tensor.name,
                 stored.answer[tensor.name],
-                kept_samples(answer[tensor.name], stored),
+                stored_samples(answer[tensor.name], stored),
                 tolerances[tensor.name],
                 valid=None if valid is None else valid[stored.rows],
             )

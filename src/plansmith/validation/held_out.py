@@ -11,7 +11,7 @@ from plansmith.errors import GateError, UsageError
 from plansmith.records.model import Case, DataSet, Recipe, Record, SampleSet
 from plansmith.records.validation import Evaluation
 from plansmith.system.digest import digest_of
-from plansmith.validation.metrics.evaluator import Judge
+from plansmith.validation.metrics.evaluator import Evaluator
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,7 +57,7 @@ class HeldOut(Record):
 
     def evaluate(
         self,
-        judge: Judge,
+        judge: Evaluator,
         ask: Callable[[Case, Arrays], Arrays],
         progress: Callable[[str], None],
         takes: Callable[[Arrays], bool],

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plansmith.data.reference import StoredCases, kept_case
+from plansmith.data.reference import StoredCases, stored_part
 from plansmith.errors import GateError, PlansmithError, first_line
 from plansmith.records.engine import BuildSpec, Engine, Gpu, OptimizationProfile, Plan
 from plansmith.records.model import Case, EngineKind, OnnxModel, Precision, Recipe
@@ -32,7 +32,7 @@ from plansmith.records.validation import (
 )
 from plansmith.validation.comparison import Padding
 from plansmith.validation.coverage import UNTRIED_KERNELS, never_ran
-from plansmith.validation.gate import Candidate, OwnWay, compare_case, refuse_constants, validate
+from plansmith.validation.gate import Candidate, CandidateRunner, compare_case, refuse_constants, validate
 from plansmith.validation.held_out import HeldOut
 from plansmith.validation.onnxruntime_runner import LOWER_FLOATS, asking, in_exported_floats
 from plansmith.validation.profile_inputs import CornerCase, every_profile, profile_cases, profile_for
@@ -133,7 +133,7 @@ def validate_plan(
             progress(f"comparing at {case.case.name} ({case.shapes})")
             answer = ask(case.case, case.feed, case.profile)
             for against, graph in graphs.items():
-                beside = kept_case(case.case.name, case.feed, graph(case.case, case.feed))
+                beside = stored_part(case.case.name, case.feed, graph(case.case, case.feed))
                 padding = Padding(component.inputs, onnx.mask_input)
                 compared = compare_case(answer, beside, component.outputs, report.tolerances, padding)
                 found += [_corner(candidate.capability, case, against, c) for c in compared]
@@ -170,7 +170,7 @@ def in_own_floats(feed: Arrays, engine: Engine) -> Arrays:
     return {name: array.astype(taken.get(name, array.dtype), copy=False) for name, array in feed.items()}
 
 
-def _own_way(candidate: PlanCandidate, profiles: Sequence[OptimizationProfile], ask: _Asked) -> OwnWay:
+def _own_way(candidate: PlanCandidate, profiles: Sequence[OptimizationProfile], ask: _Asked) -> CandidateRunner:
     """The plan, asked through the profile that Triton would take."""
     precision, plan = candidate.engine.precision, candidate.plan
     limits = limits_of(precision, candidate.build, plan.gpu)
@@ -181,7 +181,7 @@ def _own_way(candidate: PlanCandidate, profiles: Sequence[OptimizationProfile], 
         assert profile is not None, "nobody asks about inputs that no profile takes"
         return ask(case, feed, profile)
 
-    return OwnWay(
+    return CandidateRunner(
         ask=by_profile,
         takes=lambda feed: profile_for(profiles, feed) is not None,
         words=words if limits is precision else f"{words} computed in TF32",

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from plansmith.cli.compile.options import compile_options
-from plansmith.cli.compile.specs import read_given
+from plansmith.cli.compile.specs import specs_from_arguments
 
 
 @pytest.mark.parametrize(("words", "kept"), [((), None), (("--tritonserver", "server"), "server")])
@@ -52,5 +52,5 @@ def test_a_pipeline_is_asked_for_or_left_out_and_keeps_what_the_spec_says_of_it(
         told.update(options)
 
     assert CliRunner().invoke(command, words).exit_code == 0
-    found = read_given(str(spec), told)[0].models[0].spec.pipeline
+    found = specs_from_arguments(str(spec), told)[0].models[0].spec.pipeline
     assert (found and found.top_k) == expected

@@ -10,7 +10,7 @@ import pytest
 
 from plansmith.cli.doctor import folder, machine
 from plansmith.cli.doctor.findings import Severity
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 from plansmith.system.cpu import sums_bytes_exactly
 from plansmith.system.memory import Limits, available_memory, control_group_limits
 
@@ -130,7 +130,7 @@ def test_a_temporary_folder_that_runs_no_programs_is_a_warning() -> None:
 )
 def test_a_full_disk_is_a_problem_and_a_filling_one_a_warning(free: int, severity: Severity) -> None:
     found = folder.room_finding(Path("/data"), free)
-    assert (found.severity, found.found) == (severity, f"{bytes_in_words(free)} free")
+    assert (found.severity, found.found) == (severity, f"{format_bytes(free)} free")
 
 
 def test_the_artifacts_folder_is_tried_out_and_left_as_it_was(tmp_path: Path) -> None:

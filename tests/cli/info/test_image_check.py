@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.cli.info.image_check import FoundVersion, compare_image, found_here, require_image
+from plansmith.cli.info.image_check import InstalledVersion, compare_image, installed_versions, require_image
 from plansmith.config.target.targets import Target, load_target
 from plansmith.errors import EngineError
 
@@ -48,13 +48,13 @@ def lay_out(root: Path, tensorrt: str, triton: str) -> None:
 
 def refusal(target: Target, root: Path) -> EngineError:
     with pytest.raises(EngineError) as refused:
-        require_image(target, compare_image(target, found_here(root)))
+        require_image(target, compare_image(target, installed_versions(root)))
     assert refused.value.remedy
     return refused.value
 
 
 def test_every_place_that_tells_a_version_is_read(image: Path) -> None:
-    found = found_here(image)
+    found = installed_versions(image)
     told = {(one.what, one.version, one.where.removeprefix(str(image))) for one in found if one.what != "Python"}
     assert told == {
         ("TensorRT", FULL, "Debian package libnvinfer11"),
@@ -67,7 +67,7 @@ def test_every_place_that_tells_a_version_is_read(image: Path) -> None:
 
 def test_the_targets_own_image_is_taken(image: Path) -> None:
     target = load_target(TARGET)
-    compared = compare_image(target, found_here(image))
+    compared = compare_image(target, installed_versions(image))
     require_image(target, compared)
     assert {one.what for one in compared if one.agrees} >= {"TensorRT", "Triton", "CUDA"}
 
@@ -93,16 +93,16 @@ def test_another_image_is_refused_with_what_differs(
 
 def test_a_python_package_of_another_tensorrt_than_the_librarys_is_refused(image: Path) -> None:
     target = load_target(TARGET)
-    stray = FoundVersion(what="TensorRT", version="11.3.0.99", where="Python package tensorrt")
+    stray = InstalledVersion(what="TensorRT", version="11.3.0.99", where="Python package tensorrt")
     with pytest.raises(EngineError, match=r"11\.3\.0\.99 by Python package tensorrt"):
-        require_image(target, compare_image(target, (*found_here(image), stray)))
+        require_image(target, compare_image(target, (*installed_versions(image), stray)))
 
 
 def test_a_target_that_knows_its_tensorrt_in_part_takes_every_build_of_it(tmp_path: Path) -> None:
     target = load_target("triton-26.05")
     assert target.tensorrt == "10.16"
     for version, agrees in (("10.16.1.11", True), ("10.16", True), ("10.1.6", False), ("10.15.1.29", False)):
-        found = (FoundVersion(what="TensorRT", version=version, where=str(tmp_path)),)
+        found = (InstalledVersion(what="TensorRT", version=version, where=str(tmp_path)),)
         assert [one.agrees for one in compare_image(target, found) if one.what == "TensorRT"] == [agrees]
 
 
@@ -114,7 +114,7 @@ def test_a_target_that_knows_its_tensorrt_in_part_takes_every_build_of_it(tmp_pa
 def test_newer_dali_agrees(stated: str, agrees: bool, image: Path) -> None:
     """The image's DALI agrees where it opens what the target's serialised, and decides nothing."""
     target = load_target(TARGET).model_copy(update={"dali": stated})
-    compared = compare_image(target, found_here(image))
+    compared = compare_image(target, installed_versions(image))
     require_image(target, compared)
     assert [one.agrees for one in compared if one.what == "DALI"] == [agrees]
 
@@ -122,7 +122,7 @@ def test_newer_dali_agrees(stated: str, agrees: bool, image: Path) -> None:
 def test_another_cuda_is_told_and_decides_nothing(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VERSION", "13.4.0.1")
     target = load_target(TARGET)
-    compared = compare_image(target, found_here(image))
+    compared = compare_image(target, installed_versions(image))
     require_image(target, compared)
     assert [one.agrees for one in compared if one.what == "CUDA"] == [False]
 
@@ -137,7 +137,7 @@ def test_a_machine_without_tensorrt_is_no_image_for_gpu_instances(image: Path, t
     (image / "usr" / "lib" / "x86_64-linux-gnu" / "libnvinfer.so.11.2.1").unlink()
     assert "there is no TensorRT here" in refusal(load_target(TARGET), image).message
     on_cpu = load_target(f"{TARGET}-cpu")
-    require_image(on_cpu, compare_image(on_cpu, found_here(image)))
+    require_image(on_cpu, compare_image(on_cpu, installed_versions(image)))
     assert "nothing here tells" in refusal(on_cpu, tmp_path / "empty").message
 
 

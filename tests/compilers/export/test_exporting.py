@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from plansmith.compilers.export import export
 from plansmith.compilers.onnxrt import open_session
 from plansmith.data.reference import read_case
 from plansmith.errors import EnvironmentFault, UsageError
@@ -16,7 +15,7 @@ from plansmith.records.model import OnnxModel
 from plansmith.sources import timm as timm_models
 
 from ...support.models.encoders import save_vit
-from ...support.validation.graphs import silent
+from ...support.worker_tasks import export_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,10 +25,7 @@ MAMBA: dict[str, Any] = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers
 
 def exported(folder: Path, out: Path, scheme: str, **given: Any) -> OnnxModel:
     out.mkdir()
-    usual: dict[str, Any] = {"shapes": {}, "inputs": {}, "outputs": (), "allow_pickle": False, "max_opset": 20}
-    source = {"scheme": scheme, "trust_remote_code": False, "task": given.pop("task", None)}
-    made = export.export(source=source, folder=str(folder), out=str(out), progress=silent, **(usual | given))
-    return OnnxModel.model_validate(made)
+    return export_model(folder, out, scheme=scheme, **({"max_opset": 20} | given))
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +43,9 @@ def small(batch: int = 3) -> dict[str, Any]:
     return shapes_of("pixel_values", (1, 3, 160, 160), (2, 3, 160, 160), (batch, 3, 160, 160))
 
 
-@pytest.mark.parametrize(("task", "output"), [(None, "logits"), ("image-feature-extraction", "features")])
+@pytest.mark.parametrize(("task", "output"), [("", "logits"), ("image-feature-extraction", "features")])
 def test_a_timm_model_moves_in_its_batch_with_its_head_and_without(
-    resnet: Path, tmp_path: Path, task: str | None, output: str
+    resnet: Path, tmp_path: Path, task: str, output: str
 ) -> None:
     onnx = exported(resnet, tmp_path / "out", "timm", task=task, shapes=small())
     assert [t.name for t in onnx.components["model"].outputs] == [output]

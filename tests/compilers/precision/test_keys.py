@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from plansmith.records.model import (
 )
 from plansmith.steps import lower, sample
 from plansmith.steps.lower import lower_graph
-from plansmith.steps.runner import Finished, Listener, StageRunner
+from plansmith.steps.runner import Listener, StageRunner, StepResult
 from plansmith.steps.sample import take_samples
 from plansmith.system.digest import Digester
 
@@ -60,16 +59,16 @@ class _Steps(StageRunner):
         super().__init__("m", artifacts, listener=Listener(), force=False, dry=False, digester=digester)
         self.built: list[str] = []
 
-    def heavy(self, function: str, /, **arguments: Any) -> Any:
-        """Note it; the arguments have to be JSON."""
-        json.dumps(arguments)
-        self.built.append(function)
-        return {"sample": DATA, "lower": LOWERED}[function].model_dump(mode="json")
+    def run_in_worker(self, task: Any, request: Record) -> Any:
+        """Note it; the request has to be JSON."""
+        request.model_dump_json()
+        self.built.append(task.name)
+        return {"sample": DATA, "lower": LOWERED}[task.name]
 
 
-def _finished(record: Any, folder: Path) -> Finished[Any]:
+def _finished(record: Any, folder: Path) -> StepResult[Any]:
     assert isinstance(record, Record)
-    return Finished(record, folder, "digest", cached=True)
+    return StepResult(record, folder, "digest", cached=True)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from plansmith.records.model import EngineKind, Precision
 from plansmith.records.validation import ToleranceChange
 from plansmith.steps.compilation import Compilation
 from plansmith.steps.lower import require_lowered
-from plansmith.steps.lower_only import GraphLowering
+from plansmith.steps.lower_only import lower_model
 
 from ...support.precision import hand_made, pipeline
 
@@ -69,8 +69,7 @@ def test_where_nothing_is_accurate_enough_the_best_trial_is_named_and_a_report_l
     spec: ModelSpec, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    with GraphLowering(spec, relative_to=tmp_path) as lowering:
-        error = refused(lambda: lowering.run(out))
+    error = refused(lambda: lower_model(spec, out, relative_to=tmp_path))
     assert (
         "none of 2 int8 recipes is accurate enough on the calibration data; the nearest to FP32, INT8, dynamic"
         in error.message

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from plansmith.records.model import FileEntry
-from plansmith.steps.cache.local import ENTRY_FILE, Entry
+from plansmith.steps.cache.local import ENTRY_FILE, CacheEntry
 
 from ...support.cli.command import check_refusal
 from ...support.cli.in_process import InProcess
@@ -98,7 +98,7 @@ def test_a_record_that_was_tampered_with_lets_no_sample_judge_what_it_calibrated
     document = json.loads(path.read_text())
     change(document["record"])
     files = tuple(FileEntry.model_validate(fields) for fields in document["files"])
-    document["digest"] = Entry(path.parent, document["record"], files).digest
+    document["digest"] = CacheEntry(path.parent, document["record"], files).digest
     path.chmod(0o644)
     path.write_text(json.dumps(document))
     says = ("validate: ", f"{seen} of the 8 held-out samples were looked at by the lowering already", "--force")

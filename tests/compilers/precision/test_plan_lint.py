@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -12,13 +11,13 @@ import pytest
 
 from plansmith.compilers import onnx_files
 from plansmith.compilers.precision.lint.linter import Finding
+from plansmith.compilers.precision.requests import LintPlanRequest
 from plansmith.compilers.shape_inputs import inputs_that_decide, shape_inputs
 from plansmith.compilers.trt import lint_shapes
 from plansmith.compilers.trt.lint import lint_for_plan, lint_plan
 from plansmith.errors import ExportError
 from plansmith.records.engine import OptimizationProfile
 from plansmith.records.model import InputRange, LoweredModel, Precision
-from plansmith.steps.worker.__main__ import FUNCTIONS
 
 from ...support.precision import lint_graphs
 from ...support.precision.small_graphs import DOUBTFUL, graph
@@ -187,30 +186,28 @@ def test_a_value_that_a_rule_needs_is_read_from_beside_the_graph(tmp_path: Path)
     assert {finding.id for finding in found} == {"bad-scale"}
 
 
-def lowered(folder: Path, text: str) -> dict[str, Any]:
+def lowered(folder: Path, text: str) -> LoweredModel:
     path = onnx_files.save(graph(text), folder)
-    made = LoweredModel(
+    return LoweredModel(
         components={"model": onnx_files.describe(path)}, precision=Precision.FP32, recipe=None, trials=(), layers=()
     )
-    return made.model_dump(mode="json")
 
 
 def test_the_worker_refuses_what_cannot_be_built_and_passes_on_what_is_doubtful(tmp_path: Path) -> None:
     said: list[str] = []
-    arguments: dict[str, Any] = {
-        "lowered": lowered(tmp_path, "(float[batch,3,8,8] x) => (y, i) { y, i = MaxPool<kernel_shape=[2,2]>(x) }"),
-        "folder": str(tmp_path),
-        "profiles": [profile(x=fixed(1, 3, 8, 8)).model_dump(mode="json")],
-        "tensorrt": "11.4",
-        "progress": said.append,
-    }
+    request = LintPlanRequest(
+        lowered=lowered(tmp_path, "(float[batch,3,8,8] x) => (y, i) { y, i = MaxPool<kernel_shape=[2,2]>(x) }"),
+        folder=tmp_path,
+        profiles=(profile(x=fixed(1, 3, 8, 8)),),
+        tensorrt="11.4",
+    )
     with pytest.raises(ExportError, match=r"for TensorRT 11\.4.*\n.*\[operator-limit\]") as refused:
-        lint_plan(**arguments, accepted=[])
+        lint_plan(request, said.append)
     assert "set engine: onnxruntime" in refused.value.remedy
-    (warning,) = lint_plan(**arguments, accepted=["operator-limit"])["warnings"]
+    accepting = request.model_copy(update={"accepted": ("operator-limit",)})
+    (warning,) = lint_plan(accepting, said.append).warnings
     assert warning.endswith("[operator-limit]")
     assert len(said) == 2
-    assert FUNCTIONS["lint_plan"] is lint_plan
 
 
 SHAPES = [

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from plansmith.compilers.onnxrt import open_session
 from plansmith.compilers.precision.candidate import Candidate, Verdict
 from plansmith.compilers.precision.graph import Graph
-from plansmith.compilers.precision.search import Judges, Search, Subject
+from plansmith.compilers.precision.search import CandidateEvaluators, Search, Subject
 from plansmith.errors import ExportError
 from plansmith.records.model import Precision
 
@@ -118,7 +118,9 @@ def search(tmp_path: Path) -> Search:
 def searching(folder: Path, feed: NDArray[np.float32] = FEED, **judges: Any) -> Search:
     """A search that compares layers on a feed."""
     accuracy = judges.pop("accuracy", None) or _Distance(folder, {"x": FEED})
-    return Search(Subject(_model(), {"x": feed}), Judges(accuracy, **judges), _empty(folder), lambda _: None)
+    return Search(
+        Subject(_model(), {"x": feed}), CandidateEvaluators(accuracy, **judges), _empty(folder), lambda _: None
+    )
 
 
 def _empty(folder: Path) -> Path:

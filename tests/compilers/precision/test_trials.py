@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from plansmith.compilers.precision.trials import LoweringTask, TrialJudge
+from plansmith.compilers.precision.trials import LoweringTask, TrialEvaluator
 from plansmith.config.precision import LoweringOptions, LoweringRequest
 from plansmith.data.reference import store_case
 from plansmith.records.model import EngineKind, Precision
@@ -37,7 +37,7 @@ def test_a_graph_that_cannot_be_opened_is_judged_worst(task: LoweringTask, tmp_p
     onnx.save(model, tmp_path / "strange.onnx")
     (tmp_path / "spoilt.onnx").write_bytes(b"no graph")
     for name in ("strange", "spoilt"):
-        verdict = TrialJudge(task, Precision.INT8)(tmp_path / f"{name}.onnx")
+        verdict = TrialEvaluator(task, Precision.INT8)(tmp_path / f"{name}.onnx")
         assert (verdict.score, verdict.ran) == (-1.0, False)
         assert verdict.problem is not None
         assert verdict.problem.startswith("ONNX Runtime cannot open the engine: ")

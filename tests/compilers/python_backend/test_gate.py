@@ -13,6 +13,7 @@ from plansmith.errors import EngineError
 from plansmith.records.model import Precision
 from plansmith.records.validation import ValidationReport
 from plansmith.steps.worker import __main__ as worker
+from plansmith.steps.worker.tasks import RandomModelRequest, ValidateRequest
 
 from ...support.models.python_backend import Laid, lay_out
 
@@ -23,28 +24,21 @@ SHAPES = {"pixel_values": {"min": [1, 3, 160, 160], "opt": [2, 3, 160, 160], "ma
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny timm model with random weights, as plansmith draws them."""
     folder = tmp_path_factory.mktemp("timm")
-    worker.make_random(
-        scheme="timm",
-        location="test_resnet",
-        trust_remote_code=False,
-        task="",
-        out=str(folder),
-        progress=lambda _: None,
-    )
+    model = RandomModelRequest(scheme="timm", location="test_resnet", trust_remote_code=False, task="", out=folder)
+    worker.make_random(model, lambda _: None)
     return folder
 
 
 def judged(laid: Laid, **told: Any) -> ValidationReport:
-    report = worker.validate(
-        engine=laid.engine.model_dump(mode="json"),
-        engine_folder=str(laid.folder),
-        onnx=laid.onnx.model_dump(mode="json"),
-        reference_folder=str(laid.reference),
+    request = ValidateRequest(
+        engine=laid.engine,
+        engine_folder=laid.folder,
+        onnx=laid.onnx,
+        reference_folder=laid.reference,
         tolerances={},
-        progress=lambda _: None,
         **told,
     )
-    return ValidationReport.model_validate(report)
+    return worker.validate(request, lambda _: None)
 
 
 @pytest.mark.slow

@@ -12,7 +12,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from plansmith.compilers.python_backend.generate import CANCELLED, Answer, Generator, Prompt
-from plansmith.compilers.python_backend.generation_parameters import GenerationLimits, Unanswerable, Wishes, read_wishes
+from plansmith.compilers.python_backend.generation_parameters import (
+    GenerationLimits,
+    GenerationParameters,
+    Unanswerable,
+    read_generation_parameters,
+)
 from plansmith.compilers.python_backend.generator_loading import GeneratingModel, load_generating, wants_generation
 from plansmith.config.pipeline import PipelineOptions
 from plansmith.errors import SourceError, UsageError
@@ -49,8 +54,8 @@ def answered(made: Generator, prompts: list[Prompt]) -> list[Answer]:
     return [found[place] for place in range(len(prompts))]
 
 
-def texts_of(made: Generator, texts: list[str], wishes: Wishes | None = None) -> list[str]:
-    answers = answered(made, [Prompt(text, wishes or Wishes()) for text in texts])
+def texts_of(made: Generator, texts: list[str], wishes: GenerationParameters | None = None) -> list[str]:
+    answers = answered(made, [Prompt(text, wishes or GenerationParameters()) for text in texts])
     assert not [answer for answer in answers if answer.refusal]
     return [answer.text for answer in answers]
 
@@ -91,18 +96,18 @@ def test_options_do_what_they_do_in_transformers(
     expected = [
         theirs(folders[kind], text, {"t5": 48, "gpt2": 52}[kind], max_new_tokens=12, **options) for text in TEXTS[:6]
     ]
-    assert texts_of(generator(models[kind]), TEXTS[:6], Wishes(options, new_tokens=12)) == expected
-    assert texts_of(generator(models[kind]), TEXTS[:6], Wishes(new_tokens=12)) != expected
+    assert texts_of(generator(models[kind]), TEXTS[:6], GenerationParameters(options, new_tokens=12)) == expected
+    assert texts_of(generator(models[kind]), TEXTS[:6], GenerationParameters(new_tokens=12)) != expected
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_draws_with_a_seed_are_the_same_ones_alone_and_among_others(
     kind: str, models: dict[str, GeneratingModel]
 ) -> None:
-    wishes = Wishes({"do_sample": True, "temperature": 30.5}, new_tokens=16, seed=7)
+    wishes = GenerationParameters({"do_sample": True, "temperature": 30.5}, new_tokens=16, seed=7)
     alone = [texts_of(generator(models[kind]), [text], wishes)[0] for text in TEXTS[:4]]
     assert texts_of(generator(models[kind]), TEXTS[:4], wishes) == alone
-    other = Wishes(wishes.options, new_tokens=16, seed=8)
+    other = GenerationParameters(wishes.options, new_tokens=16, seed=8)
     assert texts_of(generator(models[kind]), TEXTS[:4], other) != alone
 
 
@@ -111,9 +116,9 @@ def test_pieces_that_stream_join_to_the_whole_beside_texts_that_do_not_stream(
     kind: str, models: dict[str, GeneratingModel]
 ) -> None:
     pieces: list[list[str]] = [[] for _ in TEXTS]
-    wishes = Wishes(new_tokens=20, stream=True)
+    wishes = GenerationParameters(new_tokens=20, stream=True)
     prompts = [
-        Prompt(text, wishes, pieces[place].append) if place % 2 else Prompt(text, Wishes(new_tokens=20))
+        Prompt(text, wishes, pieces[place].append) if place % 2 else Prompt(text, GenerationParameters(new_tokens=20))
         for place, text in enumerate(TEXTS)
     ]
     for place, answer in enumerate(answered(generator(models[kind]), prompts)):
@@ -136,7 +141,7 @@ def test_an_empty_text_is_answered_where_the_model_can_begin_with_nothing(
 
 def test_a_text_that_leaves_no_room_is_refused_alone(models: dict[str, GeneratingModel]) -> None:
     made = generator(models["gpt2"])
-    good, bad = answered(made, [Prompt("A text."), Prompt("A text.", Wishes(new_tokens=64))])
+    good, bad = answered(made, [Prompt("A text."), Prompt("A text.", GenerationParameters(new_tokens=64))])
     assert good.text
     assert bad.refusal == "64 new tokens leave no room for the text: the model has 64 positions for both"
 
@@ -149,11 +154,11 @@ def test_who_is_gone_ends_alone_and_before_the_others(models: dict[str, Generati
         asked.append(1)
         return next(looks, True)
 
-    gone = Prompt(TEXTS[0], Wishes(new_tokens=60), is_cancelled=is_cancelled)
+    gone = Prompt(TEXTS[0], GenerationParameters(new_tokens=60), is_cancelled=is_cancelled)
     made = generator(models["t5"])
-    cancelled, answer = answered(made, [gone, Prompt(TEXTS[1], Wishes(new_tokens=60))])
+    cancelled, answer = answered(made, [gone, Prompt(TEXTS[1], GenerationParameters(new_tokens=60))])
     assert (cancelled.refusal, cancelled.is_cancelled) == (CANCELLED, True)
-    assert answer.text == texts_of(made, [TEXTS[1]], Wishes(new_tokens=60))[0]
+    assert answer.text == texts_of(made, [TEXTS[1]], GenerationParameters(new_tokens=60))[0]
     assert len(asked) == 5  # not asked again once gone
 
     steps: list[int] = []
@@ -185,7 +190,7 @@ def picky(models: dict[str, GeneratingModel]) -> Iterator[GeneratingModel]:
 
 
 def test_what_fails_in_the_middle_of_a_batch_is_told_to_its_text_alone(picky: GeneratingModel) -> None:
-    wishes = Wishes(new_tokens=15, stream=True)
+    wishes = GenerationParameters(new_tokens=15, stream=True)
     pieces: list[str] = []
     more: list[str] = []
     prompts = [Prompt("A", wishes, more.append), Prompt(MIDDLING, wishes, pieces.append)]
@@ -216,15 +221,17 @@ WRONG = {
 @pytest.mark.parametrize(("parameters", "said"), WRONG.values(), ids=WRONG)
 def test_a_parameter_that_is_wrong_is_refused_with_what_would_be_right(parameters: dict[str, Any], said: str) -> None:
     with pytest.raises(Unanswerable) as refused:
-        read_wishes(parameters, LIMITS, {})
+        read_generation_parameters(parameters, LIMITS, {})
     assert said in str(refused.value)
 
 
 def test_parameters_are_taken_as_clients_can_send_them() -> None:
-    wishes = read_wishes({"do_sample": "TRUE", "top_p": "0.5", "top_k": 3.0, "seed": 4, "stream": False}, LIMITS, {})
-    assert wishes == Wishes({"do_sample": True, "top_k": 3, "top_p": 0.5}, None, 4, stream=False)
+    wishes = read_generation_parameters(
+        {"do_sample": "TRUE", "top_p": "0.5", "top_k": 3.0, "seed": 4, "stream": False}, LIMITS, {}
+    )
+    assert wishes == GenerationParameters({"do_sample": True, "top_k": 3, "top_p": 0.5}, None, 4, stream=False)
     with pytest.raises(Unanswerable, match="nothing streams with num_beams 4"):
-        read_wishes({"stream": True}, LIMITS, {"num_beams": 4})
+        read_generation_parameters({"stream": True}, LIMITS, {"num_beams": 4})
 
 
 @pytest.mark.slow
@@ -295,7 +302,7 @@ def test_nothing_of_a_run_is_left_in_the_model(models: dict[str, GeneratingModel
     made = generator(models["t5"])
     first = texts_of(made, TEXTS[:3])
     before = models["t5"].module.generation_config.to_dict()
-    texts_of(made, TEXTS[:3], Wishes({"num_beams": 2}, new_tokens=5))
+    texts_of(made, TEXTS[:3], GenerationParameters({"num_beams": 2}, new_tokens=5))
     assert models["t5"].module.generation_config.to_dict() == before
     assert texts_of(made, TEXTS[:3]) == first
     assert not torch.is_grad_enabled() or all(one.grad is None for one in models["t5"].module.parameters())

@@ -13,7 +13,7 @@ from plansmith.compilers.python_backend.model_folder import ServedModel
 from plansmith.compilers.python_backend.run import Running, guard_indices
 from plansmith.config.python import TorchCompile
 from plansmith.records.model import Precision, Tensor
-from plansmith.sources.module_state import Kept, left_as_it_was
+from plansmith.sources.module_state import ModuleSnapshot, left_as_it_was
 
 
 class Mixed(torch.nn.Module):
@@ -130,7 +130,7 @@ def test_an_error_leaves_nothing_behind_either(module: Mixed) -> None:
 
 
 def test_a_module_that_nobody_touched_is_put_back_as_it_was(module: Mixed) -> None:
-    kept = Kept(module)
+    kept = ModuleSnapshot(module)
     before = {name: id(tensor) for name, tensor in module.state_dict(keep_vars=True).items()}
     module.plain.weight = torch.nn.Parameter(torch.zeros(4, 4))
     module.register_buffer("extra", torch.zeros(1))

@@ -10,7 +10,7 @@ import pytest
 from plansmith.compilers.trt.inspection.layers import layers_above, read_layers, read_tensors, require_precision
 from plansmith.errors import EngineError
 from plansmith.records.engine import PlanLayer, PlanTensor
-from plansmith.records.model import KeptNode, Precision
+from plansmith.records.model import HighPrecisionNode, Precision
 
 from ...support.inspector_texts import BERT_FP16, CLASSIFIER_11, RESNET_FP16, RESNET_INT8
 
@@ -200,10 +200,10 @@ def test_what_the_recipe_kept_on_purpose_may_be_in_fp32() -> None:
         layer("/head/MatMul_myl0_9", Metadata="[ONNX Layer: /head/MatMul][ONNX Layer: /head/Add]", **FP32),
         layer("/b/MatMul", **FP16),
     )
-    head = KeptNode(node="/head/MatMul", op_type="MatMul", reason="asked")
+    head = HighPrecisionNode(node="/head/MatMul", op_type="MatMul", reason="asked")
     assert require_precision(found, Precision.FP16, [head]) == ()
     # An addition that was kept does not excuse the product that it was fused with.
-    add = KeptNode(node="/head/Add", op_type="Add", reason="range")
+    add = HighPrecisionNode(node="/head/Add", op_type="Add", reason="range")
     assert layers_above(found, Precision.FP16, [add]) == found[:1]
     assert layers_above(found, Precision.FP16, [head.model_copy(update={"node": "/other/MatMul"})]) == found[:1]
 

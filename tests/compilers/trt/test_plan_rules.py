@@ -12,7 +12,7 @@ from plansmith.compilers.trt.inspection.header import PlanHeader
 from plansmith.compilers.trt.rules import (
     builders_of,
     choose_builder,
-    containers_in_words,
+    describe_containers,
     require_header,
     require_target,
 )
@@ -293,11 +293,11 @@ def test_an_old_driver_of_a_data_centre_is_worth_a_notice() -> None:
 
 
 def test_the_containers_to_build_in_have_the_targets_number() -> None:
-    assert containers_in_words(TRITON) == CONTAINERS
-    assert containers_in_words(SAGEMAKER) == "nvcr.io/nvidia/tritonserver:26.05-py3"
+    assert describe_containers(TRITON) == CONTAINERS
+    assert describe_containers(SAGEMAKER) == "nvcr.io/nvidia/tritonserver:26.05-py3"
     own = TRITON.model_copy(update={"images": {"gpu": "registry.here/serving:7"}})
-    assert containers_in_words(own) == "registry.here/serving:7"
-    assert containers_in_words(TRITON.model_copy(update={"images": {}})) == "a container with TensorRT 10.16.0.72"
+    assert describe_containers(own) == "registry.here/serving:7"
+    assert describe_containers(TRITON.model_copy(update={"images": {}})) == "a container with TensorRT 10.16.0.72"
 
 
 def header(version: str) -> PlanHeader:

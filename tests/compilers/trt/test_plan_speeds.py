@@ -13,7 +13,7 @@ from plansmith.compilers.trt.evaluation.baselines import pytorch
 from plansmith.compilers.trt.evaluation.latency import NO_SOURCE, RunningPlan, measure_plan
 from plansmith.records.model import Precision, Tensor
 from plansmith.records.validation import PlanSpeed
-from plansmith.sources.loaded_model import InputPlan, LiveModel
+from plansmith.sources.loaded_model import InputPlan, LoadedModel
 
 from ...support.validation.graphs import silent
 from ...support.validation.plans import WHOLE, WORDS, Bench, profile
@@ -67,7 +67,7 @@ def test_every_profile_is_measured_at_its_opt_and_says_what_there_is_no_figure_f
         assert np.isfinite(speed.median_ms)
 
 
-def source_model(*names: str) -> LiveModel:
+def source_model(*names: str) -> LoadedModel:
     """A PyTorch model that embeds the input of its last name, and remembers what it was asked."""
     import torch
 
@@ -94,7 +94,7 @@ def source_model(*names: str) -> LiveModel:
         takes=nothing,
         encode=nothing,
     )
-    return LiveModel(Embedding().eval(), plan, ("y",), nothing)
+    return LoadedModel(Embedding().eval(), plan, ("y",), nothing)
 
 
 def test_the_source_model_gets_the_same_inputs_in_its_own_order(

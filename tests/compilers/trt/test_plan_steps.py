@@ -6,7 +6,6 @@ precision, are written as these tests need them.
 
 from __future__ import annotations
 
-import inspect
 import json
 import struct
 from collections.abc import Callable
@@ -17,17 +16,20 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from plansmith.compilers.trt.evaluation import evaluate
+from plansmith.compilers.trt.evaluation.requests import EvaluatePlanRequest
 from plansmith.compilers.trt.inspection.layers import nodes_in_fp32
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import EngineError, EnvironmentFault, PlansmithError
 from plansmith.records.engine import BuildMachine, BuildRequest, Engine, Gpu, Plan, PlanLayer, PlanTensor
 from plansmith.records.validation import ValidationReport
+from plansmith.steps.artifacts import CompiledModel
 from plansmith.steps.compilation import Compilation
-from plansmith.steps.runner import Finished
+from plansmith.steps.model_steps import MODEL_STEPS, require_complete
+from plansmith.steps.runner import StepResult
 from plansmith.steps.tensorrt import compile as plan_steps
 from plansmith.steps.tensorrt import validate
-from plansmith.steps.tensorrt.validate import together
+from plansmith.steps.tensorrt.validate import combined_report
+from plansmith.steps.walk import walk
 from plansmith.system.gpu_catalog import find_kind
 
 from ...support.cli.in_process import InlineWorker
@@ -133,15 +135,16 @@ def run_of(graph: Path, artifacts: str = "artifacts", shared_cache: str | None =
     return Compilation(spec, relative_to=graph.parent)
 
 
-def compiled(graph: Path, *places: str, **told: Any) -> Finished[Engine]:
+_COMPILE = 1 + [step.name for step in MODEL_STEPS].index("compile")
+
+
+def compiled(graph: Path, *places: str, **told: Any) -> StepResult[Engine]:
     """The engine of a graph, with a plan for every kind of GPU."""
-    with run_of(graph, *places, **told) as steps:
-        source = steps.fetch()
-        onnx_model = steps.export(source)
-        engine = steps.compile(source, onnx_model, steps.lower(onnx_model, None))
-        assert steps._plans is not None
-        steps._plans.require_complete(engine.record)
-        return engine
+    with run_of(graph, *places, **told) as compilation:
+        model = compilation.context.model
+        made = walk(MODEL_STEPS[:_COMPILE], model, CompiledModel()).state
+        require_complete(model, made)
+        return made.engine
 
 
 def test_a_plan_is_built_once_and_found_by_a_machine_that_has_no_gpu(
@@ -165,9 +168,9 @@ def test_a_machine_that_has_no_gpu_finds_the_plan_in_a_shared_cache_before_it_is
     first = compiled(graph, "a", "shared")
     machine()
     with run_of(graph, "b", gpus=["L4"]) as alone:
-        assert alone.outlook()["compile"] == "would run"
+        assert alone.preview()["compile"] == "would run"
     with run_of(graph, "b", "shared", gpus=["L4"]) as steps:
-        assert steps.outlook()["compile"] == "cached"
+        assert steps.preview()["compile"] == "cached"
         steps._require_buildable()
     again = compiled(graph, "b", "shared", gpus=["L4"])
     assert again.cached
@@ -313,13 +316,13 @@ def test_each_plan_is_judged_on_a_gpu_of_its_kind_and_once(
             pass
 
         def call(self, name: str, /, **arguments: Any) -> Any:
-            assert name == "judge_plan"
-            assert set(arguments) == set(inspect.signature(evaluate.judge_plan).parameters) - {"progress"}
-            given = evaluate.GivenPlan.model_validate(arguments["plan"])
-            assert given.file.is_file()
-            assert Path(given.lowered).is_file()
-            judged.append(given.capability)
-            return report(given.capability).model_dump(mode="json")
+            assert name == "evaluate_plan"
+            plan = EvaluatePlanRequest.model_validate(arguments["request"]).plan
+            assert plan.file.is_file()
+            assert plan.lowered is not None
+            assert plan.lowered.is_file()
+            judged.append(plan.capability)
+            return report(plan.capability).model_dump(mode="json")
 
     monkeypatch.setattr(validate, "Worker", Judge)
     both = {"gpus": ["L4", "A10G"]}
@@ -341,7 +344,7 @@ def test_each_plan_is_judged_on_a_gpu_of_its_kind_and_once(
 
 def test_of_several_reports_the_one_that_failed_tells_why() -> None:
     wrong = report("8.6").model_copy(update={"verdict": "failed", "data": "of the second"})
-    found = together([report("8.9"), wrong])
+    found = combined_report([report("8.9"), wrong])
     assert (found.verdict, found.data, found.ran) == ("failed", "of the second", ("8.9", "8.6"))
     assert found.candidate == "plan 8.9; plan 8.6"
 

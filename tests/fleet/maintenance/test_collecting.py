@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import RepositoryError
-from plansmith.fleet.maintenance.cleanup import Gone
-from plansmith.fleet.maintenance.collect import Collected, Grace, Grounds, collect
+from plansmith.fleet.maintenance.cleanup import RemovedItem
+from plansmith.fleet.maintenance.collect import Collected, CollectionScope, Grace, collect
 from plansmith.fleet.maintenance.garbage import Collector, Limits
 from plansmith.fleet.maintenance.locations import Places
-from plansmith.records.destination import Place
+from plansmith.records.destination import Location
 from plansmith.records.release import Interface
 from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.layout import OBJECTS
@@ -70,12 +70,12 @@ class Ground:
         *,
         dry_run: bool = False,
         stores: Sequence[str] = ("store",),
-        told: Callable[[Sequence[Gone]], None] = lambda _: None,
+        told: Callable[[Sequence[RemovedItem]], None] = lambda _: None,
     ) -> Collected:
         """Collect what was not used for 30 days; of the store, all that is not held and none of the newest."""
         limits = Limits(older_than=30 * DAY, now=time.time() + 31 * DAY, scratch=(), staging=())
-        places = Places([Path("artifacts/repository")], [Place(to=name) for name in stores], self.folder)
-        grounds = Grounds(Path("artifacts"), places)
+        places = Places([Path("artifacts/repository")], [Location(to=name) for name in stores], self.folder)
+        grounds = CollectionScope(Path("artifacts"), places)
         return collect(grounds, Grace(seconds=0, keep=1, settle_seconds=0, limits=limits), dry_run=dry_run, told=told)
 
 
@@ -84,7 +84,7 @@ def ground(tmp_path: Path) -> Ground:
     return Ground(tmp_path)
 
 
-def names(found: Sequence[Gone], *kinds: str) -> list[str]:
+def names(found: Sequence[RemovedItem], *kinds: str) -> list[str]:
     return [one.name for one in found if one.kind in kinds]
 
 
@@ -93,7 +93,7 @@ def test_a_dry_run_tells_what_would_go_and_then_that_goes(ground: Ground) -> Non
     ground.age()
     log = ground.log("old")
     before = sorted(ground.folder.rglob("*"))
-    looked: list[Sequence[Gone]] = []
+    looked: list[Sequence[RemovedItem]] = []
     dry = ground.collect(dry_run=True, told=looked.append)
     assert sorted(ground.folder.rglob("*")) == before
     assert (dry.gone, dry.faults, looked) == ((), (), [list(dry.found)])
@@ -117,7 +117,7 @@ def test_nothing_goes_that_was_held_again_or_came_since_the_look(ground: Ground)
     ground.age()
     late: list[Path] = []
 
-    def meanwhile(found: Sequence[Gone]) -> None:
+    def meanwhile(found: Sequence[RemovedItem]) -> None:
         assert names(found, "version") == [f"{MODEL}@1", f"{MODEL}@2"]
         ground.store.promote(MODEL, 1, "champion")
         late.append(ground.log("late"))
@@ -211,13 +211,13 @@ def test_a_shared_cache_is_tidied_and_contents_that_releases_need_stay(tmp_path:
     for path in (tmp_path / "store").rglob("*"):
         os.utime(path, (time.time() - 40 * DAY,) * 2)
     (tmp_path / "artifacts" / "repository").mkdir(parents=True)
-    grounds = Grounds(
-        Path("artifacts"), Places([Path("artifacts/repository")], relative_to=tmp_path), [Place(to="store")]
+    grounds = CollectionScope(
+        Path("artifacts"), Places([Path("artifacts/repository")], relative_to=tmp_path), [Location(to="store")]
     )
     done = collect(grounds, Grace(seconds=30 * DAY, settle_seconds=0), dry_run=False)
     assert (names(done.found, "cache entry"), names(done.gone, "cache entry")) == ([entry], [entry])
     assert verify_store(store).damages == ()
-    nothing = Grounds(Path("artifacts"), Places(relative_to=tmp_path), [Place(to="nowhere")])
+    nothing = CollectionScope(Path("artifacts"), Places(relative_to=tmp_path), [Location(to="nowhere")])
     assert "nothing is shared" in collect(nothing, Grace(seconds=0), dry_run=True).faults[0].message
 
 
@@ -265,6 +265,6 @@ def test_what_went_of_a_shared_cache_before_it_failed_is_told(tmp_path: Path, mo
 
     monkeypatch.setattr(FolderObjects, "give_up", lost)
     (tmp_path / "artifacts").mkdir()
-    grounds = Grounds(Path("artifacts"), Places(relative_to=tmp_path), [Place(to="store")])
+    grounds = CollectionScope(Path("artifacts"), Places(relative_to=tmp_path), [Location(to="store")])
     done = collect(grounds, Grace(seconds=30 * DAY, settle_seconds=0), dry_run=False)
     assert (names(done.gone, "cache entry"), len(done.faults)) == ([entry], 1)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import UsageError
-from plansmith.fleet.maintenance.collect import Collected, Grace, Grounds, collect
+from plansmith.fleet.maintenance.collect import Collected, CollectionScope, Grace, collect
 from plansmith.fleet.maintenance.garbage import Limits
 from plansmith.fleet.maintenance.locations import named_places, places_of_specs
 from plansmith.fleet.maintenance.text import collected_counts, collected_rows, verified_counts
-from plansmith.fleet.maintenance.verify import Manner, Verified, verify
-from plansmith.records.destination import Place
+from plansmith.fleet.maintenance.verify import Verified, VerifyOptions, verify
+from plansmith.records.destination import Location
 from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.store import Store
 from plansmith.triton.repository.repository import ModelRepository
@@ -46,7 +46,7 @@ def lay_out(folder: Path, **texts: str) -> Path:
 def verified(folder: Path) -> Verified:
     """Verify a service by digest, as its flow does."""
     places = named_places(places_of_specs(["specs"], folder), folder, None, None)
-    return verify(places, Manner(on_server=False))
+    return verify(places, VerifyOptions(on_server=False))
 
 
 def collected(folder: Path) -> Collected:
@@ -54,7 +54,7 @@ def collected(folder: Path) -> Collected:
     limits = Limits(older_than=30 * DAY, now=time.time() + 31 * DAY, scratch=(), staging=())
     places = named_places(places_of_specs(["specs"], folder), folder, None, None)
     grace = Grace(seconds=0, keep=1, settle_seconds=0, limits=limits)
-    return collect(Grounds(None, places), grace, dry_run=False)
+    return collect(CollectionScope(None, places), grace, dry_run=False)
 
 
 def test_the_places_of_a_fleet_are_those_of_its_specs_each_once(tmp_path: Path) -> None:
@@ -66,12 +66,12 @@ def test_the_places_of_a_fleet_are_those_of_its_specs_each_once(tmp_path: Path) 
     assert found.repositories == (tmp_path / "models", *targets)
     store = str(tmp_path / "store")
     assert found.stores == (
-        Place(to=store),
-        Place(to="s3://models/prod", ca_bundle=str(tmp_path / "specs" / "lan.pem")),
-        Place(to=f"{store}/local-cpu"),
-        Place(to=f"{store}/triton-26.08-cpu"),
+        Location(to=store),
+        Location(to="s3://models/prod", ca_bundle=str(tmp_path / "specs" / "lan.pem")),
+        Location(to=f"{store}/local-cpu"),
+        Location(to=f"{store}/triton-26.08-cpu"),
     )
-    assert found.shared_caches == (Place(to=str(tmp_path / "shared")),)
+    assert found.shared_caches == (Location(to=str(tmp_path / "shared")),)
 
 
 def test_what_is_named_takes_the_place_of_what_specs_have_of_its_kind(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_what_is_named_takes_the_place_of_what_specs_have_of_its_kind(tmp_path: 
     assert (named.repositories, named.of_specs.repositories) == ([Path("other")], ())
     assert named.of_specs.stores == of_specs.stores
     named = named_places(of_specs, tmp_path, None, ["elsewhere"])
-    assert (named.stores, named.of_specs.stores) == ([Place(to="elsewhere")], ())
+    assert (named.stores, named.of_specs.stores) == ([Location(to="elsewhere")], ())
     assert (named.repositories, named.of_specs.repositories) == ([], of_specs.repositories)
     bare = named_places(places_of_specs([], tmp_path), tmp_path, None, None)
     assert bare.repositories == [Path("artifacts/repository")]

@@ -11,8 +11,8 @@ from plansmith.errors import EnvironmentFault, RepositoryError, ServedCheckError
 from plansmith.fleet.maintenance import verify as verifying
 from plansmith.fleet.maintenance.garbage import Collector, Limits
 from plansmith.fleet.maintenance.locations import Places
-from plansmith.fleet.maintenance.verify import Answered, Manner, Verified, verify
-from plansmith.records.destination import Place
+from plansmith.fleet.maintenance.verify import Verified, VerifyOptions, VersionAnswer, verify
+from plansmith.records.destination import Location
 from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.store import Store
 from plansmith.triton.repository.repository import ModelRepository
@@ -25,7 +25,7 @@ from ...support.stores.filled import fill
 from ...support.stores.releases import MODEL as STORED
 from ...support.triton.versions import graph
 
-BY_DIGEST = Manner(on_server=False)
+BY_DIGEST = VerifyOptions(on_server=False)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_what_is_whole_and_answers_wrongly_or_does_not_load_is_found_on_a_server
     swap_consistently(root, swapped, "model/model.onnx", graph(3))
     publish_answering(root, "garbage", content=b"this is no graph")
     said: list[str] = []
-    found = verify(Places(repositories=[root]), Manner(), tell=said.append)
+    found = verify(Places(repositories=[root]), VerifyOptions(), tell=said.append)
     assert [place.damages for place in found.places] == [()], "by its digests, all of it is whole"
     assert outcomes(found) == {
         "garbage@1": "wrong",
@@ -86,14 +86,16 @@ def test_a_damaged_version_is_told_and_no_server_is_asked_about_it(
     graph_file = ModelRepository(root).release("tiny", made.version) / "model" / "model.onnx"
     graph_file.chmod(0o644)
     graph_file.write_bytes(graph_file.read_bytes()[::-1])
-    monkeypatch.setattr("plansmith.fleet.maintenance.verify.ask_release", lambda *_, **__: pytest.fail("it was asked"))
-    found = verify(Places(repositories=[root]), Manner())
+    monkeypatch.setattr(
+        "plansmith.fleet.maintenance.verify.check_published_release", lambda *_, **__: pytest.fail("it was asked")
+    )
+    found = verify(Places(repositories=[root]), VerifyOptions())
     assert [(one.version, one.path) for one in found.places[0].damages] == [(1, "model/model.onnx")]
     assert found.answers == ()
     error = found.error()
     assert isinstance(error, RepositoryError)
     assert error.message == "not as it was published: tiny@1"
-    assert verify(Places(repositories=[root]), Manner(quick=True, on_server=False)).error() is None
+    assert verify(Places(repositories=[root]), VerifyOptions(quick=True, on_server=False)).error() is None
 
 
 def test_a_view_that_is_not_what_was_published_is_found(tmp_path: Path) -> None:
@@ -108,13 +110,13 @@ def test_a_view_that_is_not_what_was_published_is_found(tmp_path: Path) -> None:
     (damage,) = verify(Places(repositories=[root]), BY_DIGEST).places[0].damages
     assert (damage.model, damage.version, damage.path, damage.key) == ("tiny", 1, "1/model.onnx", str(shown))
     shown.write_bytes(content[:-1])
-    assert verify(Places(repositories=[root]), Manner(quick=True, on_server=False)).places[0].damages
+    assert verify(Places(repositories=[root]), VerifyOptions(quick=True, on_server=False)).places[0].damages
 
 
 def test_a_version_that_no_server_here_can_be_asked_about_is_no_success(tmp_path: Path) -> None:
     root = tmp_path / "repository"
     publish_answering(root, "tiny")
-    found = verify(Places(repositories=[root]), Manner(tritonserver=str(tmp_path / "none")))
+    found = verify(Places(repositories=[root]), VerifyOptions(tritonserver=str(tmp_path / "none")))
     assert outcomes(found) == {"tiny@1": "unasked"}
     error = found.error()
     assert isinstance(error, EnvironmentFault)
@@ -141,7 +143,7 @@ def test_the_server_that_a_release_was_checked_by_is_asked_where_it_is_there(
         raise EnvironmentFault("none here", remedy="install one")
 
     monkeypatch.setattr(verifying, "find_serving_runtime", find)
-    assert outcomes(verify(Places(repositories=[root]), Manner())) == {"tiny@1": "unasked"}
+    assert outcomes(verify(Places(repositories=[root]), VerifyOptions())) == {"tiny@1": "unasked"}
     assert asked == [str(tmp_path / "triton") if kept == "there" else ""]
 
 
@@ -149,9 +151,9 @@ def test_a_release_whose_answers_cannot_be_compared_is_told_and_is_no_failure(tm
     root = tmp_path / "repository"
     package = write_package(tmp_path / "package", "1")
     publish(root, package, draft_of(package))
-    found = verify(Places(repositories=[root]), Manner())
+    found = verify(Places(repositories=[root]), VerifyOptions())
     assert found.answers == (
-        Answered(
+        VersionAnswer(
             repository=str(root),
             model=BARE,
             version=1,
@@ -169,7 +171,7 @@ def test_all_places_are_looked_at_though_one_cannot_be(tmp_path: Path) -> None:
         publish_answering(tmp_path / "several" / target, "tiny", target=target)
     places = Places(
         repositories=[Path("none"), Path("several"), Path("repository")],
-        stores=[Place(to="nowhere"), Place(to="store")],
+        stores=[Location(to="nowhere"), Location(to="store")],
         relative_to=tmp_path,
     )
     found = verify(places, BY_DIGEST)
@@ -196,7 +198,7 @@ def test_one_repository_or_release_that_cannot_be_read_leaves_the_others_to_be_l
     (case, *_) = (file.path for file in unread.files if file.path.startswith("reference/"))
     swap_consistently(good, unread, case, b"no arrays")
     publish_answering(good, "tiny")
-    found = verify(Places([odd, good]), Manner(tritonserver=str(tmp_path / "none")))
+    found = verify(Places([odd, good]), VerifyOptions(tritonserver=str(tmp_path / "none")))
     assert [place.place for place in found.places] == [str(good)]
     release = ModelRepository(good).release("forgetful", 1)
     assert [fault.place for fault in found.faults] == [str(odd), str(release)]
@@ -246,8 +248,8 @@ def test_the_server_of_the_spec_is_asked_where_it_is_there_and_otherwise_that_of
     manifest.unlink()
     manifest.write_text(again.model_dump_json())
     monkeypatch.setenv("PLANSMITH_TRITONSERVER", "/nowhere")
-    (answer,) = verify(Places([root]), Manner()).answers
+    (answer,) = verify(Places([root]), VerifyOptions()).answers
     other = "/nowhere is what PLANSMITH_TRITONSERVER says"
     assert answer.problem.startswith(f"{server} was given" if kept == "server" else other)
-    (answer,) = verify(Places([Path("repository")], relative_to=tmp_path), Manner(tritonserver="mine")).answers
+    (answer,) = verify(Places([Path("repository")], relative_to=tmp_path), VerifyOptions(tritonserver="mine")).answers
     assert answer.problem.startswith(f"{tmp_path / 'mine'} was given")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from plansmith.fleet.maintenance.cleanup import Gone
-from plansmith.fleet.maintenance.collect import Collected, Kept
+from plansmith.fleet.maintenance.cleanup import RemovedItem
+from plansmith.fleet.maintenance.collect import Collected, RetainedVersion
 from plansmith.fleet.maintenance.locations import Fault
 from plansmith.fleet.maintenance.text import (
     COLLECTED_COLUMNS,
@@ -13,7 +13,7 @@ from plansmith.fleet.maintenance.text import (
     verified_counts,
     verified_rows,
 )
-from plansmith.fleet.maintenance.verify import Answered, Verified
+from plansmith.fleet.maintenance.verify import Verified, VersionAnswer
 from plansmith.stores.maintenance.damage import Damage, Verification
 
 FAULT = Fault(place="s3://a", error="EnvironmentFault", message="it cannot\nbe reached", remedy="look")
@@ -33,12 +33,12 @@ PLACE = Verification(
     ),
 )
 ANSWERS = (
-    Answered(repository="/r", model="o", version=2, outcome="right", requests=6, runtime="ONNX Runtime 1"),
-    Answered(repository="/r", model="p", version=1, outcome="unasked", problem="no GPU"),
-    Answered(repository="/r", model="q", version=1, outcome="wrong", problem="Triton does not load it: no"),
+    VersionAnswer(repository="/r", model="o", version=2, outcome="right", requests=6, runtime="ONNX Runtime 1"),
+    VersionAnswer(repository="/r", model="p", version=1, outcome="unasked", problem="no GPU"),
+    VersionAnswer(repository="/r", model="q", version=1, outcome="wrong", problem="Triton does not load it: no"),
 )
-GONE = tuple(Gone(place="/r", kind="log", name=name, why="old", bytes=1024) for name in ("/r/1", "/r/2"))
-KEPT = (Kept(place="/s", model="m", version=3, why="current stands for it"),)
+GONE = tuple(RemovedItem(place="/r", kind="log", name=name, why="old", bytes=1024) for name in ("/r/1", "/r/2"))
+KEPT = (RetainedVersion(place="/s", model="m", version=3, why="current stands for it"),)
 
 
 def test_what_is_wrong_stands_before_what_is_right() -> None:

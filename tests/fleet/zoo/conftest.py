@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plansmith.fleet.zoo.entries import Entry
+from plansmith.fleet.zoo.entries import ZooEntry
 
 SMALL: dict[str, Any] = {
     "vocab_size": 160,
@@ -19,6 +19,6 @@ SMALL: dict[str, Any] = {
 
 
 @pytest.fixture
-def bert() -> Entry:
+def bert() -> ZooEntry:
     """A text classifier."""
-    return Entry(model_type="bert", architecture="BertForSequenceClassification", config=SMALL)
+    return ZooEntry(model_type="bert", architecture="BertForSequenceClassification", config=SMALL)

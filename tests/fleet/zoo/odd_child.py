@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from plansmith.fleet.zoo.records import Row
+from plansmith.fleet.zoo.records import ZooRow
 from plansmith.system.process import serve
 
 
@@ -29,9 +29,9 @@ def try_entry(
             eaten = [bytearray(os.urandom(1 << 20)) for _ in range(1000)]
             time.sleep(600 + len(eaten))
         case "full":
-            row = Row(name="full", scheme="timm", outcome="failed", problem="no room", machine=True)
+            row = ZooRow(name="full", scheme="timm", outcome="failed", problem="no room", machine=True)
             return row.model_dump(mode="json")
-    return Row(name=entry["name"], scheme="timm", outcome="right", seconds=0.1).model_dump(mode="json")
+    return ZooRow(name=entry["name"], scheme="timm", outcome="right", seconds=0.1).model_dump(mode="json")
 
 
 if __name__ == "__main__":

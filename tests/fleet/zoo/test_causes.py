@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from plansmith.fleet.zoo.known_causes import CAUSES, Cause, cause_of, explained
-from plansmith.fleet.zoo.records import Row
+from plansmith.fleet.zoo.known_causes import CAUSES, KnownCause, cause_of, explained
+from plansmith.fleet.zoo.records import ZooRow
 
 
 class Sampled(torch.nn.Module):
@@ -41,7 +41,7 @@ def problem_of(reproduce: Callable[[Path], None], folder: Path) -> str:
 
 
 @pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.words)
-def test_a_reproduction_fails_with_what_its_cause_is_found_by(cause: Cause, tmp_path: Path) -> None:
+def test_a_reproduction_fails_with_what_its_cause_is_found_by(cause: KnownCause, tmp_path: Path) -> None:
     file, _, name = cause.reference.partition("::")
     assert Path(file).name == Path(__file__).name
     assert cause_of(problem_of(REPRODUCTIONS[name], tmp_path)) == cause
@@ -49,13 +49,13 @@ def test_a_reproduction_fails_with_what_its_cause_is_found_by(cause: Cause, tmp_
 
 def test_what_is_not_known_stays_without_a_cause() -> None:
     assert cause_of("RuntimeError: something else") is None
-    row = Row(name="a", scheme="hf", outcome="failed", problem="RuntimeError: something else")
+    row = ZooRow(name="a", scheme="hf", outcome="failed", problem="RuntimeError: something else")
     assert explained(row) == row
 
 
 def test_a_right_row_needs_no_cause_and_a_wrong_one_is_told_its_own() -> None:
     problem = "SymbolicValueError: Expected node type 'onnx::Constant' for argument 'num_samples' of node 'multinomial'"
-    assert explained(Row(name="a", scheme="hf", outcome="right", problem=problem)).cause == ""
-    told = explained(Row(name="a", scheme="hf", outcome="failed", problem="no exporter", attempts=(problem,)))
+    assert explained(ZooRow(name="a", scheme="hf", outcome="right", problem=problem)).cause == ""
+    told = explained(ZooRow(name="a", scheme="hf", outcome="failed", problem="no exporter", attempts=(problem,)))
     assert told.cause == "the number of samples that are drawn depends on the inputs' values"
     assert told.reference == "tests/fleet/zoo/test_causes.py::sampled_by_torchscript"

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from plansmith.fleet.zoo.entries import Entry
+from plansmith.fleet.zoo.entries import ZooEntry
 from plansmith.fleet.zoo.records import Zoo
 
 from ...support.cli.command import Answer, CommandLine, check_refusal
 from ...support.cli.interrupts import interrupt
 
 
-def write_list(folder: Path, *entries: Entry) -> None:
+def write_list(folder: Path, *entries: ZooEntry) -> None:
     values = {"models": [entry.model_dump(exclude_defaults=True) for entry in entries]}
     (folder / "list.yaml").write_text(yaml.safe_dump(values))
 
@@ -25,8 +25,8 @@ def zoo_of(answer: Answer) -> Zoo:
 
 
 @pytest.mark.slow
-def test_a_list_becomes_a_table_a_page_and_a_verdict_and_is_kept(run_alone: CommandLine, bert: Entry) -> None:
-    wrong = Entry(name="misspelt", model_type="bert", architecture="BertForEverything")
+def test_a_list_becomes_a_table_a_page_and_a_verdict_and_is_kept(run_alone: CommandLine, bert: ZooEntry) -> None:
+    wrong = ZooEntry(name="misspelt", model_type="bert", architecture="BertForEverything")
     write_list(run_alone.folder, bert, wrong)
     first = run_alone("zoo", "list.yaml", "--html", "zoo.html", "--require", "0.9", "--jobs", "1")
     assert first.status == 5
@@ -58,7 +58,7 @@ def test_a_list_becomes_a_table_a_page_and_a_verdict_and_is_kept(run_alone: Comm
 
 @pytest.mark.slow
 def test_plain_exporters_are_shown_beside_it(run_alone: CommandLine) -> None:
-    write_list(run_alone.folder, Entry(timm="starnet_s050"))
+    write_list(run_alone.folder, ZooEntry(timm="starnet_s050"))
     answer = run_alone("zoo", "list.yaml", "--compare-bare", "--json", "--quiet", "--html", "zoo.html")
     assert answer.status == 0, answer
     assert not answer.stderr
@@ -69,8 +69,8 @@ def test_plain_exporters_are_shown_beside_it(run_alone: CommandLine) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupt_ends_all_processes_and_the_same_command_goes_on(run_alone: CommandLine, bert: Entry) -> None:
-    write_list(run_alone.folder, bert, Entry(timm="tresnet_m"))
+def test_an_interrupt_ends_all_processes_and_the_same_command_goes_on(run_alone: CommandLine, bert: ZooEntry) -> None:
+    write_list(run_alone.folder, bert, ZooEntry(timm="tresnet_m"))
 
     def one_is_finished(folder: Path) -> bool:
         return any(folder.glob("artifacts/zoo/*.json"))
@@ -87,7 +87,9 @@ def test_an_interrupt_ends_all_processes_and_the_same_command_goes_on(run_alone:
     assert "kept" in again.stderr
 
 
-def test_an_interrupt_that_meets_a_process_as_it_starts_makes_no_row_of_it(run_alone: CommandLine, bert: Entry) -> None:
+def test_an_interrupt_that_meets_a_process_as_it_starts_makes_no_row_of_it(
+    run_alone: CommandLine, bert: ZooEntry
+) -> None:
     write_list(run_alone.folder, bert)
 
     def one_begins(folder: Path) -> bool:
@@ -108,7 +110,9 @@ def test_an_interrupt_that_meets_a_process_as_it_starts_makes_no_row_of_it(run_a
         (("list.yaml", "--require", "98"), "98.0 is not in the range 0<=x<=1"),
     ],
 )
-def test_what_cannot_be_run_is_refused(run_alone: CommandLine, bert: Entry, words: tuple[str, ...], says: str) -> None:
+def test_what_cannot_be_run_is_refused(
+    run_alone: CommandLine, bert: ZooEntry, words: tuple[str, ...], says: str
+) -> None:
     write_list(run_alone.folder, bert)
     check_refusal(run_alone("zoo", *words, "--json"), 2, (says,))
     assert json.loads(run_alone("zoo", *words, "--json").stdout)["exit_code"] == 2

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import UsageError
-from plansmith.fleet.zoo.entries import Entry, pick, read_list, shipped_list
+from plansmith.fleet.zoo.entries import ZooEntry, pick, read_list, shipped_list
 
 from ...support.documentation import code_blocks, read_page, section
 
@@ -44,7 +44,7 @@ def test_documented_list_is_taken(tmp_path: Path) -> None:
 
 
 def test_no_entry_of_the_shipped_list_says_what_the_model_takes() -> None:
-    assert set(Entry.model_fields) == {"name", "timm", "model_type", "architecture", "task", "config"}
+    assert set(ZooEntry.model_fields) == {"name", "timm", "model_type", "architecture", "task", "config"}
 
 
 def test_speech_of_the_shipped_list_is_cut_into_as_few_frames_as_real_models_cut_it() -> None:
@@ -95,7 +95,7 @@ def test_a_list_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_names_are_picked_by_a_regular_expression() -> None:
-    entries = (Entry(timm="resnet10t"), Entry(model_type="bert", architecture="BertModel"))
+    entries = (ZooEntry(timm="resnet10t"), ZooEntry(model_type="bert", architecture="BertModel"))
     assert pick(entries, "^bert") == entries[1:]
     assert pick(entries, "") == entries
     with pytest.raises(UsageError, match="no name holds a match of 'gpt'"):

@@ -16,11 +16,12 @@ import pytest
 from onnx import helper, numpy_helper
 
 from plansmith.compilers.export import export as exporting
+from plansmith.compilers.export.requests import ExportRequest
 from plansmith.errors import EnvironmentFault, ExportError
 from plansmith.fleet.zoo import trial
 from plansmith.fleet.zoo.axes import Shape, find_axes
-from plansmith.fleet.zoo.entries import Entry
-from plansmith.fleet.zoo.records import Row
+from plansmith.fleet.zoo.entries import ZooEntry
+from plansmith.fleet.zoo.records import ZooRow
 from plansmith.fleet.zoo.trial import _finding, _reachable, _with_fixed, try_entry
 from plansmith.records.model import AxisRange, OnnxModel, Tensor
 from plansmith.sources.inputs.random import plan_drawn
@@ -29,21 +30,21 @@ Change = Callable[[onnx.ModelProto], None]
 
 
 @pytest.fixture
-def planted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Entry, Change], Row]:
+def planted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[ZooEntry, Change], ZooRow]:
     """Try an entry whose exported graph is changed after the exporter was content with it."""
 
-    def run(entry: Entry, change: Change) -> Row:
+    def run(entry: ZooEntry, change: Change) -> ZooRow:
         export = exporting.export
 
-        def changed(*, out: str, **arguments: Any) -> dict[str, Any]:
-            made = OnnxModel.model_validate(export(out=out, **arguments))
-            path = Path(out) / made.components["model"].file
+        def changed(request: ExportRequest, progress: Callable[[str], None]) -> OnnxModel:
+            made = export(request, progress)
+            path = request.out / made.components["model"].file
             graph = onnx.load(path)
             change(graph)
             onnx.save(graph, path)
             from plansmith.compilers.onnx_files import describe
 
-            return made.model_copy(update={"components": {"model": describe(path)}}).model_dump(mode="json")
+            return made.model_copy(update={"components": {"model": describe(path)}})
 
         monkeypatch.setattr(exporting, "export", changed)
         return try_entry(entry, tmp_path, lambda _: None)
@@ -89,12 +90,12 @@ def depend_on_size(model: onnx.ModelProto, place: int = 1, base: int = 20) -> No
     )
 
 
-def moving(row: Row) -> dict[str, bool]:
+def moving(row: ZooRow) -> dict[str, bool]:
     return {axis.name: axis.moves for axis in row.axes}
 
 
 def test_a_graph_as_it_was_exported_is_right_at_every_shape_and_all_its_axes_move(
-    planted: Callable[[Entry, Change], Row], bert: Entry
+    planted: Callable[[ZooEntry, Change], ZooRow], bert: ZooEntry
 ) -> None:
     row = planted(bert, lambda _: None)
     assert (row.outcome, row.problem) == ("right", "")
@@ -106,7 +107,7 @@ def test_a_graph_as_it_was_exported_is_right_at_every_shape_and_all_its_axes_mov
 
 
 @pytest.mark.slow
-def test_a_planted_wrong_weight_is_found(planted: Callable[[Entry, Change], Row], bert: Entry) -> None:
+def test_a_planted_wrong_weight_is_found(planted: Callable[[ZooEntry, Change], ZooRow], bert: ZooEntry) -> None:
     row = planted(bert, scale_a_weight)
     assert row.outcome == "wrong"
     assert "logits: cosine" in row.problem
@@ -114,7 +115,7 @@ def test_a_planted_wrong_weight_is_found(planted: Callable[[Entry, Change], Row]
 
 @pytest.mark.slow
 def test_a_graph_that_is_wrong_at_other_lengths_only_is_wrong_and_its_length_does_not_move(
-    planted: Callable[[Entry, Change], Row], bert: Entry
+    planted: Callable[[ZooEntry, Change], ZooRow], bert: ZooEntry
 ) -> None:
     row = planted(bert, depend_on_size)
     assert row.outcome == "wrong"
@@ -122,7 +123,7 @@ def test_a_graph_that_is_wrong_at_other_lengths_only_is_wrong_and_its_length_doe
 
 
 @pytest.mark.slow
-def test_a_fixed_batch_is_wrong(planted: Callable[[Entry, Change], Row], bert: Entry) -> None:
+def test_a_fixed_batch_is_wrong(planted: Callable[[ZooEntry, Change], ZooRow], bert: ZooEntry) -> None:
     row = planted(bert, fix("batch", 2))
     assert row.outcome == "wrong"
     assert row.problem == "the batch is fixed at 2 in the graph"
@@ -131,7 +132,7 @@ def test_a_fixed_batch_is_wrong(planted: Callable[[Entry, Change], Row], bert: E
 
 
 def test_a_graph_that_is_wrong_at_other_batches_is_not_said_to_have_a_fixed_one(
-    planted: Callable[[Entry, Change], Row], bert: Entry
+    planted: Callable[[ZooEntry, Change], ZooRow], bert: ZooEntry
 ) -> None:
     row = planted(bert, lambda model: depend_on_size(model, place=0, base=2))
     assert row.outcome == "wrong"
@@ -143,7 +144,7 @@ def test_a_graph_that_is_wrong_at_other_batches_is_not_said_to_have_a_fixed_one(
 
 @pytest.mark.slow
 def test_a_fixed_length_is_found_though_every_answer_at_it_is_right(
-    planted: Callable[[Entry, Change], Row], bert: Entry
+    planted: Callable[[ZooEntry, Change], ZooRow], bert: ZooEntry
 ) -> None:
     row = planted(bert, fix("sequence", 20))
     assert row.outcome == "right"
@@ -192,11 +193,11 @@ def test_what_the_graph_fixes_is_made_so_by_the_plan_though_pytorch_moves_it_not
 def test_a_model_that_cannot_be_exported_gets_a_row_that_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(**_: Any) -> dict[str, Any]:
+    def refuse(*_: Any) -> OnnxModel:
         raise ValueError("no such operator:\n  deform_conv2d\n")
 
     monkeypatch.setattr(exporting, "export", refuse)
-    row = try_entry(Entry(timm="starnet_s050"), tmp_path, lambda _: None)
+    row = try_entry(ZooEntry(timm="starnet_s050"), tmp_path, lambda _: None)
     assert (row.outcome, row.exporter) == ("failed", "")
     assert row.problem == "exporting: ValueError: no such operator: deform_conv2d"
 
@@ -221,16 +222,16 @@ def test_a_failure_of_the_machine_is_told_apart_from_one_of_the_model(
         raise RuntimeError("saving failed") from error
 
     monkeypatch.setattr(trial, "save", fail)
-    row = try_entry(Entry(timm="starnet_s050"), tmp_path, lambda _: None)
+    row = try_entry(ZooEntry(timm="starnet_s050"), tmp_path, lambda _: None)
     assert (row.outcome, row.machine) == ("failed", machine)
 
 
 def test_a_row_one_of_whose_exporters_got_no_memory_is_the_machine_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = Row(name="x", scheme="timm", outcome="right", attempts=("dynamo: RuntimeError: can't allocate memory",))
+    said = ZooRow(name="x", scheme="timm", outcome="right", attempts=("dynamo: RuntimeError: can't allocate memory",))
     monkeypatch.setattr(trial._Trial, "run", lambda *_, **__: said)
-    assert try_entry(Entry(timm="starnet_s050"), tmp_path, lambda _: None).machine
+    assert try_entry(ZooEntry(timm="starnet_s050"), tmp_path, lambda _: None).machine
 
 
 @pytest.mark.parametrize(
@@ -244,7 +245,7 @@ def test_a_row_one_of_whose_exporters_got_no_memory_is_the_machine_s(
     ],
 )
 def test_an_entry_that_names_what_is_not_there_is_told_so(tmp_path: Path, fields: dict[str, Any], says: str) -> None:
-    row = try_entry(Entry.model_validate(fields), tmp_path, lambda _: None)
+    row = try_entry(ZooEntry.model_validate(fields), tmp_path, lambda _: None)
     assert row.outcome == "failed"
     assert says in row.problem
 
@@ -252,6 +253,6 @@ def test_an_entry_that_names_what_is_not_there_is_told_so(tmp_path: Path, fields
 @pytest.mark.slow
 def test_a_model_that_would_keep_what_it_saw_is_asked_at_every_shape_as_it_was_saved(tmp_path: Path) -> None:
     sizes = {"image_size": 32, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4}
-    swin = Entry(model_type="swin", architecture="SwinForImageClassification", config=sizes)
+    swin = ZooEntry(model_type="swin", architecture="SwinForImageClassification", config=sizes)
     row = try_entry(swin, tmp_path, lambda _: None)
     assert row.outcome == "right", row.problem

@@ -12,13 +12,13 @@ import onnx
 import pytest
 
 from plansmith.compilers import onnxrt
-from plansmith.fleet.zoo.entries import Entry
-from plansmith.fleet.zoo.records import Limit, Row
-from plansmith.fleet.zoo.run import Listener, Manner, Runner
+from plansmith.fleet.zoo.entries import ZooEntry
+from plansmith.fleet.zoo.records import Limit, ZooRow
+from plansmith.fleet.zoo.run import Listener, Runner, ZooOptions
 
 from ...support.precision import lint_graphs
 
-MANNER = Manner(jobs=2, timeout=60, memory_bytes=1 << 30, child=f"{__package__}.odd_child")
+MANNER = ZooOptions(jobs=2, timeout=60, memory_bytes=1 << 30, child=f"{__package__}.odd_child")
 
 
 class Heard(Listener):
@@ -28,15 +28,15 @@ class Heard(Listener):
         self.kept: dict[str, bool] = {}
         self.said: list[str] = []
 
-    def doing(self, entry: Entry, text: str) -> None:
+    def doing(self, entry: ZooEntry, text: str) -> None:
         self.said.append(f"{entry.label}: {text}")
 
-    def finished(self, row: Row, *, kept: bool) -> None:
+    def finished(self, row: ZooRow, *, kept: bool) -> None:
         self.kept[row.name] = kept
 
 
-def entries(*names: str) -> list[Entry]:
-    return [Entry(name=name, timm="resnet10t") for name in names]
+def entries(*names: str) -> list[ZooEntry]:
+    return [ZooEntry(name=name, timm="resnet10t") for name in names]
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +110,7 @@ def test_a_row_that_is_not_right_names_the_log_of_its_process(tmp_path: Path) ->
 def test_another_entry_of_the_same_name_is_run_and_force_runs_all(tmp_path: Path) -> None:
     Runner(tmp_path, MANNER).run(entries("one"))
     heard = Heard()
-    Runner(tmp_path, MANNER, heard).run([Entry(name="one", timm="resnet18")])
+    Runner(tmp_path, MANNER, heard).run([ZooEntry(name="one", timm="resnet18")])
     assert heard.kept == {"one": False}
     Runner(tmp_path, replace(MANNER, force=True), heard).run(entries("one"))
     assert heard.kept == {"one": False}
@@ -121,7 +121,7 @@ def test_a_damaged_result_is_made_anew(tmp_path: Path) -> None:
     (kept,) = tmp_path.glob("*.json")
     kept.write_text("{")
     assert Runner(tmp_path, MANNER).run(entries("one"))[0].outcome == "right"
-    assert Row.model_validate_json(kept.read_text()).outcome == "right"
+    assert ZooRow.model_validate_json(kept.read_text()).outcome == "right"
 
 
 def test_entries_side_by_side_share_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plansmith.fleet.zoo.entries import Entry
+from plansmith.fleet.zoo.entries import ZooEntry
 from plansmith.fleet.zoo.save import save
 from plansmith.sources.huggingface.processors import read_preprocessors
 
@@ -33,13 +33,13 @@ def test_a_tokenizer_has_no_more_words_than_its_model(
         text = {**LLAMA, "model_type": "gemma", "num_key_value_heads": 1, "head_dim": 8}
         vision = {**IMAGE, "model_type": "siglip_vision_model"}
         config = {**config, "text_config": text, "vision_config": vision, "projection_dim": 16}
-    save(Entry(model_type=model_type, architecture=architecture, config=config), tmp_path)
+    save(ZooEntry(model_type=model_type, architecture=architecture, config=config), tmp_path)
     assert len(read_preprocessors(tmp_path, trust_remote_code=False).tokenizer) <= words
 
 
 def test_the_token_that_stands_for_an_image_is_a_word_of_its_own(tmp_path: Path) -> None:
     config = {"text_config": LLAMA, "vision_config": {**IMAGE, "model_type": "clip_vision_model"}, "image_token_id": 5}
-    save(Entry(model_type="llava", architecture="LlavaForConditionalGeneration", config=config), tmp_path)
+    save(ZooEntry(model_type="llava", architecture="LlavaForConditionalGeneration", config=config), tmp_path)
     made = read_preprocessors(tmp_path, trust_remote_code=False)
     assert made.tokenizer.convert_tokens_to_ids("<image>") == 5
     assert 5 not in made.tokenizer("a sentence")["input_ids"]
@@ -48,6 +48,6 @@ def test_the_token_that_stands_for_an_image_is_a_word_of_its_own(tmp_path: Path)
 
 def test_an_image_processor_that_knows_the_longest_side_alone_fits_its_model(tmp_path: Path) -> None:
     config = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 32, "patch_size": 8}
-    save(Entry(model_type="sam_vision_model", architecture="SamVisionModel", config=config), tmp_path)
+    save(ZooEntry(model_type="sam_vision_model", architecture="SamVisionModel", config=config), tmp_path)
     images = read_preprocessors(tmp_path, trust_remote_code=False).images
     assert (images.size["longest_edge"], images.pad_size["height"]) == (32, 32)

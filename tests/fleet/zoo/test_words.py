@@ -7,7 +7,7 @@ import pytest
 from plansmith.cli.runs.zoo_progress import ZooProgress
 from plansmith.cli.runs.zoo_table import table_lines
 from plansmith.fleet.zoo.html import render
-from plansmith.fleet.zoo.records import AxisFinding, Row, Zoo
+from plansmith.fleet.zoo.records import AxisFinding, Zoo, ZooRow
 from plansmith.fleet.zoo.summary import summarise
 
 REFUSED = "exporting: no exporter gave a graph:\n  torchscript: differs\n  dynamo: ValueError: x is 3"
@@ -20,13 +20,13 @@ def axis(name: str, fixed_at: int = 0) -> AxisFinding:
     )
 
 
-RIGHT = Row(name="a", scheme="timm", outcome="right", exporter="dynamo", axes=(axis("batch"),), shapes=4, seconds=2)
+RIGHT = ZooRow(name="a", scheme="timm", outcome="right", exporter="dynamo", axes=(axis("batch"),), shapes=4, seconds=2)
 FIXED = RIGHT.model_copy(update={"name": "b", "axes": (axis("batch"), axis("frames", 4))})
-FAILED = Row(name="c" * 70, scheme="hf", outcome="failed", problem=REFUSED, log="logs/c.log")
+FAILED = ZooRow(name="c" * 70, scheme="hf", outcome="failed", problem=REFUSED, log="logs/c.log")
 SILENT = FAILED.model_copy(update={"name": "d", "problem": "", "log": ""})
 
 
-def zoo(*rows: Row) -> Zoo:
+def zoo(*rows: ZooRow) -> Zoo:
     return Zoo(versions={}, summary=summarise(rows, 1), rows=rows)
 
 

@@ -86,7 +86,7 @@ def test_a_cancelled_fleet_ends_the_runs_that_it_started(
     fleet = _start(prefect, "compile-fleet", parameters)
     _wait_for_heavy(prefect, worker, "m-one", "m-two")
     prefect.cancel(fleet)
-    wait_until(lambda: not worker.heavy())
+    wait_until(lambda: not worker.run_in_worker())
     wait_until(lambda: state_of(prefect, fleet) == "CANCELLED")
     children = children_of(prefect, fleet)
     assert set(children) == {"m-one for local-cpu", "m-two for local-cpu"}

@@ -74,14 +74,14 @@ def test_an_api_that_is_away_is_asked_again_and_given_up_in_words() -> None:
 
     told: list[str] = []
     answers: list[Any] = [httpx.ConnectError("refused"), RuntimeError("Failed to reach API at http://x"), "here"]
-    assert patience.patiently(_answering(answers), told.append, pause=0) == "here"
+    assert patience.retry_while_unavailable(_answering(answers), told.append, pause=0) == "here"
     assert [line.partition(" (")[0] for line in told] == ["the Prefect API is away", "the Prefect API is there again"]
     with pytest.raises(EnvironmentFault, match="the Prefect API is away: refused") as given_up:
-        patience.patiently(_answering([httpx.ConnectError("refused")] * 2), told.append, seconds=0)
+        patience.retry_while_unavailable(_answering([httpx.ConnectError("refused")] * 2), told.append, seconds=0)
     assert given_up.value.remedy
     with pytest.raises(httpx.HTTPStatusError):
-        patience.patiently(_answering([_status(409), "never asked"]), told.append, pause=0)
-    assert patience.patiently(_answering([_status(503), "here"]), told.append, pause=0) == "here"
+        patience.retry_while_unavailable(_answering([_status(409), "never asked"]), told.append, pause=0)
+    assert patience.retry_while_unavailable(_answering([_status(503), "here"]), told.append, pause=0) == "here"
 
 
 def _answering(answers: list[Any]) -> Any:

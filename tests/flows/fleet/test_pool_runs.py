@@ -21,7 +21,7 @@ from plansmith.errors import EnvironmentFault, UsageError
 from plansmith.flows.deploy.pool_deployments import find_deployment
 from plansmith.flows.fleet import pool_runs
 from plansmith.flows.fleet.dispatching import parameters_of
-from plansmith.flows.fleet.pool_runs import PoolRuns, Wanted
+from plansmith.flows.fleet.pool_runs import PoolRuns, WantedRun
 
 PLANNED = datetime(2026, 1, 1, tzinfo=UTC)
 FLEET = uuid4()
@@ -77,7 +77,7 @@ def run_in(kind: str, key: str = "key:4", updated: float = 60, name: str = "m") 
     return FlowRun(id=uuid4(), flow_id=uuid4(), name=name, state=state, idempotency_key=key, updated=moment)
 
 
-WANTED = Wanted(POOL, "gpu", "key", "m", (), {})
+WANTED = WantedRun(POOL, "gpu", "key", "m", (), {})
 
 
 @pytest.mark.parametrize(

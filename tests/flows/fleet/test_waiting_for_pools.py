@@ -90,14 +90,14 @@ def waited(
 ) -> tuple[ModelOutcome, list[str]]:
     """What comes of one model, and the notices; `left`: what its run said of it."""
     from plansmith.flows.fleet import awaiting
-    from plansmith.flows.fleet.pool_runs import Dispatch, PoolRuns, Wanted
+    from plansmith.flows.fleet.pool_runs import Dispatch, PoolRuns, WantedRun
 
     for name in ("read", "start_again", "is_ours", "occupants", "cancel"):  # they are asked as the real ones
         assert set(signature(getattr(Told, name)).parameters) == set(signature(getattr(PoolRuns, name)).parameters)
     monkeypatch.setattr(awaiting, "POLL_SECONDS", 0)
     monkeypatch.setattr(awaiting, "read_outcome", left)
     planned = PlannedModel(model="m", target="local-cpu", file="m.yaml", state="stale", version=3)
-    wanted = Wanted(deployment_of("gpu"), "gpu", "key", "m for local-cpu", (), {})
+    wanted = WantedRun(deployment_of("gpu"), "gpu", "key", "m for local-cpu", (), {})
     one = awaiting.Awaited(planned, wanted, run_in(_state("SCHEDULED")), time.monotonic())
     notices: list[str] = []
     runs: Any = told

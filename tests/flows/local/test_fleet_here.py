@@ -141,8 +141,8 @@ def _halted(fleet: FleetRun, folder: Path, model: str) -> psutil.Process:
     def is_halted() -> bool:
         assert fleet.process.poll() is None, "the fleet ended"
         if list(folder.glob(f"artifacts/logs/{model}-*-worker.log")):
-            heavy = psutil.Process(fleet.process.pid).children(recursive=True)
-            found[:] = [one for one in heavy if "plansmith.steps.worker" in words_of(one)]
+            run_in_worker = psutil.Process(fleet.process.pid).children(recursive=True)
+            found[:] = [one for one in run_in_worker if "plansmith.steps.worker" in words_of(one)]
             for one in found:
                 one.suspend()
         return bool(found)

@@ -1,4 +1,4 @@
-"""A cancelled run ends its heavy child and its Triton within ten seconds and leaves nothing half-made."""
+"""A cancelled run ends its worker and its Triton within ten seconds and leaves nothing half-made."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def _check_nothing_half_made(folder: Path) -> None:
 
 
 def _heavy_processes(mark: str) -> list[psutil.Process]:
-    heavy = ("plansmith.steps.worker", "tritonserver", "triton_python_backend_stub")
-    return [process for process in _processes(mark) if any(word in " ".join(_words(process)) for word in heavy)]
+    run_in_worker = ("plansmith.steps.worker", "tritonserver", "triton_python_backend_stub")
+    return [process for process in _processes(mark) if any(word in " ".join(_words(process)) for word in run_in_worker)]
 
 
 def _processes(mark: str) -> list[psutil.Process]:

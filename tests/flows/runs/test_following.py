@@ -28,7 +28,7 @@ from plansmith.flows.deploy.deployments import ONE_MODEL
 from plansmith.flows.prefect_api.run_logs import LogReader, text_of
 from plansmith.flows.runs import following
 from plansmith.flows.runs.endings import RunEnded
-from plansmith.flows.runs.submitting import SubmittedRun, Wanted, check_parameters
+from plansmith.flows.runs.submitting import SubmittedRun, WantedCompile, check_parameters
 from plansmith.flows.runs.watching import Watcher
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -179,8 +179,8 @@ def test_a_run_that_did_not_fail_is_told_in_a_few_words(state: str, ended: str, 
     assert (found.error, found.words, found.exit_code) == (None, words, code)
 
 
-def _wanted(**more: Any) -> Wanted:
-    return Wanted("minilm", "local-cpu", make_spec({**SPEC, **more}), Path("/srv/specs"))
+def _wanted(**more: Any) -> WantedCompile:
+    return WantedCompile("minilm", "local-cpu", make_spec({**SPEC, **more}), Path("/srv/specs"))
 
 
 @cache

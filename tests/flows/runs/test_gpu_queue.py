@@ -92,10 +92,10 @@ def test_the_turn_of_a_run_that_was_killed_ends_with_its_lease(prefect: PrefectS
     assert soon(lambda: _limit(prefect, uuid)["active_slots"], 0) == 0
 
 
-def _queues(library: Path, engine: str, gpus: list[str], outlook: dict[str, str]) -> Any:
+def _queues(library: Path, engine: str, gpus: list[str], preview: dict[str, str]) -> Any:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("CUDA_")}
     done = subprocess.run(
-        [sys.executable, "-c", _QUEUES, json.dumps([engine, gpus, outlook])],
+        [sys.executable, "-c", _QUEUES, json.dumps([engine, gpus, preview])],
         env={**environment, "LD_LIBRARY_PATH": str(library)},
         capture_output=True,
         text=True,

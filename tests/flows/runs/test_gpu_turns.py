@@ -109,7 +109,7 @@ def compiled(limits: Limits, notes: Notes) -> str:
     def compile() -> str:  # noqa: A001 - the name of the step
         return "built"
 
-    return gpu_queue.in_turn(compile, [limits.name], notes)()
+    return gpu_queue.in_turn("compile", compile, [limits.name], notes)()
 
 
 @pytest.mark.slow

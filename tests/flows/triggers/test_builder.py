@@ -13,7 +13,7 @@ from plansmith.errors import UsageError
 from plansmith.flows.triggers.builder import Builder, orders_of, spec_problems
 from plansmith.flows.triggers.triggered_runs import Order
 from plansmith.records.fingerprint import SourceOverride
-from plansmith.triggers.inbox.entry import Entry
+from plansmith.triggers.inbox.entry import InboxEntry
 from plansmith.triggers.registries.event import Event
 
 from ...support.triggers.known_runs import KnownRuns, champion, service
@@ -109,7 +109,7 @@ def test_what_was_approved_first_gives_way_to_what_was_approved_later_in_whichev
     builder = Builder(service({"spec": SPEC}), runs, lambda _: True)
     came = datetime.fromtimestamp(AT, UTC)
     for at in (0.0, AT - 60):
-        entry = Entry(
+        entry = InboxEntry(
             id=1,
             registry="mlflow",
             delivery="d",

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from plansmith.triggers.inbox.entry import Entry
+from plansmith.triggers.inbox.entry import InboxEntry
 from plansmith.triggers.inbox.inbox import open_inbox
 from plansmith.triggers.registries.webhook import HEADERS
 
@@ -68,7 +68,7 @@ class LocalService:
         url = f"http://127.0.0.1:{self.port}/hooks/ci"
         return httpx.post(url, content=sent.body, headers=sent.headers, timeout=60).status_code
 
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, InboxEntry]:
         """The inbox by model, the newest of each."""
         inbox = open_inbox(self._inbox, make=False)
         try:
@@ -76,7 +76,7 @@ class LocalService:
         finally:
             inbox.close()
 
-    def wait_for(self, model: str, state: str) -> Entry:
+    def wait_for(self, model: str, state: str) -> InboxEntry:
         """The newest entry of a model, once it is in a state."""
         wait_until(lambda: model in self.entries() and self.entries()[model].state == state, lambda: self.said)
         return self.entries()[model]

@@ -20,7 +20,7 @@ from pydantic import SecretStr
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import EnvironmentFault, UsageError
 from plansmith.flows.prefect_api.secret_blocks import read_secret
-from plansmith.flows.runs.submitting import SubmittedRun, Wanted
+from plansmith.flows.runs.submitting import SubmittedRun, WantedCompile
 from plansmith.flows.triggers.triggered_runs import TRIGGERED, Blocked, Order, RunOutcome, TriggeredRuns
 
 from ...support.cli.command import CommandLine
@@ -226,7 +226,7 @@ def test_a_key_is_one_run_a_failed_one_starts_anew_once_and_what_cannot_be_is_re
 ) -> None:
     def order(key: str, pool: str = POOL, *, parameters: str = ".") -> Order:
         spec = ModelSpec(source="hf:org/ranker", name="keyed")
-        return Order(Wanted("keyed", "local-cpu", spec, tmp_path, parameters), pool, f"{TRIGGERED}{key}")
+        return Order(WantedCompile("keyed", "local-cpu", spec, tmp_path, parameters), pool, f"{TRIGGERED}{key}")
 
     runs = TriggeredRuns(server.variables()["PREFECT_API_URL"])
 

@@ -14,7 +14,7 @@ import pytest
 from plansmith.errors import EnvironmentFault, UsageError
 from plansmith.flows.triggers.builder import Builder
 from plansmith.flows.triggers.worker import Worker
-from plansmith.triggers.inbox.entry import Entry
+from plansmith.triggers.inbox.entry import InboxEntry
 from plansmith.triggers.inbox.inbox import Inbox
 from plansmith.triggers.registries.event import Event
 from plansmith.triggers.worker_loop import LEASE_SECONDS, WorkerContext, pause_seconds
@@ -48,7 +48,7 @@ class Service:
             self.deliveries += 1
             assert self.inbox.take("mlflow", f"d-{self.deliveries}", [champion(model, version)])
 
-    def entry(self) -> Entry:
+    def entry(self) -> InboxEntry:
         return self.inbox.entries()[0]
 
 
@@ -409,7 +409,7 @@ def test_an_entry_that_is_outdated_when_it_is_retried_keeps_what_it_became(works
 def test_a_worker_that_lost_its_entry_to_another_one_starts_nothing_more_and_changes_nothing(works: Service) -> None:
     works.take("ranker")
     slow = works.worker("local-cpu", "triton-26.03")
-    others: list[Entry | None] = []
+    others: list[InboxEntry | None] = []
 
     def take_long() -> None:
         works.clock.go(seconds=LEASE_SECONDS)

@@ -53,7 +53,7 @@ def test_models_beside_each_other_label_an_image(
     own = {"preprocessing": preprocessing, "top_k": CLASSES}
     shapes = {"pixel_values": PIXELS}
     beside = {name: {"source": f"timm:{folder / name}", "shapes": shapes, "pipeline": own} for name in others}
-    spec = {"source": f"timm:{folder / first}", "shapes": shapes, "pipeline": {**own, "beside": beside}}
+    spec = {"source": f"timm:{folder / first}", "shapes": shapes, "pipeline": {**own, "models": beside}}
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump({"name": "looker", **spec}))
     made = compile_model(tmp_path / "artifacts", str(tmp_path / "spec.yaml"))
     assert (made["verdict"], {model["verdict"] for model in made["beside"].values()}) == ("passed", {"passed"})

@@ -27,7 +27,7 @@ from plansmith.pipelines.served.requests import Refusal
 from plansmith.records.model import BATCH, Component, OnnxModel, Precision, ReferenceSet, Tensor
 from plansmith.sources import timm as timm_models
 from plansmith.sources.huggingface.processors import Preprocessors
-from plansmith.sources.loaded_model import LiveModel, enliven
+from plansmith.sources.loaded_model import LoadedModel, enliven
 
 from ...support.models.architectures import IMAGE as SMALL
 from ...support.models.architectures import load, save
@@ -71,7 +71,7 @@ def save_vit(folder: Path, processor: Any = None, **fields: Any) -> Path:
     return save(folder, "ViTForImageClassification", "ViTConfig", made, **SMALL | {"id2label": CLASSES} | fields)
 
 
-def graph(live: LiveModel) -> OnnxModel:
+def graph(live: LoadedModel) -> OnnxModel:
     """The record of a graph with a model's interface, images in their usual size."""
     sizes = {axis: 2 if axis == BATCH else known.opt for axis, known in live.inputs.axes.items()}
     answer = live.ask(live.inputs.make(sizes))

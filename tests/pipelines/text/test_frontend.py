@@ -50,7 +50,7 @@ def test_classifier_for_dynamo(tmp_path: Path) -> None:
     [
         ("{frontend: dynamo, output: tensors}", ("asks for labels or embeddings of texts",)),
         ("{frontend: dynamo, script: route.py}", ("a frontend asks one model, and there is `script`",)),
-        ("{beside: {other: {source: 'hf:./mood', pipeline: {frontend: dynamo}}}}", ("other stands beside another",)),
+        ("{models: {other: {source: 'hf:./mood', pipeline: {frontend: dynamo}}}}", ("other stands beside another",)),
         ("{frontend: dynamos}", ("frontend",)),
     ],
 )

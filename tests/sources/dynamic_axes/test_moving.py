@@ -51,9 +51,9 @@ class Model:
         return {"y": self.plan.make(sizes)["x"]}
 
 
-def found(plan: InputPlan, condition: Callable[[dict[str, int]], bool]) -> tuple[find.Moving, Model]:
+def found(plan: InputPlan, condition: Callable[[dict[str, int]], bool]) -> tuple[find.DynamicAxes, Model]:
     model = Model(plan, condition)
-    return find.find_moving(model, plan, plan.axes), model
+    return find.find_dynamic_axes(model, plan, plan.axes), model
 
 
 def test_a_model_that_takes_every_size_is_asked_twice_and_where_its_sides_differ_most() -> None:
@@ -77,7 +77,7 @@ def test_a_model_of_multiples_moves_in_steps_of_them() -> None:
     plan = planned(height=SIDE)
     result, model = found(plan, lambda sizes: sizes["height"] % 14 == 0)
     assert (result.fixed, result.able["height"]) == ((), AxisRange(min=70, opt=224, max=448, step=14))
-    ranges = find.fitted(model, result, plan.axes, ())
+    ranges = find.narrow_ranges(model, result, plan.axes, ())
     assert ranges["height"] == AxisRange(min=70, opt=224, max=448, step=14)
 
 
@@ -105,7 +105,7 @@ def test_axes_of_one_size_that_move_at_once_only_are_tied() -> None:
     assert set(result.plan.axes) == set(result.traced) == {"batch", "height"}
     assert result.plan.make({"batch": 3, "height": 90})["x"].shape == (3, 90, 90)
     assert result.full({"batch": 1, "height": 70}) == {"batch": 1, "height": 70, "width": 70}
-    assert find.fitted(model, result, plan.axes, ())["height"] == SIDE
+    assert find.narrow_ranges(model, result, plan.axes, ())["height"] == SIDE
 
 
 def test_sides_of_one_number_of_patches_are_tied_though_a_pixel_more_may_be_taken_by_chance() -> None:
@@ -140,7 +140,7 @@ def test_a_model_of_square_images_has_no_side_of_its_own(usual: int, halvings: i
     side = AxisRange(min=64, opt=usual, max=usual * largest)
     plan = planned(height=side, width=side)
     result, model = found(plan, takes)
-    ranges = find.fitted(model, result, plan.axes, ())
+    ranges = find.narrow_ranges(model, result, plan.axes, ())
     lowest, highest = ({axis: getattr(r, end) for axis, r in ranges.items()} for end in ("min", "max"))
     for mixed in ({**lowest, "width": highest.get("width", 0)}, {**lowest, "height": highest.get("height", 0)}):
         assert takes(result.full({axis: mixed[axis] for axis in ranges}))
@@ -157,10 +157,10 @@ def test_sides_of_small_images_are_asked_far_from_their_usual_sizes_and_from_eac
 def test_sides_that_differ_too_much_for_the_model_end_where_it_takes_them() -> None:
     plan = planned(height=SIDE, width=SIDE)
     result, model = found(plan, lambda sizes: sizes["width"] <= 4 * sizes["height"])
-    ranges = find.fitted(model, result, plan.axes, ())
+    ranges = find.narrow_ranges(model, result, plan.axes, ())
     assert (result.tied, ranges["height"], ranges["width"].max) == ((), SIDE, 256)
     with pytest.raises(UsageError) as caught:
-        find.fitted(model, result, plan.axes, {"height", "width"})
+        find.narrow_ranges(model, result, plan.axes, {"height", "width"})
     assert "the model fails at batch 2, height 64, width 448: I refuse" in caught.value.message
 
 
@@ -174,11 +174,11 @@ def test_sides_that_a_person_gave_apart_are_not_tied_where_the_model_takes_them(
     )
     fixed = {"height": AxisRange(min=320, opt=320, max=320), "width": AxisRange(min=448, opt=448, max=448)}
     axes = plan.axes | fixed
-    result = find.find_moving(model, plan, axes, set(fixed))
-    ranges = find.fitted(model, result, axes, set(fixed))
+    result = find.find_dynamic_axes(model, plan, axes, set(fixed))
+    ranges = find.narrow_ranges(model, result, axes, set(fixed))
     assert result.tied == ()
     assert result.full({axis: r.max for axis, r in ranges.items()}) == {"batch": 32, "height": 320, "width": 448}
-    refused = find.find_moving(model, plan, axes | {"height": AxisRange(min=250, opt=250, max=250)}, set(fixed))
+    refused = find.find_dynamic_axes(model, plan, axes | {"height": AxisRange(min=250, opt=250, max=250)}, set(fixed))
     assert [t.axis for t in refused.tied] == ["width"]
 
 
@@ -192,11 +192,11 @@ def test_a_model_that_names_its_only_size_is_not_asked_at_multiples() -> None:
 
     plan = planned(height=SIDE, width=SIDE)
     model = Vit(plan, lambda sizes: sizes["height"] == sizes["width"] == 224)
-    result = find.find_moving(model, plan, plan.axes)
+    result = find.find_dynamic_axes(model, plan, plan.axes)
     assert [f.axis for f in result.fixed] == ["height", "width"]
     assert len(model.asked) <= 12
     multiples = Vit(plan, lambda sizes: sizes["height"] == sizes["width"] and sizes["width"] % 32 == 0)
-    assert [t.axis for t in find.find_moving(multiples, plan, plan.axes).tied] == ["width"]
+    assert [t.axis for t in find.find_dynamic_axes(multiples, plan, plan.axes).tied] == ["width"]
 
 
 def test_tied_axes_of_multiples_move_in_steps() -> None:
@@ -211,21 +211,21 @@ def test_an_axis_that_takes_only_less_than_its_range_moves_there() -> None:
     plan = planned(height=AxisRange(min=64, opt=64, max=96))
     result, model = found(plan, lambda sizes: 49 <= sizes["height"] <= 64)
     assert result.fixed == ()
-    ranges = find.fitted(model, result, plan.axes, ())
+    ranges = find.narrow_ranges(model, result, plan.axes, ())
     assert (ranges["height"].min, ranges["height"].opt, ranges["height"].max) == (62, 64, 64)
 
 
 def test_ranges_end_where_the_model_refuses() -> None:
     plan = planned(sequence=TOKENS)
     result, model = found(plan, lambda sizes: 7 <= sizes["sequence"] <= 300)
-    assert find.fitted(model, result, plan.axes, ())["sequence"] == AxisRange(min=7, opt=128, max=300)
+    assert find.narrow_ranges(model, result, plan.axes, ())["sequence"] == AxisRange(min=7, opt=128, max=300)
 
 
 def test_a_range_that_a_person_gave_is_never_narrowed() -> None:
     plan = planned(sequence=TOKENS)
     result, model = found(plan, lambda sizes: sizes["sequence"] <= 300)
     with pytest.raises(UsageError) as caught:
-        find.fitted(model, result, plan.axes, {"sequence"})
+        find.narrow_ranges(model, result, plan.axes, {"sequence"})
     assert "the model fails at batch 1, sequence 512: I refuse" in caught.value.message
 
 

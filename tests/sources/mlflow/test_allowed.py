@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plansmith.errors import SourceError, UsageError
-from plansmith.sources.mlflow.allowlist import VARIABLE, Allowed, Place, allowed_here, place_of
+from plansmith.sources.mlflow.allowlist import VARIABLE, Allowed, ArtifactLocation, allowed_here, place_of
 from plansmith.sources.remote_files import safe_path
 
 SERVER = "https://mlflow.example.com/team"
@@ -14,23 +14,25 @@ API = "/api/2.0/mlflow-artifacts/artifacts"
 ALLOWED = Allowed(buckets=(("models", ""), ("shared", "ml/prod")), servers=(OTHER,))
 
 
-def found(address: str, allowed: Allowed = ALLOWED) -> Place:
+def found(address: str, allowed: Allowed = ALLOWED) -> ArtifactLocation:
     return place_of(address, server=SERVER, allowed=allowed, of="models:/ranker/3")
 
 
 @pytest.mark.parametrize(
     ("address", "place"),
     [
-        ("mlflow-artifacts:/0/models/m-1/artifacts", Place("served", SERVER, "0/models/m-1/artifacts")),
-        ("mlflow-artifacts://mlflow.example.com/0/a", Place("served", SERVER, "0/a")),
-        (f"{SERVER}{API}/0/a%20b", Place("served", SERVER, "0/a b")),
-        ("mlflow-artifacts://files.example.com/0/a", Place("served", OTHER, "0/a")),
-        (f"{OTHER}{API}/0/a", Place("served", OTHER, "0/a")),
-        ("s3://models/anywhere/m", Place("s3", "models", "anywhere/m")),
-        ("s3://shared/ml/prod/m", Place("s3", "shared", "ml/prod/m")),
+        ("mlflow-artifacts:/0/models/m-1/artifacts", ArtifactLocation("served", SERVER, "0/models/m-1/artifacts")),
+        ("mlflow-artifacts://mlflow.example.com/0/a", ArtifactLocation("served", SERVER, "0/a")),
+        (f"{SERVER}{API}/0/a%20b", ArtifactLocation("served", SERVER, "0/a b")),
+        ("mlflow-artifacts://files.example.com/0/a", ArtifactLocation("served", OTHER, "0/a")),
+        (f"{OTHER}{API}/0/a", ArtifactLocation("served", OTHER, "0/a")),
+        ("s3://models/anywhere/m", ArtifactLocation("s3", "models", "anywhere/m")),
+        ("s3://shared/ml/prod/m", ArtifactLocation("s3", "shared", "ml/prod/m")),
     ],
 )
-def test_the_servers_own_store_and_what_the_operator_named_may_be_gone_to(address: str, place: Place) -> None:
+def test_the_servers_own_store_and_what_the_operator_named_may_be_gone_to(
+    address: str, place: ArtifactLocation
+) -> None:
     assert found(address) == place
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from plansmith.config.mlflow_uri import RegisteredName
 from plansmith.errors import EnvironmentFault, SourceError
-from plansmith.sources.mlflow.flavors import Wishes
-from plansmith.sources.mlflow.model_version import FoundVersion, find_version
+from plansmith.sources.mlflow.flavors import FlavorOptions
+from plansmith.sources.mlflow.model_version import RegisteredVersion, find_version
 
 from .registry import Registry
 from .written import FOLDER
@@ -48,8 +48,8 @@ def put(client: Any, key: str, content: bytes) -> None:
     client.put_object(Bucket=BUCKET, Key=key, Body=content)
 
 
-def found() -> FoundVersion:
-    return find_version(RegisteredName("net", "1"), Wishes(trust_remote_code=False, allow_pickle=False))
+def found() -> RegisteredVersion:
+    return find_version(RegisteredName("net", "1"), FlavorOptions(trust_remote_code=False, allow_pickle=False))
 
 
 @pytest.mark.slow

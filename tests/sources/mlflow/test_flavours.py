@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 
 from plansmith.errors import SourceError
-from plansmith.sources.mlflow.flavors import Kept, Wishes, choose, read_model_file
+from plansmith.sources.mlflow.flavors import FlavorFiles, FlavorOptions, choose, read_model_file
 from plansmith.sources.remote_files import RemoteFile
 
 from .written import files_of, flavours_of
 
-PLAIN = Wishes(trust_remote_code=False, allow_pickle=False)
+PLAIN = FlavorOptions(trust_remote_code=False, allow_pickle=False)
 
 
-def chosen(name: str, *more: str, wishes: Wishes = PLAIN) -> Kept:
+def chosen(name: str, *more: str, wishes: FlavorOptions = PLAIN) -> FlavorFiles:
     files = (*files_of(name), *(RemoteFile(path, 1) for path in more))
     return choose(flavours_of(name), files, wishes, "models:/m/1")
 
@@ -40,7 +40,7 @@ def test_the_models_own_configuration_wins_over_that_of_a_processor() -> None:
 def test_code_and_pickles_stay_where_they_are_unless_the_spec_takes_them() -> None:
     more = ("model/modeling_own.py", "model/pytorch_model.bin", "model/optimizer.pt", "components/own/deep/x.json")
     assert set(chosen("transformers", *more).files) == set(chosen("transformers").files)
-    taken = chosen("transformers", *more, wishes=Wishes(trust_remote_code=True, allow_pickle=True))
+    taken = chosen("transformers", *more, wishes=FlavorOptions(trust_remote_code=True, allow_pickle=True))
     assert set(taken.files) - set(chosen("transformers").files) == {"modeling_own.py", "pytorch_model.bin"}
 
 
@@ -70,13 +70,15 @@ def test_a_model_of_sentence_transformers_keeps_the_folders_of_its_modules() -> 
 )
 def test_other_flavours_are_refused_by_name_with_what_to_log_instead(name: str, said: str) -> None:
     with pytest.raises(SourceError, match=said) as refused:
-        chosen(name, wishes=Wishes(trust_remote_code=True, allow_pickle=False))
+        chosen(name, wishes=FlavorOptions(trust_remote_code=True, allow_pickle=False))
     assert "register that" in refused.value.remedy
 
 
 @pytest.mark.parametrize(("name", "file"), [("pytorch-pt2", "model.pt2"), ("pytorch", "model.pth")])
 def test_a_module_comes_with_what_mlflow_says_of_it(name: str, file: str) -> None:
-    kept = chosen(name, "data/other.bin", wishes=Wishes(trust_remote_code=False, allow_pickle=file == "model.pth"))
+    kept = chosen(
+        name, "data/other.bin", wishes=FlavorOptions(trust_remote_code=False, allow_pickle=file == "model.pth")
+    )
     assert (kept.scheme, kept.graph) == ("torch", "")
     assert {to: one.path for to, one in kept.files.items()} == {file: f"data/{file}", "MLmodel": "MLmodel"}
 

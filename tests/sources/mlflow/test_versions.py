@@ -12,14 +12,14 @@ from plansmith.errors import EnvironmentFault, SourceError
 from plansmith.sources import remote_files
 from plansmith.sources.bucket_objects import BucketObjects
 from plansmith.sources.mlflow.client import find_server
-from plansmith.sources.mlflow.flavors import Wishes
-from plansmith.sources.mlflow.model_version import FoundVersion, find_version, newest_version
+from plansmith.sources.mlflow.flavors import FlavorOptions
+from plansmith.sources.mlflow.model_version import RegisteredVersion, find_version, newest_version
 
 from .registry import Registry
 from .registry import running as another_registry
 from .written import FOLDER, files_of
 
-WISHES = Wishes(trust_remote_code=False, allow_pickle=False)
+WISHES = FlavorOptions(trust_remote_code=False, allow_pickle=False)
 ONE = RegisteredName("clf", "1")
 
 
@@ -29,11 +29,11 @@ def contents(flavour: str, filling: bytes = b"x") -> dict[str, bytes]:
     return found | {"MLmodel": (FOLDER / flavour / "MLmodel").read_bytes()}
 
 
-def found(model: RegisteredName = ONE) -> FoundVersion:
+def found(model: RegisteredName = ONE) -> RegisteredVersion:
     return find_version(model, WISHES)
 
 
-def bring(version: FoundVersion, folder: Path) -> list[float]:
+def bring(version: RegisteredVersion, folder: Path) -> list[float]:
     shares: list[float] = []
     folder.mkdir(parents=True)
     version.download(folder, lambda _, share: shares.append(share))

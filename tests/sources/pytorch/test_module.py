@@ -13,8 +13,8 @@ import torch
 from plansmith.config.spec import InputSpec
 from plansmith.errors import SourceError, UsageError
 from plansmith.records.model import AxisRange
-from plansmith.sources.dynamic_axes.find import find_moving
-from plansmith.sources.loaded_model import LiveModel
+from plansmith.sources.dynamic_axes.find import find_dynamic_axes
+from plansmith.sources.loaded_model import LoadedModel
 from plansmith.sources.pytorch import module as torch_modules
 from plansmith.sources.pytorch.module import output_names
 
@@ -32,7 +32,7 @@ def folder_of(folder: Path, content: bytes, name: str = "model.pt2", described: 
     return folder
 
 
-def loaded(folder: Path, *, allow_pickle: bool = False, **inputs: Any) -> LiveModel:
+def loaded(folder: Path, *, allow_pickle: bool = False, **inputs: Any) -> LoadedModel:
     specs = {name: InputSpec.model_validate(fields) for name, fields in inputs.items()}
     return torch_modules.load(folder, allow_pickle=allow_pickle, inputs=specs)
 
@@ -51,7 +51,7 @@ def test_an_exported_program_answers_as_the_module_did(tmp_path: Path) -> None:
 
 def test_what_was_exported_with_one_size_is_an_axis_that_does_not_move(tmp_path: Path) -> None:
     live = loaded(folder_of(tmp_path, net(batch=1)[1]))
-    found = find_moving(lambda sizes: live.ask(live.inputs.make(sizes)), live.inputs, live.inputs.axes)
+    found = find_dynamic_axes(lambda sizes: live.ask(live.inputs.make(sizes)), live.inputs, live.inputs.axes)
     (fixed,) = found.fixed
     assert (fixed.axis, fixed.size, fixed.by) == ("batch", 1, "model")
     assert "input.size()[0] == 1" in fixed.reason

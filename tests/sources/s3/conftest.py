@@ -13,7 +13,7 @@ from plansmith.config.source_reference import parse_reference
 from plansmith.config.spec import ModelSpec, make_spec
 from plansmith.records.model import SourceModel
 from plansmith.steps.fetch import fetch
-from plansmith.steps.runner import Finished, Listener, StageRunner
+from plansmith.steps.runner import Listener, StageRunner, StepResult
 
 from ...support.servers.aws_server import aws, s3_server
 from ...support.stores.fault_proxy import FaultProxy
@@ -45,8 +45,14 @@ class Shelf:
         """Where an object or a folder of them is."""
         return f"s3://{self.bucket}/{key}"
 
-    def fetched(self, source: str, *, dry: bool = False, **values: Any) -> Finished[SourceModel]:
-        """The first step of a compile; requests are noted from its start."""
+    def fetched(self, source: str, *, dry: bool = False, **values: Any) -> StepResult[SourceModel]:
+        """What the first step of a compile brings here."""
+        found = self.fetch(source, dry=dry, **values)
+        assert found is not None
+        return found
+
+    def fetch(self, source: str, *, dry: bool = False, **values: Any) -> StepResult[SourceModel] | None:
+        """The first step of a compile, None where a look finds nothing; requests are noted from its start."""
         spec: ModelSpec = make_spec({"source": source, "artifacts": str(self.folder / "artifacts"), **values})
         self.proxy.reset(self.proxy.handling)
         stages = StageRunner("m", Path(spec.artifacts), listener=Listener(), force=False, dry=dry)

@@ -11,7 +11,7 @@ import pytest
 
 from plansmith.errors import RepositoryError
 from plansmith.stores.backend.folder import FolderObjects
-from plansmith.stores.backend.object_store import Changed, Objects, Taken
+from plansmith.stores.backend.object_store import Changed, KeyTaken, Objects
 
 pytestmark = pytest.mark.usefixtures("small_parts")
 
@@ -69,7 +69,7 @@ def test_what_is_not_in_the_store_leaves_no_file_here(objects: Objects, tmp_path
 
 def test_a_document_is_created_once(objects: Objects) -> None:
     tag = objects.create("models/a.json", b"first")
-    with pytest.raises(Taken):
+    with pytest.raises(KeyTaken):
         objects.create("models/a.json", b"second")
     assert objects.create("models/a.json", b"first") == tag
     found = objects.read("models/a.json")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import RepositoryError
-from plansmith.records.destination import Place
+from plansmith.records.destination import Location
 from plansmith.stores import initialize
 from plansmith.stores.backend.object_store import UNKNOWN
 from plansmith.stores.initialize import probe_again, require_store
@@ -147,7 +147,7 @@ def test_a_probe_that_fails_leaves_nothing_and_makes_no_store(s3: S3, proxy: Fau
 
 
 def test_a_store_that_was_copied_from_a_folder_is_not_trusted(s3: S3, tmp_path: Path) -> None:
-    folder = open_store(Place(to=str(tmp_path / "store")), Path())
+    folder = open_store(Location(to=str(tmp_path / "store")), Path())
     require_store(folder, "local-cpu")
     copied = open_store(s3.place(), Path())
     copied.objects.put(MARKER_KEY, (tmp_path / "store" / MARKER_KEY).read_bytes())

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from plansmith.errors import RepositoryError
-from plansmith.records.destination import Place
+from plansmith.records.destination import Location
 from plansmith.records.model import FileEntry
-from plansmith.steps.runner import WouldRun
 from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.backend.leases import Hold
 from plansmith.stores.backend.object_store import Objects
@@ -27,13 +26,13 @@ from ...support.stores.machines import FILES, STEP, Machine
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> Location:
     """In a folder: each test asks a store dozens of times, and how S3 answers is looked at elsewhere."""
-    return Place(to=str(tmp_path / "shared"))
+    return Location(to=str(tmp_path / "shared"))
 
 
 @pytest.fixture
-def objects(place: Place) -> Objects:
+def objects(place: Location) -> Objects:
     return open_objects(place, Path.cwd())
 
 
@@ -52,7 +51,7 @@ def the_model(objects: Objects) -> str:
     return max(objects.below(OBJECTS), key=lambda held: held.bytes).key
 
 
-def test_what_one_machine_has_built_another_one_finds(tmp_path: Path, place: Place, objects: Objects) -> None:
+def test_what_one_machine_has_built_another_one_finds(tmp_path: Path, place: Location, objects: Objects) -> None:
     first, second = Machine(tmp_path / "a", place), Machine(tmp_path / "b", place)
     built, found = first.entry(), second.entry()
     assert (first.built, second.built) == (1, 0)
@@ -65,7 +64,7 @@ def test_what_one_machine_has_built_another_one_finds(tmp_path: Path, place: Pla
     assert (again.built, again.close()) == (0, [])
 
 
-def test_what_was_verified_as_it_came_is_not_hashed_again(tmp_path: Path, place: Place) -> None:
+def test_what_was_verified_as_it_came_is_not_hashed_again(tmp_path: Path, place: Location) -> None:
     Machine(tmp_path / "a", place).entry()
     second, third = Machine(tmp_path / "b", place), Machine(tmp_path / "b", None)
     second.entry()
@@ -74,7 +73,7 @@ def test_what_was_verified_as_it_came_is_not_hashed_again(tmp_path: Path, place:
     assert (second.built, third.built) == (0, 0)
 
 
-def test_a_person_is_told_how_much_is_on_its_way(tmp_path: Path, place: Place, objects: Objects) -> None:
+def test_a_person_is_told_how_much_is_on_its_way(tmp_path: Path, place: Location, objects: Objects) -> None:
     first, second = Machine(tmp_path / "a", place), Machine(tmp_path / "b", place)
     first.entry()
     second.entry()
@@ -82,7 +81,7 @@ def test_a_person_is_told_how_much_is_on_its_way(tmp_path: Path, place: Place, o
     assert f"fetching from {objects.place}, 6.8 KiB of 6.8 KiB" in second.told.doing
 
 
-def test_another_key_is_another_entry(tmp_path: Path, place: Place, objects: Objects) -> None:
+def test_another_key_is_another_entry(tmp_path: Path, place: Location, objects: Objects) -> None:
     Machine(tmp_path / "a", place).entry(1)
     second = Machine(tmp_path / "b", place)
     second.entry(2)
@@ -92,7 +91,7 @@ def test_another_key_is_another_entry(tmp_path: Path, place: Place, objects: Obj
 
 
 def test_equal_files_of_several_entries_are_fetched_once(
-    tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, place: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = Machine(tmp_path / "a", place), Machine(tmp_path / "b", place)
     fetched, fetch = [], FolderObjects.fetch
@@ -110,7 +109,7 @@ def test_equal_files_of_several_entries_are_fetched_once(
     assert (second.built, second.runner.digester.hashed) == (0, 0)
 
 
-def test_a_file_that_was_changed_here_is_fetched_and_not_linked(tmp_path: Path, place: Place) -> None:
+def test_a_file_that_was_changed_here_is_fetched_and_not_linked(tmp_path: Path, place: Location) -> None:
     first, second = Machine(tmp_path / "a", place), Machine(tmp_path / "b", place)
     first.entry(1)
     first.entry(2)
@@ -122,7 +121,7 @@ def test_a_file_that_was_changed_here_is_fetched_and_not_linked(tmp_path: Path, 
 
 
 def test_an_entry_whose_age_cannot_be_noted_is_used_all_the_same(
-    tmp_path: Path, place: Place, objects: Objects, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, place: Location, objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: FolderObjects, source: str, key: str) -> None:
         raise RepositoryError(f"{self.place} refuses {source} {key}")
@@ -137,7 +136,7 @@ def test_an_entry_whose_age_cannot_be_noted_is_used_all_the_same(
 
 
 def test_what_was_built_before_there_was_a_shared_cache_is_brought_there_when_it_is_used(
-    tmp_path: Path, place: Place
+    tmp_path: Path, place: Location
 ) -> None:
     Machine(tmp_path / "a", None).entry()
     with_it, other = Machine(tmp_path / "a", place), Machine(tmp_path / "b", place)
@@ -146,7 +145,7 @@ def test_what_was_built_before_there_was_a_shared_cache_is_brought_there_when_it
     assert (with_it.built, other.built) == (0, 0)
 
 
-def test_force_builds_anew_and_replaces_what_is_shared(tmp_path: Path, place: Place) -> None:
+def test_force_builds_anew_and_replaces_what_is_shared(tmp_path: Path, place: Location) -> None:
     Machine(tmp_path / "a", place).entry()
     better = {"model/model.onnx": b"better", "config.pbtxt": b"name: 'tiny'"}
     forced = Machine(tmp_path / "b", place, files=better, force=True)
@@ -207,7 +206,7 @@ DAMAGES = [
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_entry_is_told_built_again_and_replaced(
-    damage: Callable[[Objects], None], tmp_path: Path, place: Place, objects: Objects
+    damage: Callable[[Objects], None], tmp_path: Path, place: Location, objects: Objects
 ) -> None:
     Machine(tmp_path / "a", place).entry()
     damage(objects)
@@ -224,7 +223,7 @@ def test_a_damaged_entry_is_told_built_again_and_replaced(
 
 
 def test_a_machine_that_cannot_build_leaves_nothing_damaged_to_the_next(
-    tmp_path: Path, place: Place, objects: Objects
+    tmp_path: Path, place: Location, objects: Objects
 ) -> None:
     Machine(tmp_path / "a", place).entry()
     flip_a_bit(objects)
@@ -243,7 +242,7 @@ def test_a_machine_that_cannot_build_leaves_nothing_damaged_to_the_next(
 
 
 def test_an_entry_that_another_machine_made_anew_meanwhile_stays(
-    tmp_path: Path, place: Place, objects: Objects, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, place: Location, objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Machine(tmp_path / "a", place).entry()
     key, content = the_entry(objects), the_model(objects)
@@ -269,7 +268,7 @@ def test_an_entry_that_another_machine_made_anew_meanwhile_stays(
 
 @pytest.mark.parametrize("path", ["../outside", "/tmp/outside", "a/../../outside", "a\\b"])
 def test_an_entry_that_leads_out_of_its_folder_is_refused(
-    path: str, tmp_path: Path, place: Place, objects: Objects
+    path: str, tmp_path: Path, place: Location, objects: Objects
 ) -> None:
     Machine(tmp_path / "a", place).entry()
 
@@ -289,7 +288,7 @@ def test_an_entry_that_leads_out_of_its_folder_is_refused(
     assert not list(tmp_path.rglob("outside"))
 
 
-def test_while_one_machine_builds_another_one_waits_and_finds_the_entry(tmp_path: Path, place: Place) -> None:
+def test_while_one_machine_builds_another_one_waits_and_finds_the_entry(tmp_path: Path, place: Location) -> None:
     first, second = Machine(tmp_path / "a", place), Machine(tmp_path / "b", place)
     building, waiting = threading.Event(), threading.Event()
 
@@ -309,7 +308,7 @@ def test_while_one_machine_builds_another_one_waits_and_finds_the_entry(tmp_path
     assert f"process {os.getpid()}" in told
 
 
-def test_the_lease_of_a_machine_that_died_is_taken_over(tmp_path: Path, place: Place, objects: Objects) -> None:
+def test_the_lease_of_a_machine_that_died_is_taken_over(tmp_path: Path, place: Location, objects: Objects) -> None:
     Machine(tmp_path / "a", place).entry()
     name = f"{STEP}/{name_in(the_entry(objects))}"
     objects.remove([the_entry(objects)])
@@ -321,7 +320,7 @@ def test_the_lease_of_a_machine_that_died_is_taken_over(tmp_path: Path, place: P
 
 
 def test_where_leases_are_not_safe_nobody_waits_and_both_are_right(
-    tmp_path: Path, place: Place, objects: Objects, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, place: Location, objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FolderObjects, "abilities", FolderObjects.abilities.model_copy(update={"swap": False}))
     first, second, third = (Machine(tmp_path / name, place) for name in "abc")
@@ -335,7 +334,7 @@ def test_where_leases_are_not_safe_nobody_waits_and_both_are_right(
 
 def test_a_place_that_cannot_be_used_is_told_once_and_everything_is_built_here(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
-    machine = Machine(tmp_path / "a", Place(to=str(tmp_path / "file" / "shared")))
+    machine = Machine(tmp_path / "a", Location(to=str(tmp_path / "file" / "shared")))
     machine.entry(1)
     machine.entry(2)
     assert machine.built == 2
@@ -345,14 +344,16 @@ def test_a_place_that_cannot_be_used_is_told_once_and_everything_is_built_here(t
 
 @pytest.mark.parametrize("words", [{"region": "not a region"}, {"endpoint_url": "http://[", "region": "x"}])
 def test_a_place_that_cannot_be_reached_as_it_was_said_costs_a_notice(tmp_path: Path, words: dict[str, str]) -> None:
-    machine = Machine(tmp_path / "a", Place.model_construct(**{**Place(to="s3://models/shared").model_dump(), **words}))
+    machine = Machine(
+        tmp_path / "a", Location.model_construct(**{**Location(to="s3://models/shared").model_dump(), **words})
+    )
     machine.entry()
     assert machine.built == 1
     (told,) = machine.close()
     assert told.startswith("the shared cache s3://models/shared cannot be used, and is left alone: ")
 
 
-def test_a_place_that_goes_away_during_a_build_costs_a_notice(tmp_path: Path, place: Place) -> None:
+def test_a_place_that_goes_away_during_a_build_costs_a_notice(tmp_path: Path, place: Location) -> None:
     def lose() -> None:
         shutil.rmtree(place.to)
         Path(place.to).write_text("a disk that is gone")
@@ -366,7 +367,7 @@ def test_a_place_that_goes_away_during_a_build_costs_a_notice(tmp_path: Path, pl
     assert (machine.built, again.built) == (1, 0)
 
 
-def test_a_folder_of_somebody_else_is_not_written_to(tmp_path: Path, place: Place) -> None:
+def test_a_folder_of_somebody_else_is_not_written_to(tmp_path: Path, place: Location) -> None:
     Path(place.to).mkdir()
     (Path(place.to) / "thesis.tex").write_text("mine")
     machine = Machine(tmp_path / "a", place)
@@ -377,26 +378,25 @@ def test_a_folder_of_somebody_else_is_not_written_to(tmp_path: Path, place: Plac
     assert [path.name for path in Path(place.to).iterdir()] == ["thesis.tex"]
 
 
-def test_a_dry_run_tells_what_another_machine_has_done_and_writes_nothing(tmp_path: Path, place: Place) -> None:
+def test_a_dry_run_tells_what_another_machine_has_done_and_writes_nothing(tmp_path: Path, place: Location) -> None:
     def files() -> list[Path]:
         return sorted(tmp_path.rglob("*"))
 
-    with pytest.raises(WouldRun) as nothing:
-        Machine(tmp_path / "b", place, dry=True).entry()
-    assert not nothing.value.is_shared
+    nothing = Machine(tmp_path / "b", place, dry=True)
+    assert nothing.look() is None
+    assert not nothing.runner.is_shared
     assert files() == []
     Machine(tmp_path / "a", place).entry()
     before = files()
-    with pytest.raises(WouldRun) as found:
-        Machine(tmp_path / "b", place, dry=True).entry()
-    assert found.value.is_shared
+    found = Machine(tmp_path / "b", place, dry=True)
+    assert found.look() is None
+    assert found.runner.is_shared
     assert files() == before
 
 
-def test_a_look_ahead_of_a_run_fetches_what_the_run_would(tmp_path: Path, place: Place) -> None:
+def test_a_look_ahead_of_a_run_fetches_what_the_run_would(tmp_path: Path, place: Location) -> None:
     ahead, run = Machine(tmp_path / "b", place, ahead=True), Machine(tmp_path / "b", None)
-    with pytest.raises(WouldRun):
-        ahead.entry()
+    assert ahead.look() is None
     Machine(tmp_path / "a", place).entry()
     ahead.entry()
     ahead.close()
@@ -404,7 +404,7 @@ def test_a_look_ahead_of_a_run_fetches_what_the_run_would(tmp_path: Path, place:
     assert (ahead.built, run.built) == (0, 0)
 
 
-def test_an_entry_that_is_used_stays_young(tmp_path: Path, place: Place, objects: Objects) -> None:
+def test_an_entry_that_is_used_stays_young(tmp_path: Path, place: Location, objects: Objects) -> None:
     Machine(tmp_path / "a", place).entry()
     entry, content = (Path(place.to, key) for key in (the_entry(objects), the_model(objects)))
     for used in ("b", "a"):  # fetched, and found at home
@@ -415,7 +415,7 @@ def test_an_entry_that_is_used_stays_young(tmp_path: Path, place: Place, objects
         assert content.stat().st_mtime == 0  # which the entry holds
 
 
-def test_what_is_shared_lies_where_releases_have_it(tmp_path: Path, place: Place, objects: Objects) -> None:
+def test_what_is_shared_lies_where_releases_have_it(tmp_path: Path, place: Location, objects: Objects) -> None:
     entry = Machine(tmp_path / "a", place).entry()
     assert keys(objects, OBJECTS) == sorted(object_key(file.sha256) for file in entry.files)
     assert keys(objects, CACHE) == [entry_key(STEP, entry.folder.name)]

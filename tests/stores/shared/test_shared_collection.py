@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from plansmith.cli import cli
-from plansmith.records.destination import Place
+from plansmith.records.destination import Location
 from plansmith.stores.layout import CACHE, LEASES, OBJECTS, TIMING, timing_key
 from plansmith.stores.open import open_store
 from plansmith.stores.store import Store
@@ -24,13 +24,13 @@ DAY = 86400.0
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> Location:
     """In a folder, where files can be given an age."""
-    return Place(to=str(tmp_path / "shared"))
+    return Location(to=str(tmp_path / "shared"))
 
 
 @pytest.fixture
-def store(place: Place) -> Store:
+def store(place: Location) -> Store:
     return open_store(place, Path())
 
 
@@ -51,17 +51,17 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plansmith.stores.maintenance.prune.time.sleep", lambda _: None)
 
 
-def gc(place: Place, *words: str) -> Result:
+def gc(place: Location, *words: str) -> Result:
     return CliRunner().invoke(cli, ["gc", "--shared-cache", place.to, *words], catch_exceptions=False)
 
 
-def share(tmp_path: Path, place: Place, store: Store) -> None:
+def share(tmp_path: Path, place: Location, store: Store) -> None:
     """An entry, the lease of its build, and a file of a timing cache."""
     Machine(tmp_path / "a", place).entry()
     store.objects.put(timing_key("0" * 16, "a" * 64), b"measured")
 
 
-def test_what_was_not_used_for_long_goes_with_its_contents(tmp_path: Path, place: Place, store: Store) -> None:
+def test_what_was_not_used_for_long_goes_with_its_contents(tmp_path: Path, place: Location, store: Store) -> None:
     share(tmp_path, place, store)
     grow_old(store, CACHE, TIMING, OBJECTS, LEASES)
     before = keys(store)
@@ -78,7 +78,7 @@ def test_what_was_not_used_for_long_goes_with_its_contents(tmp_path: Path, place
     assert (again.built, again.close()) == (1, [])
 
 
-def test_what_was_used_stays_with_its_old_contents(tmp_path: Path, place: Place, store: Store) -> None:
+def test_what_was_used_stays_with_its_old_contents(tmp_path: Path, place: Location, store: Store) -> None:
     share(tmp_path, place, store)
     grow_old(store, CACHE, TIMING, OBJECTS, days=20)
     before = keys(store)
@@ -87,7 +87,9 @@ def test_what_was_used_stays_with_its_old_contents(tmp_path: Path, place: Place,
     assert gc(place, "--older-than", "2w", "--dry-run").stdout.splitlines()[-1].startswith("5 things would be removed")
 
 
-def test_contents_that_have_just_come_stay_for_whatever_needs_them(tmp_path: Path, place: Place, store: Store) -> None:
+def test_contents_that_have_just_come_stay_for_whatever_needs_them(
+    tmp_path: Path, place: Location, store: Store
+) -> None:
     share(tmp_path, place, store)
     contents = keys(store, OBJECTS)
     done = json.loads(gc(place, "--older-than", "0", "--json").stdout)
@@ -95,7 +97,7 @@ def test_contents_that_have_just_come_stay_for_whatever_needs_them(tmp_path: Pat
     assert keys(store, OBJECTS) == contents
 
 
-def test_contents_that_a_release_or_another_entry_needs_stay(tmp_path: Path, place: Place, store: Store) -> None:
+def test_contents_that_a_release_or_another_entry_needs_stay(tmp_path: Path, place: Location, store: Store) -> None:
     release = make_release(tmp_path / "repository")
     package = {file.path: (release.folder / file.path).read_bytes() for file in release.manifest.files}
     Machine(tmp_path / "a", place, files=package).entry()
@@ -111,7 +113,7 @@ def test_contents_that_a_release_or_another_entry_needs_stay(tmp_path: Path, pla
     assert store.find(release.model)[1].pruned is None
 
 
-def test_a_place_where_nothing_is_shared_and_options_without_one_are_refused(tmp_path: Path, place: Place) -> None:
+def test_a_place_where_nothing_is_shared_and_options_without_one_are_refused(tmp_path: Path, place: Location) -> None:
     def refusal(*words: str) -> str:
         found = CliRunner().invoke(cli, ["gc", *words])
         return str(found.exception or found.output)

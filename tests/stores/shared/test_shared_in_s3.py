@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plansmith.records.destination import Place
+from plansmith.records.destination import Location
 from plansmith.stores.backend.object_store import Objects
 from plansmith.stores.open import open_store
 from plansmith.stores.transfer.publication import publish_release
@@ -49,7 +49,7 @@ def test_an_s3_that_cannot_be_used_is_told_once_and_everything_is_built_here(
     place = (
         s3.place(endpoint_url="http://127.0.0.1:9")
         if wrong == "nobody there"
-        else Place(to="s3://no-such-bucket-here/shared", endpoint_url=s3.endpoint)
+        else Location(to="s3://no-such-bucket-here/shared", endpoint_url=s3.endpoint)
     )
     machine = Machine(tmp_path / "a", place)
     machine.entry(1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plansmith.compilers.trt.timing_cache import MOST_FILES, TimingCaches, key_of
-from plansmith.records.destination import Place
+from plansmith.records.destination import Location
 from plansmith.records.engine import BuildFlags, Gpu
 from plansmith.steps.cache.shared_place import SharedPlace
 from plansmith.steps.cache.shared_timing import SharedTimingCaches
@@ -26,7 +26,7 @@ KEY = key_of("10.16.1.11", GPU, PLAIN)
 class Builder:
     """A machine that builds plans: its builds add one entry to what they start from."""
 
-    def __init__(self, folder: Path, place: Place) -> None:
+    def __init__(self, folder: Path, place: Location) -> None:
         self.notices: list[str] = []
         self.caches = SharedTimingCaches(folder / "cache" / "timing", SharedPlace(place, folder, self.notices.append))
 
@@ -45,18 +45,18 @@ class Builder:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> Location:
     """In a folder; a file of S3 is fetched and sent in the same two calls as the contents of a release."""
-    return Place(to=str(tmp_path / "shared"))
+    return Location(to=str(tmp_path / "shared"))
 
 
 @pytest.fixture
-def objects(place: Place) -> Objects:
+def objects(place: Location) -> Objects:
     return open_objects(place, Path())
 
 
 @pytest.fixture
-def builders(tmp_path: Path, place: Place) -> list[Builder]:
+def builders(tmp_path: Path, place: Location) -> list[Builder]:
     return [Builder(tmp_path / name, place) for name in "abc"]
 
 
@@ -182,7 +182,7 @@ def test_a_build_that_may_measure_nothing_sends_nothing(builders: list[Builder],
 
 def test_a_place_that_cannot_be_used_costs_a_notice(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
-    builder = Builder(tmp_path / "a", Place(to=str(tmp_path / "file" / "shared")))
+    builder = Builder(tmp_path / "a", Location(to=str(tmp_path / "file" / "shared")))
     assert builder.build("one") == []
     assert builder.build("two") == ["one"]
     (told,) = builder.notices
@@ -190,7 +190,7 @@ def test_a_place_that_cannot_be_used_costs_a_notice(tmp_path: Path) -> None:
     assert isinstance(builder.caches, TimingCaches)
 
 
-def test_a_file_that_is_used_stays_young(builders: list[Builder], place: Place, objects: Objects) -> None:
+def test_a_file_that_is_used_stays_young(builders: list[Builder], place: Location, objects: Objects) -> None:
     first, second, _ = builders
     first.build("one")
     (held,) = objects.below(timing_key(KEY.name))

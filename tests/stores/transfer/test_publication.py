@@ -19,7 +19,7 @@ from plansmith.stores.layout import GRACE_SECONDS, object_key, release_key
 from plansmith.stores.reader import read_stored_manifest
 from plansmith.stores.store import Store
 from plansmith.stores.transfer.publication import Terms, plan_release, publish_release
-from plansmith.stores.transfer.upload import Onlooker, send_contents
+from plansmith.stores.transfer.upload import TransferProgress, send_contents
 from plansmith.system.digest import Digester, digest_of_files
 
 from ...support.faults.packages import file_entries
@@ -197,7 +197,9 @@ def test_clients_of_what_an_alias_came_to_stand_for_meanwhile_keep_theirs(in_fol
         publish(in_folder, early, allow_interface_change=True)
 
     with pytest.raises(RepositoryError, match="the inputs or outputs differ") as caught:
-        publish_release(in_folder, late.folder, late.manifest, digester(late), onlooker=Onlooker(begins=overtake))
+        publish_release(
+            in_folder, late.folder, late.manifest, digester(late), observer=TransferProgress(begins=overtake)
+        )
     assert "--allow-interface-change" in caught.value.remedy
     catalogue, current = in_folder.find(MODEL)
     assert [version.version for version in catalogue.versions] == [1, 2]
@@ -285,7 +287,9 @@ def test_contents_that_vanish_while_others_come_are_sent_once_more(in_folder: St
             in_folder.objects.remove([object_key(files[0].sha256)])
         begun.append(count)
 
-    assert send_contents(in_folder.objects, made.folder, files, Onlooker(begins=vanish)) == sum(f.bytes for f in files)
+    assert send_contents(in_folder.objects, made.folder, files, TransferProgress(begins=vanish)) == sum(
+        f.bytes for f in files
+    )
     assert begun == [sum(file.bytes for file in files[1:]), files[0].bytes]
     assert contents(in_folder) == {object_key(file.sha256) for file in files}
 

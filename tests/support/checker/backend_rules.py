@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plansmith.triton.checker.model_folder import Surroundings
+from plansmith.triton.checker.model_folder import CheckContext
 from plansmith.triton.checker.reader import read_models
 from plansmith.triton.checker.rules import sagemaker as sagemaker_rules
 from plansmith.triton.checker.rules.backends import dali, onnxruntime, python, script, tensorrt
@@ -33,7 +33,7 @@ def findings(
     models = dict(read_models(root))
     for name, manifest in (manifests or {}).items():
         models[name] = replace(models[name], manifests={1: manifest})
-    around = Surroundings(root, models, target=target, sagemaker=sagemaker, arguments=tuple(arguments))
+    around = CheckContext(root, models, target=target, sagemaker=sagemaker, arguments=tuple(arguments))
     found = [f for module in MODULES for model in models.values() for f in module.check(model, around)]
     found += sagemaker_rules.check_whole(around)
     known = {rule.id for module in MODULES for rule in module.RULES}

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import psutil
 
-from plansmith.triggers.inbox.entry import Entry
+from plansmith.triggers.inbox.entry import InboxEntry
 from plansmith.triggers.inbox.inbox import open_inbox
 
 from ..prefect.programs import Program, free_port, own_environment
@@ -93,7 +93,7 @@ class Served:
         """Its metrics."""
         return httpx.get(f"http://127.0.0.1:{self.port}/metrics", timeout=60).text
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[InboxEntry, ...]:
         """Its inbox."""
         inbox = open_inbox(self._database, make=False)
         try:

@@ -71,6 +71,16 @@ def be_killed(*, progress: Progress) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def tell_process(*, request: dict[str, Any], progress: Progress) -> dict[str, int]:
+    del request, progress
+    return {"number": os.getpid()}
+
+
+def be_killed_by_task(*, request: dict[str, Any], progress: Progress) -> None:
+    del request
+    be_killed(progress=progress)
+
+
 def be_killed_in_the_middle_of_an_answer(*, progress: Progress) -> None:
     del progress
     with socket.socket(fileno=os.dup(int(sys.argv[1]))) as connection:
@@ -140,6 +150,8 @@ FUNCTIONS = (
     leave,
     crash,
     be_killed,
+    be_killed_by_task,
+    tell_process,
     be_killed_in_the_middle_of_an_answer,
     answer_with_what_is_no_json,
     limit_memory,

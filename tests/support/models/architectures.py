@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from plansmith.sources.huggingface import models as hf_models
-from plansmith.sources.loaded_model import LiveModel, enliven
+from plansmith.sources.loaded_model import LoadedModel, enliven
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -91,7 +91,7 @@ def save(
     return folder
 
 
-def load(folder: Path, *, task: str = "", outputs: tuple[str, ...] = ()) -> LiveModel:
+def load(folder: Path, *, task: str = "", outputs: tuple[str, ...] = ()) -> LoadedModel:
     """As a compile loads it."""
     return hf_models.load(folder, trust_remote_code=False, allow_pickle=False, task=task, inputs={}, outputs=outputs)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from plansmith.compilers.export.loading import load
-from plansmith.sources.loaded_model import LiveModel
+from plansmith.compilers.export.requests import LoadRequest
+from plansmith.sources.loaded_model import LoadedModel
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "dog", "ran", "far", "away", "who", "?", "##s", "and", "then", "slept"]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -66,9 +67,9 @@ def save_timm(folder: Path, *, classes: tuple[str, ...]) -> Path:
     return folder
 
 
-def load_live(folder: Path, scheme: str = "hf", inputs: dict[str, Any] | None = None) -> LiveModel:
-    source = {"scheme": scheme, "location": str(folder), "trust_remote_code": False, "task": None}
-    return load(source, folder, False, inputs or {}, ())
+def load_live(folder: Path, scheme: str = "hf", inputs: dict[str, Any] | None = None) -> LoadedModel:
+    fields = {"scheme": scheme, "folder": folder, "location": str(folder), "inputs": inputs or {}}
+    return load(LoadRequest.model_validate(fields))
 
 
 def phrases(count: int) -> list[str]:

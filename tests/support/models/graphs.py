@@ -10,6 +10,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper, parser
 
+from plansmith.compilers.export.requests import ImportRequest
 from plansmith.records.model import OnnxModel
 from plansmith.steps.worker import import_onnx
 
@@ -46,5 +47,6 @@ def save_product(folder: Path, location: str = "weights.bin") -> tuple[Path, NDA
 def take(path: Path, out: Path, **options: Any) -> OnnxModel:
     """What the export step makes of a file, in `out`."""
     out.mkdir()
-    usual: dict[str, Any] = {"shapes": {}, "profiles": {}, "inputs": {}, "outputs": (), "progress": lambda _: None}
-    return OnnxModel.model_validate(import_onnx.take_graph(path=str(path), out=str(out), **usual | options))
+    progress = options.pop("progress", lambda _: None)
+    request = ImportRequest.model_validate({"path": path, "out": out, **options})
+    return import_onnx.import_onnx(request, progress)

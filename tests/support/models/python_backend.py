@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from plansmith.compilers.export import export
+from plansmith.compilers.export.requests import ReferenceRequest
 from plansmith.compilers.python_backend.generation_parameters import GENERATES
 from plansmith.compilers.python_backend.model_folder import ServedModel, write_folder
 from plansmith.records.engine import Engine
@@ -98,17 +99,16 @@ def lay_out(folder: Path, out: Path, *, precision: Precision = Precision.FP32, *
     reference.mkdir(parents=True)
     laid.mkdir()
     described, wanted = told.pop("described", {}), told.pop("wanted", ())
-    fields = export.ask_model(
-        source=source,
-        folder=str(folder),
-        allow_pickle=told.get("allow_pickle", False),
-        shapes=told.pop("shapes", {}),
-        inputs=described,
-        outputs=wanted,
-        out=str(reference),
-        progress=lambda _: None,
-    )
-    onnx = OnnxModel.model_validate(fields)
+    model = {
+        **source,
+        "task": source["task"] or "",
+        "folder": folder,
+        "allow_pickle": told.get("allow_pickle", False),
+        "inputs": described,
+        "outputs": wanted,
+    }
+    request = ReferenceRequest.model_validate({"model": model, "shapes": told.pop("shapes", {}), "out": reference})
+    onnx = export.run_reference(request, lambda _: None)
     component = onnx.components["model"]
     served = ServedModel(
         **source,

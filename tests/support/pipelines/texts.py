@@ -18,7 +18,7 @@ from plansmith.pipelines.served.requests import Refusal
 from plansmith.pipelines.text.pipeline import plan_text
 from plansmith.records.model import BATCH, AxisRange, Component, OnnxModel, Precision, ReferenceSet, Tensor
 from plansmith.sources.huggingface import models as hf_models
-from plansmith.sources.loaded_model import LiveModel
+from plansmith.sources.loaded_model import LoadedModel
 
 from ..models.architectures import save
 from ..real_sentences import real_sentences
@@ -121,12 +121,12 @@ def roberta(folder: Path, head: str, tokenizer: Any = None, **changed: Any) -> P
     return save(folder, f"Roberta{head}", "RobertaConfig", words, change=lively, **sizes | changed)
 
 
-def load(folder: Path, *, task: str = "", outputs: tuple[str, ...] = ()) -> LiveModel:
+def load(folder: Path, *, task: str = "", outputs: tuple[str, ...] = ()) -> LoadedModel:
     """As a compile loads it."""
     return hf_models.load(folder, trust_remote_code=False, allow_pickle=False, task=task, inputs={}, outputs=outputs)
 
 
-def graph(live: LiveModel, fixed: int | None = None, **axes: AxisRange) -> OnnxModel:
+def graph(live: LoadedModel, fixed: int | None = None, **axes: AxisRange) -> OnnxModel:
     """The record of a graph with a model's interface; `fixed`: the one length that it takes."""
     sizes = {axis: max(2, known.min) for axis, known in live.inputs.axes.items()} | {"sequence": 9}
     answer = live.ask(live.inputs.make(sizes))
@@ -156,7 +156,7 @@ def graph(live: LiveModel, fixed: int | None = None, **axes: AxisRange) -> OnnxM
 class Served:
     """A planned pipeline whose parts were written, and run here around the PyTorch model."""
 
-    live: LiveModel
+    live: LoadedModel
     draft: Draft
     folder: Path
 

@@ -9,17 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from plansmith.compilers.export.export import export
+from plansmith.compilers.export.requests import ExportRequest, ImportRequest, LoadRequest
 from plansmith.compilers.precision.lowering import lower
+from plansmith.compilers.precision.requests import LowerRequest
 from plansmith.config.data import DataSpec
 from plansmith.config.precision import LoweringOptions, LoweringRequest
 from plansmith.records.model import DataSet, Device, EngineKind, LoweredModel, OnnxModel, Precision
 from plansmith.records.validation import ToleranceChange, ValidationReport
 from plansmith.sources.dataset import find_data
 from plansmith.steps.worker.__main__ import compile_engine, validate
-from plansmith.steps.worker.import_onnx import take_graph
+from plansmith.steps.worker.import_onnx import import_onnx
+from plansmith.steps.worker.sample_request import SampleRequest
 from plansmith.steps.worker.sample_sets import EVALUATION
 from plansmith.steps.worker.sampling import sample
+from plansmith.steps.worker.tasks import EngineRequest, ValidateRequest
 from plansmith.system.digest import Digester
+from plansmith.validation.held_out import HeldOut
 
 _OPSET, _IR = 21, 10
 
@@ -75,16 +80,15 @@ class Prepared:
                 "max_metric_drop": None,
             }
         )
-        made = lower(
-            onnx=self.onnx.model_dump(mode="json"),
-            folder=str(self.onnx_folder),
-            data=self.data.model_dump(mode="json"),
-            data_folder=str(self.data_folder),
-            request=request.model_dump(mode="json"),
-            out=str(out),
-            progress=_silent,
+        task = LowerRequest(
+            onnx=self.onnx,
+            folder=self.onnx_folder,
+            data=self.data,
+            data_folder=self.data_folder,
+            request=request,
+            out=out,
         )
-        return Lowered(LoweredModel.model_validate(made), out)
+        return Lowered(lower(task, _silent), out)
 
     def without_held_out(self, out: Path) -> Prepared:
         """The same where nothing but the calibration samples is left."""
@@ -94,27 +98,21 @@ class Prepared:
     def judge(self, lowered: Lowered, out: Path) -> ValidationReport:
         """Compile it and hold the engine against the source model, held-out samples included."""
         out.mkdir(parents=True)
-        engine = compile_engine(
-            lowered=lowered.record.model_dump(mode="json"),
-            folder=str(lowered.folder),
-            max_opset=_OPSET,
-            max_ir_version=_IR,
-            out=str(out),
-            progress=_silent,
+        record, runnable = lowered.record, lowered.record.runnable
+        request = EngineRequest(lowered=record, folder=lowered.folder, max_opset=_OPSET, max_ir_version=_IR, out=out)
+        return validate(
+            ValidateRequest(
+                engine=compile_engine(request, _silent),
+                engine_folder=out,
+                onnx=self.onnx,
+                reference_folder=self.onnx_folder,
+                tolerances={},
+                held_out=HeldOut(data=self.data, folder=self.data_folder),
+                recipe=record.recipe,
+                runnable=lowered.folder / runnable if runnable else None,
+            ),
+            _silent,
         )
-        recipe, runnable = lowered.record.recipe, lowered.record.runnable
-        report = validate(
-            engine=engine,
-            engine_folder=str(out),
-            onnx=self.onnx.model_dump(mode="json"),
-            reference_folder=str(self.onnx_folder),
-            held_out={"data": self.data.model_dump(mode="json"), "folder": str(self.data_folder)},
-            recipe=recipe.model_dump(mode="json") if recipe else None,
-            runnable=str(lowered.folder / runnable) if runnable else "",
-            tolerances={},
-            progress=_silent,
-        )
-        return ValidationReport.model_validate(report)
 
 
 def prepare(model: Path, data: DataSpec, out: Path) -> Prepared:
@@ -122,26 +120,14 @@ def prepare(model: Path, data: DataSpec, out: Path) -> Prepared:
     exported, samples = out / "exported", out / "samples"
     for folder in (exported, samples):
         folder.mkdir(parents=True)
-    settings: dict[str, Any] = {"inputs": {}, "outputs": (), "progress": _silent}
-    source = {"scheme": "onnx", "location": str(model), "trust_remote_code": False, "task": None}
+    source = LoadRequest(scheme="timm" if model.is_dir() else "onnx", folder=model, location=str(model))
     if model.is_dir():
-        source |= {"scheme": "timm"}
-        asked = settings | {"shapes": {}, "allow_pickle": False, "max_opset": 18}
-        made = export(source=source, folder=str(model), out=str(exported), **asked)
+        onnx = export(ExportRequest(model=source, max_opset=18, out=exported), _silent)
     else:
-        made = take_graph(path=str(model), out=str(exported), shapes={}, profiles={}, **settings)
+        onnx = import_onnx(ImportRequest(path=model, out=exported), _silent)
     place = find_data(data, relative_to=out, digester=Digester(out / "digests.sqlite"))
-    taken = sample(
-        source=source,
-        folder=str(model),
-        allow_pickle=False,
-        data=data.model_dump(mode="json"),
-        place=place.model_dump(mode="json"),
-        out=str(samples),
-        axes={},
-        **settings,
-    )
-    return Prepared(OnnxModel.model_validate(made), exported, DataSet.model_validate(taken), samples)
+    taken = sample(SampleRequest(model=source, data=data, place=place, out=samples), _silent)
+    return Prepared(onnx, exported, taken, samples)
 
 
 def _silent(_: str) -> None:

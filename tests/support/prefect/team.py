@@ -64,7 +64,7 @@ class Team:
         found: list[PoolWorker] = []
 
         def is_compiling() -> bool:
-            found[:] = [one for one in self.workers if run in one.run_ids(heavy=True)]
+            found[:] = [one for one in self.workers if run in one.run_ids(run_in_worker=True)]
             return bool(found)
 
         wait_until(is_compiling, lambda: str(self.run(run)["state"]))

@@ -67,17 +67,17 @@ class PoolWorker:
         """The processes of its flow runs."""
         return [one for one in self.program.processes() if "prefect.engine" in words_of(one)]
 
-    def heavy(self) -> list[psutil.Process]:
+    def run_in_worker(self) -> list[psutil.Process]:
         """The processes that its flow runs compile and serve in."""
         return [one for one in self.program.processes() if any(word in _HEAVY for word in words_of(one))]
 
     def heavy_of(self, run: str) -> list[psutil.Process]:
         """The processes that one of its flow runs compiles and serves in."""
-        return [one for one in self.heavy() if _run_of(one) == run]
+        return [one for one in self.run_in_worker() if _run_of(one) == run]
 
-    def run_ids(self, *, heavy: bool = False) -> set[str]:
+    def run_ids(self, *, run_in_worker: bool = False) -> set[str]:
         """The flow runs that it has taken up; only those that have come to what compiles and serves."""
-        found = self.heavy() if heavy else self.program.processes()
+        found = self.run_in_worker() if run_in_worker else self.program.processes()
         return {run for run in map(_run_of, found) if run}
 
 

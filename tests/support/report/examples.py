@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from plansmith.records.model import EngineKind, FileEntry, KeptNode, LayerError, LoweredModel, Precision, Recipe
+from plansmith.records.model import (
+    EngineKind,
+    FileEntry,
+    HighPrecisionNode,
+    LayerError,
+    LoweredModel,
+    Precision,
+    Recipe,
+)
 from plansmith.records.release import Interface, Manifest, Package, StepRecord
 from plansmith.records.validation import (
     Evaluation,
@@ -207,7 +215,9 @@ def refused_fp16() -> ReportFacts:
         method="FP16, mixed by measured ranges",
         engine=EngineKind.ONNXRUNTIME,
         lowered={"MatMul": 48, "Add": 96},
-        kept=(KeptNode(node="/decoder/norm/Pow", op_type="Pow", reason="values up to 81,204 are beyond FP16"),),
+        kept=(
+            HighPrecisionNode(node="/decoder/norm/Pow", op_type="Pow", reason="values up to 81,204 are beyond FP16"),
+        ),
         settings={},
         calibration="",
         calibration_samples=0,

@@ -13,7 +13,7 @@ from plansmith.records.model import (
     DataSet,
     EngineKind,
     ExportAttempt,
-    KeptNode,
+    HighPrecisionNode,
     LayerError,
     OnnxModel,
     Precision,
@@ -149,21 +149,21 @@ def engine_of(precision: Precision) -> Engine:
     )
 
 
-def kept_nodes() -> Iterator[KeptNode]:
+def kept_nodes() -> Iterator[HighPrecisionNode]:
     for layer in range(6):
         for product in ("MatMul", "MatMul_1"):
-            yield KeptNode(
+            yield HighPrecisionNode(
                 node=f"/encoder/layer.{layer}/attention/self/{product}",
                 op_type="MatMul",
                 reason="both inputs are activations: no weights to store",
             )
     for layer in (0, 3, 5):
-        yield KeptNode(
+        yield HighPrecisionNode(
             node=f"/encoder/layer.{layer}/output/dense/MatMul",
             op_type="MatMul",
             reason="sensitive: lowered alone it costs more than 0.001 of the mean cosine",
         )
-    yield KeptNode(node="/pooler/dense/Gemm", op_type="Gemm", reason="the head")
+    yield HighPrecisionNode(node="/pooler/dense/Gemm", op_type="Gemm", reason="the head")
 
 
 def layer_errors() -> Iterator[LayerError]:

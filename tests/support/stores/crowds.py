@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plansmith.records.destination import Place
+from plansmith.records.destination import Location
 from plansmith.records.release import MANIFEST_FILE
 
 from .releases import MODEL, Made, make_release
@@ -53,7 +53,7 @@ class Publishers:
         self._process = process
 
     def publish(
-        self, place: Place, releases: Sequence[Made], begun: Callable[[list[int]], None] = lambda _: None
+        self, place: Location, releases: Sequence[Made], begun: Callable[[list[int]], None] = lambda _: None
     ) -> Outcome:
         """Have each release published by a process of its own, at the same moment.
 

@@ -17,9 +17,9 @@ from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.layout import live_key
 from plansmith.stores.records import LiveReport
 from plansmith.stores.store import Store
-from plansmith.stores.sync.followed_model import Surroundings
+from plansmith.stores.sync.followed_model import SyncContext
 from plansmith.stores.sync.mirror import Mirror
-from plansmith.stores.sync.servers import Loaders
+from plansmith.stores.sync.servers import MirrorServers
 from plansmith.stores.sync.sync import Sync
 from plansmith.stores.transfer.publication import publish_release
 from plansmith.system.aws.s3.objects import Document
@@ -84,10 +84,10 @@ class Site:
         """What keeps the mirror, and servers at these addresses, on the store; it never pauses."""
         with self.mirror.held(self.store, alone=True):
             yield Sync(
-                Surroundings(
+                SyncContext(
                     store=self.store,
                     mirror=self.mirror,
-                    loaders=Loaders(urls),
+                    loaders=MirrorServers(urls),
                     name=LOADER,
                     pause_seconds=0,
                     say=self.lines.append,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from plansmith.records.destination import Place
+from plansmith.records.destination import Location
+from plansmith.records.model import Record
 from plansmith.records.release import StepRecord
-from plansmith.steps.cache.local import Entry
+from plansmith.steps.cache.local import CacheEntry
 from plansmith.steps.cache.shared import SharedCache
 from plansmith.steps.cache.shared_place import SharedPlace
 from plansmith.steps.runner import Listener, StageRunner
@@ -42,6 +42,14 @@ class Told(Listener):
         self.notices.append(text)
 
 
+class Made(Record):
+    """What is stored beside the files: values of several kinds."""
+
+    verdict: str = "passed"
+    seconds: float = 0.1
+    of: tuple[int | bool | None, ...] = (1, None, True)
+
+
 class Machine:
     """A process that needs an entry, with a cache of its own and one that it shares.
 
@@ -57,7 +65,7 @@ class Machine:
     def __init__(
         self,
         artifacts: Path,
-        place: Place | None,
+        place: Location | None,
         *,
         files: dict[str, bytes] = FILES,
         dry: bool = False,
@@ -76,25 +84,29 @@ class Machine:
             "tiny", artifacts, listener=self.told, force=force, dry=dry or ahead, digester=None, shared=shared
         )
 
-    def entry(self, option: int = 1) -> Entry:
+    def entry(self, option: int = 1) -> CacheEntry:
         """Take the entry from a cache, or build it."""
         before = self.built
-        entry, cached = self.runner.entry(STEP, ["input"], {"option": option}, self._build)
+        held = self.look(option)
+        assert held is not None
+        entry, cached = held
         assert cached == (self.built == before)
         assert {file.path: (entry.folder / file.path).read_bytes() for file in entry.files} == self._files
         return entry
 
+    def look(self, option: int = 1) -> tuple[CacheEntry, bool] | None:
+        """Take the entry from a cache, or build it; None where it only looks and finds none."""
+        return self.runner.entry(STEP, ["input"], {"option": option}, self._build)
+
     def close(self) -> list[str]:
         """End it; what it was told of."""
         self.runner.close()
-        if self.shared is not None:
-            self.shared.close()
         return self.told.notices
 
-    def _build(self, out: Path) -> dict[str, Any]:
+    def _build(self, out: Path) -> Made:
         self.built += 1
         for name, content in self._files.items():
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             (out / name).write_bytes(content)
         self.during()
-        return {"verdict": "passed", "seconds": 0.1, "of": [1, None, True]}
+        return Made()

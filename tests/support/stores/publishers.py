@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from plansmith.errors import RepositoryError
-from plansmith.records.destination import Place
+from plansmith.records.destination import Location
 from plansmith.records.release import Manifest
 from plansmith.stores.backend.s3 import S3Objects, upload
 from plansmith.stores.layout import object_key
@@ -48,7 +48,7 @@ def serve() -> None:
 def _carry_out(order: dict[str, Any], folder: Path) -> None:
     os.environ.update(order["environment"])
     upload._SMALLEST_PART_BYTES = PART_BYTES
-    objects = S3Objects(Place.model_validate(order["place"]), Path())
+    objects = S3Objects(Location.model_validate(order["place"]), Path())
     assert objects.bucket.client  # made here, where it has sent nothing; each process goes on with a copy
     store = Store(objects)
     start, done = _FORK.Event(), _FORK.Event()
@@ -74,7 +74,7 @@ def _carry_out(order: dict[str, Any], folder: Path) -> None:
     _say([json.loads(path.read_text()) if path.exists() else None for path in _answers(folder, crowd + readers)])
 
 
-def _open(place: Place) -> Store:
+def _open(place: Location) -> Store:
     """A store with a client that has sent nothing: each process goes on with a copy of it."""
     upload._SMALLEST_PART_BYTES = PART_BYTES
     objects = S3Objects(place, Path())

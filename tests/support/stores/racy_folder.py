@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from plansmith.stores.backend.folder import FolderObjects
-from plansmith.stores.backend.object_store import Abilities, Changed, Taken
+from plansmith.stores.backend.object_store import Abilities, Changed, KeyTaken
 from plansmith.system.aws.s3.objects import Held
 
 UNSAFE = Abilities(create_once=True, swap=True, safe_in_race=False, checksums=True)
@@ -33,7 +33,7 @@ class RacyFolder(FolderObjects):
     def create(self, key: str, content: bytes) -> str:
         """Look, and write."""
         if self.read(key) is not None:
-            raise Taken(key)
+            raise KeyTaken(key)
         return self._looked_and_written(key, content)
 
     def swap(self, key: str, content: bytes, tag: str) -> str:

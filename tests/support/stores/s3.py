@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from plansmith.records.destination import Place
+from plansmith.records.destination import Location
 from plansmith.stores.backend.object_store import Abilities
 from plansmith.stores.backend.s3.probe import probe
 from plansmith.system.aws.s3.bucket import Bucket
@@ -29,9 +29,9 @@ class S3:
     client: Any
     """A plain client of the server, to look at what is there."""
 
-    def place(self, prefix: str = "team/models", **words: Any) -> Place:
+    def place(self, prefix: str = "team/models", **words: Any) -> Location:
         """A prefix of the bucket."""
-        return Place.model_validate({"to": f"s3://{self.bucket}/{prefix}", "endpoint_url": self.endpoint, **words})
+        return Location.model_validate({"to": f"s3://{self.bucket}/{prefix}", "endpoint_url": self.endpoint, **words})
 
     def keys(self) -> list[str]:
         """All keys of the bucket, in full."""
@@ -44,7 +44,7 @@ def plain_client(s3_server: str) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
-        client = connect(Place(to="s3://any", endpoint_url=s3_server, region="us-east-1"), Path())
+        client = connect(Location(to="s3://any", endpoint_url=s3_server, region="us-east-1"), Path())
     yield client
     client.close()
 

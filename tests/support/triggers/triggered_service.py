@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from plansmith.triggers.inbox.entry import Entry
+from plansmith.triggers.inbox.entry import InboxEntry
 from plansmith.triggers.inbox.inbox import open_inbox
 from plansmith.triggers.registries.mlflow import HEADERS
 
@@ -137,7 +137,7 @@ class TriggeredService:
         finally:
             made.program.stop()
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[InboxEntry, ...]:
         """The inbox, newest first."""
         inbox = open_inbox(self._database, make=False)
         try:
@@ -145,15 +145,15 @@ class TriggeredService:
         finally:
             inbox.close()
 
-    def wait_for(self, *states: str) -> tuple[Entry, ...]:
+    def wait_for(self, *states: str) -> tuple[InboxEntry, ...]:
         """The inbox, once its entries are in these states, newest first."""
         return self._once(lambda found: found == states)
 
-    def settled(self, least: int) -> tuple[Entry, ...]:
+    def settled(self, least: int) -> tuple[InboxEntry, ...]:
         """The inbox, once it has so many entries or more and all are done, newest first."""
         return self._once(lambda found: len(found) >= least and set(found) == {"done"})
 
-    def _once(self, is_so: Callable[[tuple[str, ...]], bool]) -> tuple[Entry, ...]:
+    def _once(self, is_so: Callable[[tuple[str, ...]], bool]) -> tuple[InboxEntry, ...]:
         deadline = time.monotonic() + _WORK_SECONDS
         found = self.entries()
         while not is_so(tuple(one.state for one in found)):

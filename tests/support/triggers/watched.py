@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from plansmith.triggers.inbox.entry import Entry
+from plansmith.triggers.inbox.entry import InboxEntry
 from plansmith.triggers.inbox.inbox import open_inbox
 
 from ..prefect.programs import Program, own_environment
@@ -34,7 +34,7 @@ class WatchedService:
         service = {"directory": "..", "specs": ["specs"], "pools": {"local": {}}, "triggers": triggers}
         (folder / "configs" / "service.yaml").write_text(json.dumps(service))
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[InboxEntry]:
         """The inbox, oldest first."""
         inbox = open_inbox(f"sqlite:///{self.folder}/plansmith-triggers.db")
         try:

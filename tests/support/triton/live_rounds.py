@@ -10,7 +10,7 @@ import pytest
 
 from plansmith.errors import ServedCheckError
 from plansmith.triton.repository.repository import ModelRepository
-from plansmith.triton.server.control.load_targets import LoadedInto
+from plansmith.triton.server.control.load_targets import ServerGroup
 
 from .clients import Clients
 from .followed import Followed
@@ -77,6 +77,6 @@ class Rounds:
         self.server.line(f"{MODEL}: version {number} serves")
         self.serving = number
 
-    def _servers(self) -> LoadedInto:
+    def _servers(self) -> ServerGroup:
         way = next(self._ways)
-        return LoadedInto([f"{way}://{getattr(self.server, f'{way}_url')}"])
+        return ServerGroup([f"{way}://{getattr(self.server, f'{way}_url')}"])

@@ -11,7 +11,7 @@ from plansmith.data.reference import StoredCase
 from plansmith.records.model import Component, Precision, Tensor
 from plansmith.records.validation import Evaluation, Tolerance
 from plansmith.validation.comparison import TOLERANCES
-from plansmith.validation.metrics.evaluator import Judge
+from plansmith.validation.metrics.evaluator import Evaluator
 from plansmith.validation.metrics.output_roles import Task
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Material:
     ) -> Evaluation:
         """What a judge says who gets the samples in batches of this size."""
         limits = {t.name: TOLERANCES[self.precision] for t in self.component.outputs} | dict(tolerances or {})
-        judge = Judge(
+        judge = Evaluator(
             self.component,
             "attention_mask",
             task=task or Task(),

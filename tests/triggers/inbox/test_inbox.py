@@ -9,7 +9,7 @@ import pytest
 
 from plansmith.errors import EnvironmentFault
 from plansmith.triggers.inbox import sql
-from plansmith.triggers.inbox.entry import Entry, StartedRun
+from plansmith.triggers.inbox.entry import InboxEntry, StartedRun
 from plansmith.triggers.inbox.inbox import Inbox
 from plansmith.triggers.inbox.rows import Delivery
 from plansmith.triggers.registries.event import Event
@@ -17,7 +17,7 @@ from plansmith.triggers.registries.event import Event
 from ...support.triggers.inboxes import LEASE, REGISTRY, Clock, event, made, opened
 
 
-def _claimed(inbox: Inbox, clock: Clock, worker: str = "w") -> Entry:
+def _claimed(inbox: Inbox, clock: Clock, worker: str = "w") -> InboxEntry:
     found = inbox.claim(worker, clock.now, LEASE)
     assert found is not None
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plansmith.triggers.registries.body import read_object
-from plansmith.triggers.registries.delivery import Refused
+from plansmith.triggers.registries.delivery import RequestRejected
 
 WRONG = {
     "nothing": b"",
@@ -36,7 +36,7 @@ WRONG = {
 
 @pytest.mark.parametrize("body", WRONG.values(), ids=WRONG.keys())
 def test_a_body_that_is_not_plain_json_is_malformed(body: bytes) -> None:
-    with pytest.raises(Refused, match="malformed"):
+    with pytest.raises(RequestRejected, match="malformed"):
         read_object(body)
 
 

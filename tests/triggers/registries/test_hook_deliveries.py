@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plansmith.config.service.triggers import HookRegistry
-from plansmith.triggers.registries.delivery import Delivery, Ignored, Refused
+from plansmith.triggers.registries.delivery import Delivery, Ignored, RequestRejected
 from plansmith.triggers.registries.event import Event
 from plansmith.triggers.registries.webhook import HEADERS, read_delivery
 
@@ -45,13 +45,13 @@ def test_a_source_may_be_longer_than_a_name() -> None:
     "source", ["hf:other/ranker", "hf:org", "HF:org/ranker", "hf:org/../other/ranker", "onnx:../x", "/etc", "hf:org/.."]
 )
 def test_a_source_that_the_file_does_not_name_is_refused(source: str) -> None:
-    with pytest.raises(Refused, match="malformed: source is none of those that are allowed"):
+    with pytest.raises(RequestRejected, match="malformed: source is none of those that are allowed"):
         _read(signed(HEADERS, ASKED | {"source": source}))
 
 
 def test_no_source_is_taken_where_none_is_allowed() -> None:
     closed = CONFIG.model_copy(update={"sources": ()})
-    with pytest.raises(Refused, match="source is none of those"):
+    with pytest.raises(RequestRejected, match="source is none of those"):
         _read(signed(HEADERS, ASKED), config=closed)
     assert isinstance(_read(signed(HEADERS, {"model": "ranker", "version": "7"}), config=closed), Delivery)
 
@@ -73,16 +73,16 @@ WRONG: dict[str, Any] = {
 
 @pytest.mark.parametrize("value", WRONG.values(), ids=WRONG.keys())
 def test_what_says_anything_else_is_malformed(value: Any) -> None:
-    with pytest.raises(Refused, match="malformed"):
+    with pytest.raises(RequestRejected, match="malformed"):
         _read(signed(HEADERS, value))
 
 
 @pytest.mark.parametrize("late", [-301, 301])
 def test_an_old_request_is_not_taken_again(late: float) -> None:
-    with pytest.raises(Refused, match="timestamp"):
+    with pytest.raises(RequestRejected, match="timestamp"):
         _read(signed(HEADERS, ASKED), NOW + late)
 
 
 def test_a_request_that_another_secret_signed_is_refused() -> None:
-    with pytest.raises(Refused, match="signature"):
+    with pytest.raises(RequestRejected, match="signature"):
         _read(signed(HEADERS, ASKED, secret="guessed"))

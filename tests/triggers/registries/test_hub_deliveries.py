@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from plansmith.config.service.triggers import HubRegistry
-from plansmith.triggers.registries.delivery import Delivery, Ignored, Refused
+from plansmith.triggers.registries.delivery import Delivery, Ignored, RequestRejected
 from plansmith.triggers.registries.event import Event
 from plansmith.triggers.registries.huggingface import read_delivery
 
@@ -121,14 +121,14 @@ def test_a_delivery_without_refs_tells_of_nothing(refs: Any) -> None:
 
 @pytest.mark.parametrize("given", [None, "", "guessed", SECRET[:-1], f"{SECRET} ", SECRET.upper(), "é", "\ud800"])
 def test_who_does_not_know_the_secret_is_not_believed(given: str | None) -> None:
-    with pytest.raises(Refused, match="signature"):
+    with pytest.raises(RequestRejected, match="signature"):
         _read(PUSH, given)
 
 
 @pytest.mark.parametrize("secrets", [(), ("",), ("other",)])
 def test_nothing_is_believed_where_no_secret_is_known(secrets: tuple[str, ...]) -> None:
     for given in (SECRET, ""):
-        with pytest.raises(Refused, match="signature"):
+        with pytest.raises(RequestRejected, match="signature"):
             _read(PUSH, given, secrets)
 
 
@@ -163,5 +163,5 @@ WRONG: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("values", WRONG.values(), ids=WRONG.keys())
 def test_what_the_hub_does_not_send_is_malformed(values: dict[str, Any]) -> None:
-    with pytest.raises(Refused, match="malformed"):
+    with pytest.raises(RequestRejected, match="malformed"):
         _read(PUSH | values)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from plansmith.config.service.triggers import MlflowRegistry
-from plansmith.triggers.registries.delivery import Delivery, Ignored, Refused
+from plansmith.triggers.registries.delivery import Delivery, Ignored, RequestRejected
 from plansmith.triggers.registries.event import Event
 from plansmith.triggers.registries.mlflow import HEADERS, read_delivery
 
@@ -159,24 +159,24 @@ WRONG: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("data", WRONG.values(), ids=WRONG.keys())
 def test_what_is_signed_and_wrong_is_malformed(data: dict[str, Any]) -> None:
-    with pytest.raises(Refused, match="malformed"):
+    with pytest.raises(RequestRejected, match="malformed"):
         _read(_changed(ALIAS_SET, **data))
 
 
 @pytest.mark.parametrize("value", [{"key": None}, {"key": "a\nb"}, {"value": None}, {"value": 1}])
 def test_a_tag_of_other_kinds_is_malformed(value: dict[str, Any]) -> None:
-    with pytest.raises(Refused, match="malformed"):
+    with pytest.raises(RequestRejected, match="malformed"):
         _read(_changed(TAG_SET, **value))
 
 
 @pytest.mark.parametrize("data", [None, [], "ranker", 1])
 def test_data_that_are_no_object_are_malformed(data: Any) -> None:
-    with pytest.raises(Refused, match="malformed"):
+    with pytest.raises(RequestRejected, match="malformed"):
         _read_signed("model_version_alias", "created", data)
 
 
 def test_a_server_without_secrets_is_not_believed() -> None:
-    with pytest.raises(Refused, match="signature"):
+    with pytest.raises(RequestRejected, match="signature"):
         read_delivery(CONFIG, ALIAS_SET.headers, ALIAS_SET.body, registry="ours", secrets=[], now=ALIAS_SET.timestamp)
 
 

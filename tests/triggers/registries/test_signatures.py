@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from plansmith.triggers.registries.delivery import Refused
+from plansmith.triggers.registries.delivery import RequestRejected
 from plansmith.triggers.registries.mlflow import HEADERS
 from plansmith.triggers.registries.signature import proven_id, signature_of
 from plansmith.triggers.registries.webhook import HEADERS as HOOK
@@ -44,14 +44,14 @@ def test_a_single_bit_that_changed_is_seen_wherever_it_is(sent: Sent) -> None:
     changed += [Sent(sent.headers, body) for body in _flipped_bodies(sent.body)]
     assert len(changed) == 8 * (36 + 10 + 47 + len(sent.body))
     for one in changed:
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestRejected) as refused:
             proven_id(HEADERS, one.headers, one.body, secrets=[SECRET], window_seconds=300, now=sent.timestamp)
         assert refused.value.kind == "signature"
 
 
 @pytest.mark.parametrize("late", [-301, 301, -1e12, 1e12])
 def test_a_delivery_of_another_time_is_refused_before_and_after(late: float) -> None:
-    with pytest.raises(Refused, match="timestamp"):
+    with pytest.raises(RequestRejected, match="timestamp"):
         _proven(ALIAS_SET, late=late)
 
 
@@ -67,44 +67,44 @@ def test_any_of_several_secrets_may_have_signed_while_they_are_rotated(secrets: 
 
 @pytest.mark.parametrize("secrets", [[], ["new"], [SECRET.upper()], [f"{SECRET} "]], ids=str)
 def test_a_secret_that_is_none_of_ours_proves_nothing(secrets: list[str]) -> None:
-    with pytest.raises(Refused, match="signature"):
+    with pytest.raises(RequestRejected, match="signature"):
         _proven(ALIAS_SET, secrets=secrets)
 
 
 def test_an_empty_secret_is_none() -> None:
-    with pytest.raises(Refused, match="signature"):
+    with pytest.raises(RequestRejected, match="signature"):
         _proven(signed(HEADERS, {}, secret=""), secrets=["", ""])
 
 
 @pytest.mark.parametrize("missing", [HEADERS.signature, HEADERS.delivery, HEADERS.timestamp])
 def test_a_header_that_is_missing_is_no_proof(missing: str) -> None:
     headers = {name: value for name, value in ALIAS_SET.headers.items() if name != missing}
-    with pytest.raises(Refused, match="signature"):
+    with pytest.raises(RequestRejected, match="signature"):
         proven_id(HEADERS, headers, ALIAS_SET.body, secrets=[SECRET], window_seconds=300, now=ALIAS_SET.timestamp)
 
 
 def test_what_is_signed_cannot_be_cut_elsewhere() -> None:
     sent = signed(HEADERS, b'1.{"a": 1}')
     moved = sent.headers | {HEADERS.delivery: "d1.1795165608", HEADERS.timestamp: "1"}
-    with pytest.raises(Refused, match="malformed"):
+    with pytest.raises(RequestRejected, match="malformed"):
         proven_id(HEADERS, moved, b'{"a": 1}', secrets=[SECRET], window_seconds=300, now=1)
 
 
 @pytest.mark.parametrize("timestamp", ["", "now", "1795165608.0", "+1795165608", " 1795165608", "١٧", "9" * 13])
 def test_a_signed_time_that_is_none_is_refused(timestamp: str) -> None:
     sent = signed(HEADERS, {}, timestamp=timestamp)
-    with pytest.raises(Refused, match="timestamp"):
+    with pytest.raises(RequestRejected, match="timestamp"):
         proven_id(HEADERS, sent.headers, sent.body, secrets=[SECRET], window_seconds=300, now=1795165608)
 
 
 @pytest.mark.parametrize("delivery", ["", "a.b", "a b", "a\n", "é", "\ud800", "x" * 129])
 def test_a_signed_id_that_is_none_is_refused(delivery: str) -> None:
-    with pytest.raises(Refused, match="malformed"):
+    with pytest.raises(RequestRejected, match="malformed"):
         _proven(signed(HEADERS, {}, delivery=delivery))
 
 
 def test_a_refusal_tells_nothing_of_the_request_nor_of_a_secret() -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRejected) as refused:
         _proven(signed(HEADERS, {"name": "ranker"}, secret="guessed"))
     assert not {"guessed", SECRET, "ranker", "d1", "v1,"} & set(str(refused.value).split())
 

@@ -159,7 +159,7 @@ def test_files_get_the_places_where_triton_looks_for_them(tmp_path: Path) -> Non
             "outputs": {"scores": {"label_filename": "names/labels.txt"}},
             "model_warmup": [{"name": "one", "inputs": {"ids": {"input_data_file": "data/ids", "dims": [3]}}}],
         }
-    ).found_from(tmp_path)
+    ).with_absolute_paths(tmp_path)
     assert support_files(options) == {
         "labels.txt": tmp_path / "names/labels.txt",
         "warmup/ids": tmp_path / "data/ids",
@@ -379,7 +379,7 @@ def test_labels_and_samples_are_looked_into(tmp_path: Path) -> None:
             "outputs": {"scores": {"label_filename": "labels.txt"}},
             "model_warmup": [{"name": "w", "inputs": samples}],
         }
-    ).found_from(tmp_path)
+    ).with_absolute_paths(tmp_path)
     with pytest.raises(UsageError) as refusal:
         require_fitting(options, FACTS)
     assert refusal.value.message.splitlines()[1:] == [
@@ -395,8 +395,8 @@ def test_labels_and_samples_are_looked_into(tmp_path: Path) -> None:
 def test_labels_end_where_triton_ends_them_whatever_they_are_made_of(text: bytes, tmp_path: Path) -> None:
     (tmp_path / "labels.txt").write_bytes(text)
     given = {"outputs": {"scores": {"label_filename": "labels.txt"}}}
-    require_fitting(TritonOptions.model_validate(given).found_from(tmp_path), FACTS)
-    require_fitting(TritonOptions.model_validate(given).found_from(tmp_path), replace(FACTS, outputs=None))
+    require_fitting(TritonOptions.model_validate(given).with_absolute_paths(tmp_path), FACTS)
+    require_fitting(TritonOptions.model_validate(given).with_absolute_paths(tmp_path), replace(FACTS, outputs=None))
 
 
 @pytest.mark.parametrize("name", ["config.pbtxt", "spec.yaml", "model", "warmup", "1", "8.9"])
@@ -404,7 +404,7 @@ def test_a_file_that_would_take_the_place_of_something_else_is_refused(name: str
     (tmp_path / name).write_text("a\nb\nc\nd\n")
     given = {"outputs": {"scores": {"label_filename": name}}}
     with pytest.raises(UsageError, match=f"{name} is what something else in a release is called"):
-        require_fitting(TritonOptions.model_validate(given).found_from(tmp_path), FACTS)
+        require_fitting(TritonOptions.model_validate(given).with_absolute_paths(tmp_path), FACTS)
 
 
 def test_files_of_one_name_are_refused(tmp_path: Path) -> None:
@@ -413,7 +413,7 @@ def test_files_of_one_name_are_refused(tmp_path: Path) -> None:
         (tmp_path / folder / "labels.txt").write_text("a\n")
     outputs = {"scores": {"label_filename": "one/labels.txt"}, "hidden": {"label_filename": "two/labels.txt"}}
     with pytest.raises(UsageError, match="have the same name"):
-        require_fitting(TritonOptions.model_validate({"outputs": outputs}).found_from(tmp_path), FACTS)
+        require_fitting(TritonOptions.model_validate({"outputs": outputs}).with_absolute_paths(tmp_path), FACTS)
 
 
 EARLY: dict[str, tuple[dict[str, Any], str]] = {

@@ -24,7 +24,7 @@ from plansmith.triton.config.ensemble import (
     write_ensemble,
 )
 from plansmith.triton.config.model_config import parse_config
-from plansmith.triton.config.script import MAIN, lay_out_script
+from plansmith.triton.config.script import MAIN, build_script_package
 from plansmith.triton.repository.ensembles import members_of_script
 
 MODEL = "top"
@@ -202,7 +202,7 @@ def test_models_that_take_other_raw_inputs_answer_no_requests_together(release: 
     branches = release.branch(), release.branch("topics", raw=tensor("image", "string"))
     with pytest.raises(UsageError, match="topics takes image where the spec's own model takes text") as refused:
         release.chains(*branches)
-    assert refused.value.remedy == "leave topics out of `pipeline: beside`, or give it the same `input`"
+    assert refused.value.remedy == "leave topics out of `pipeline: models`, or give it the same `input`"
 
 
 def test_a_model_that_does_not_batch_stands_in_no_ensemble(release: Release) -> None:
@@ -219,7 +219,7 @@ def test_a_script_asks_each_model_by_the_names_that_it_has_alone(release: Releas
     chains = release.chains(*branches)
     script = release.folder / "route.py"
     script.write_text("def answer(inputs, models): ...\n")
-    package = lay_out_script(
+    package = build_script_package(
         *(script, [renamed(LABEL, "said")], branches, chains, release.out),
         numpy="1.26.4",
         policy=None,

@@ -21,8 +21,8 @@ from plansmith.records.model import (
     Precision,
     ReferenceSet,
 )
-from plansmith.steps.release.package import lay_out
-from plansmith.steps.runner import Finished, Listener, StageRunner
+from plansmith.steps.release.package import build_package
+from plansmith.steps.runner import Listener, StageRunner, StepResult
 from plansmith.triton.config.model_config import completions, contradictions, parse_config, text_of, with_cpu_instances
 from plansmith.triton.config.overrides import configure
 from plansmith.triton.config.plan_config import (
@@ -326,9 +326,10 @@ def test_a_release_has_each_plan_under_the_name_that_its_configuration_says(tmp_
         (tmp_path / "engine" / capability).mkdir(parents=True)
         (tmp_path / "engine" / plan.file).write_bytes(plan_bytes("10.16.0.72") + capability.encode())
     stages = StageRunner("tiny", tmp_path / "artifacts", listener=Listener(), force=False, dry=False)
-    compiled = Finished(several, tmp_path / "engine", "a digest", cached=False)
+    compiled = StepResult(several, tmp_path / "engine", "a digest", cached=False)
     made = made_model(engine=compiled, onnx=exported(several, tmp_path))
-    package = lay_out(stages, "tiny", load_target("triton-26.03"), TritonOptions(), made)
+    package = build_package(stages, "tiny", load_target("triton-26.03"), TritonOptions(), made)
+    assert package is not None
     assert package.record == plan_package("tiny", several)
     config = parse_config((package.folder / "config.pbtxt").read_text())
     placed = {
@@ -337,21 +338,21 @@ def test_a_release_has_each_plan_under_the_name_that_its_configuration_says(tmp_
     }
     assert placed == {"8.9": b"8.9", "8.6": b"8.6"}
     with pytest.raises(EngineError, match="CPU instances"):
-        lay_out(stages, "tiny", load_target("triton-26.03-cpu"), TritonOptions(), made)
+        build_package(stages, "tiny", load_target("triton-26.03-cpu"), TritonOptions(), made)
     stages.close()
 
 
 def test_a_release_whose_instances_do_not_take_its_largest_batch_is_refused(tmp_path: Path) -> None:
     of = engine(profiles=[FEW, LONG])
     options = TritonOptions.model_validate({"instance_group": [{}, {"profile": [0]}]})
-    made = made_model(engine=Finished(of, tmp_path, "a digest", cached=False), onnx=exported(of, tmp_path))
+    made = made_model(engine=StepResult(of, tmp_path, "a digest", cached=False), onnx=exported(of, tmp_path))
     stages = StageRunner("tiny", tmp_path / "artifacts", listener=Listener(), force=False, dry=False)
     with pytest.raises(UsageError, match=r"instance_group\.1\.profile: these take batches up to 2"):
-        lay_out(stages, "tiny", load_target("triton-26.03"), options, made)
+        build_package(stages, "tiny", load_target("triton-26.03"), options, made)
     stages.close()
 
 
-def exported(of: Engine, folder: Path) -> Finished[OnnxModel]:
+def exported(of: Engine, folder: Path) -> StepResult[OnnxModel]:
     """What plans were made from, as far as a release is concerned."""
     model = OnnxModel(
         components=of.components,
@@ -362,7 +363,7 @@ def exported(of: Engine, folder: Path) -> Finished[OnnxModel]:
         precision=Precision.FP16,
         reference=ReferenceSet(runtime="", data="", cases=()),
     )
-    return Finished(model, folder, "another", cached=False)
+    return StepResult(model, folder, "another", cached=False)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 from tritonclient.grpc import model_config_pb2 as pb
 
-from plansmith.config.messages import words_of
+from plansmith.config.messages import validation_message
 from plansmith.config.triton import TritonOptions
 from plansmith.records.fields import OrWord
 from plansmith.records.model import Record
@@ -294,7 +294,7 @@ def test_what_triton_would_refuse_is_refused_with_its_key(given: dict[str, Any],
         TritonOptions.model_validate(given)
     (found,) = refusal.value.errors()
     assert ".".join(map(str, found["loc"])) == place
-    assert words in words_of(found)
+    assert words in validation_message(found)
 
 
 def test_files_are_found_from_the_spec_wherever_they_are_named(tmp_path: Any) -> None:
@@ -304,7 +304,7 @@ def test_files_are_found_from_the_spec_wherever_they_are_named(tmp_path: Any) ->
             "model_warmup": [{"name": "a", "inputs": {"x": {"input_data_file": "../x.bin"}}}],
             "parameters": {"label_filename": "as it is"},
         }
-    ).found_from(tmp_path)
+    ).with_absolute_paths(tmp_path)
     assert options.outputs["y"].label_filename == str(tmp_path / "labels.txt")
     assert options.outputs["parameters"].label_filename == str(tmp_path / "more.txt")
     assert not options.outputs["z"].label_filename

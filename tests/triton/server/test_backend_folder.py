@@ -11,7 +11,7 @@ from plansmith.config.target.targets import load_target
 from plansmith.errors import EngineError, EnvironmentFault
 from plansmith.triton.server.installation import Installation, dali_site
 from plansmith.triton.server.runtime import ServingRuntime, with_dali
-from plansmith.triton.server.server import lay_out_backends
+from plansmith.triton.server.server import build_backend_folder
 
 
 @pytest.fixture
@@ -28,14 +28,14 @@ def laid(folder: Path) -> dict[str, list[str]]:
 
 
 def test_stand_ins_are_laid_out_where_their_packages_are_given(server: Installation, tmp_path: Path) -> None:
-    lay_out_backends(tmp_path / "none", server)
+    build_backend_folder(tmp_path / "none", server)
     assert laid(tmp_path / "none") == {"python": ["stub"]}
     site = tmp_path / "site"
     site.mkdir()
-    lay_out_backends(tmp_path / "dali", server, dali_site=site)
+    build_backend_folder(tmp_path / "dali", server, dali_site=site)
     assert laid(tmp_path / "dali") == {"dali": ["model.py", "site"], "python": ["stub"]}
     assert (tmp_path / "dali" / "dali" / "site").readlink() == site
-    lay_out_backends(tmp_path / "both", server, site, site)
+    build_backend_folder(tmp_path / "both", server, site, site)
     assert list(laid(tmp_path / "both")) == ["dali", "onnxruntime", "python"]
     assert "batching.py" in laid(tmp_path / "both")["onnxruntime"]
 
@@ -44,7 +44,7 @@ def test_a_real_dali_backend_is_used_where_there_is_one(server: Installation, tm
     (server.backends / "dali").mkdir()
     (server.backends / "dali" / "libtriton_dali.so").touch()
     real = replace(server, real_dali=True)
-    lay_out_backends(tmp_path / "laid", real, dali_site=tmp_path)
+    build_backend_folder(tmp_path / "laid", real, dali_site=tmp_path)
     assert (tmp_path / "laid" / "dali").readlink() == server.backends / "dali"
     assert dali_site(real, load_target("local-cpu")) is None
 

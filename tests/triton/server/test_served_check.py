@@ -17,9 +17,9 @@ from plansmith.records.engine import BuildSpec, Engine, OptimizationProfile
 from plansmith.records.model import Component, EngineKind, InputRange, OnnxModel, Precision, ReferenceSet, Tensor
 from plansmith.records.release import Interface, Package
 from plansmith.records.validation import ServedReport, Tolerance, ValidationReport
-from plansmith.steps.artifacts import MadeModel
-from plansmith.steps.release.check_served import ask_server
-from plansmith.steps.runner import Finished, Listener, StageRunner
+from plansmith.steps.artifacts import CompiledModel
+from plansmith.steps.release.check_served import run_served_check
+from plansmith.steps.runner import Listener, StageRunner, StepResult
 from plansmith.triton.config.model_config import make_config, text_of
 from plansmith.triton.server import served_check
 from plansmith.triton.server.installation import Installation
@@ -119,7 +119,7 @@ def test_an_integer_that_is_off_by_one_fails_the_check(
 
 
 @pytest.fixture
-def finished(folder: Path, case: StoredCase, tmp_path: Path) -> tuple[Finished[Package], MadeModel]:
+def finished(folder: Path, case: StoredCase, tmp_path: Path) -> tuple[StepResult[Package], CompiledModel]:
     """What the step is given: the package, a reference of one case, and the tolerances."""
     named = ("half", "twice")
     stored = store_case("opt", {"batch": 4, "length": 5}, case.feed, case.answer, tmp_path / "reference")
@@ -148,15 +148,16 @@ def finished(folder: Path, case: StoredCase, tmp_path: Path) -> tuple[Finished[P
         tolerances=dict.fromkeys(named, TOLERANCE),
         comparisons=(),
     )
-    return Finished(PACKAGE, folder, "package", cached=False), made_model(
-        onnx=Finished(onnx_model, tmp_path, "onnx", cached=False),
-        validation=Finished(validation, tmp_path, "validation", cached=False),
+    return StepResult(PACKAGE, folder, "package", cached=False), made_model(
+        onnx=StepResult(onnx_model, tmp_path, "onnx", cached=False),
+        validation=StepResult(validation, tmp_path, "validation", cached=False),
     )
 
 
-def of_plan(made: MadeModel, build: BuildSpec) -> MadeModel:
+def of_plan(made: CompiledModel, build: BuildSpec) -> CompiledModel:
     """The same, of an engine that was built so."""
-    return replace(made, engine=Finished(Engine.model_construct(build=build), Path(), "engine", cached=False))
+    engine = StepResult(Engine.model_construct(build=build), Path(), "engine", cached=False)
+    return made.with_result("compile", engine)
 
 
 def batches(low: int, high: int) -> OptimizationProfile:
@@ -168,7 +169,7 @@ def batches(low: int, high: int) -> OptimizationProfile:
 
 
 def test_what_no_profile_takes_is_not_asked_and_other_profiles_ask_anew(
-    finished: tuple[Finished[Package], MadeModel],
+    finished: tuple[StepResult[Package], CompiledModel],
     installation: Installation,
     site: Path,
     tmp_path: Path,
@@ -176,18 +177,20 @@ def test_what_no_profile_takes_is_not_asked_and_other_profiles_ask_anew(
     stages = StageRunner("tiny", tmp_path / "artifacts", listener=Listener(), force=False, dry=False)
     runtime = ServingRuntime(installation, site, "ONNX Runtime", "cpu")
     package, made = finished
-    whole = ask_server(stages, runtime, package, of_plan(made, BuildSpec(profiles=(batches(2, 4),))))
+    whole = run_served_check(stages, runtime, package, of_plan(made, BuildSpec(profiles=(batches(2, 4),))))
+    assert whole is not None
     assert {check.batch for check in whole.record.checks} == {4}
-    single = ask_server(stages, runtime, package, of_plan(made, BuildSpec(profiles=(batches(1, 2),))))
+    single = run_served_check(stages, runtime, package, of_plan(made, BuildSpec(profiles=(batches(1, 2),))))
+    assert single is not None
     assert {check.batch for check in single.record.checks} == {1}
     assert [step.cached for step in stages.records] == [False, False]
     with pytest.raises(ServedCheckError, match="no case of the reference") as refused:
-        ask_server(stages, runtime, package, of_plan(made, BuildSpec(profiles=(batches(5, 8),))))
+        run_served_check(stages, runtime, package, of_plan(made, BuildSpec(profiles=(batches(5, 8),))))
     assert "optimization profile" in refused.value.remedy
 
 
 def test_the_server_looks_for_plugins_where_they_were_when_the_plan_was_built(
-    finished: tuple[Finished[Package], MadeModel],
+    finished: tuple[StepResult[Package], CompiledModel],
     installation: Installation,
     site: Path,
     started: Started,
@@ -204,7 +207,7 @@ def test_the_server_looks_for_plugins_where_they_were_when_the_plan_was_built(
     stages = StageRunner("tiny", tmp_path / "artifacts", listener=Watching(), force=False, dry=False)
     build = BuildSpec(profiles=(), plugins=("/plugins/liba.so", "/more/libb.so", "/plugins/libc.so"))
     package, made = finished
-    ask_server(stages, ServingRuntime(installation, site, "ONNX Runtime", "cpu"), package, of_plan(made, build))
+    run_served_check(stages, ServingRuntime(installation, site, "ONNX Runtime", "cpu"), package, of_plan(made, build))
     (path,) = found
     assert [folder for folder in path.split(":") if folder in {"/plugins", "/more"}] == ["/plugins", "/more"]
 

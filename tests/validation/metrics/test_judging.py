@@ -10,7 +10,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from plansmith.data.reference import StoredCase
 from plansmith.records.model import Precision
-from plansmith.validation.metrics.evaluator import Judge
+from plansmith.validation.metrics.evaluator import Evaluator
 from plansmith.validation.metrics.output_roles import Task
 
 from ...support.validation.judged import (
@@ -145,7 +145,7 @@ class TestStreaming:
     def test_what_fills_up_the_last_batch_does_not_count(self) -> None:
         material = Material(VECTOR)
         material.candidate["vector"][-4:] = np.nan
-        judge = Judge(
+        judge = Evaluator(
             material.component,
             "attention_mask",
             task=Task("neighbours"),
@@ -164,7 +164,7 @@ class TestStreaming:
         material.labels["class"] = material.candidate["logits"].argmax(axis=1)
         ((stored, answer, rows),) = material.batches(SAMPLES)
         part = StoredCase("case", stored.feed, {k: v[kept] for k, v in stored.answer.items()}, kept, stored.labels)
-        judge = Judge(
+        judge = Evaluator(
             material.component,
             "attention_mask",
             task=Task("accuracy"),
@@ -181,7 +181,7 @@ class TestStreaming:
         kept = np.array([0, 1, 2, 5, 6, 7, 8, 9, 11, 13])
         ((stored, answer, rows),) = material.batches(SAMPLES)
         part = StoredCase("case", stored.feed, {k: v[kept] for k, v in stored.answer.items()}, kept, stored.labels)
-        judge = Judge(
+        judge = Evaluator(
             material.component,
             "attention_mask",
             task=TASKS["pairs"][0],

@@ -21,6 +21,7 @@ from plansmith.records.model import DataSet, EngineKind, OnnxModel, Precision, R
 from plansmith.records.validation import ToleranceChange, ValidationReport
 from plansmith.steps.release import revalidate
 from plansmith.steps.worker import __main__ as worker
+from plansmith.steps.worker.tasks import ValidateRequest
 from plansmith.triton.repository import release
 from plansmith.validation.gate import Candidate, require_passed, validate
 from plansmith.validation.held_out import HeldOut, samples_digest
@@ -242,22 +243,18 @@ class TestLowerOutputs:
         assert report.comparisons[0].max_relative > 0, "the inputs were rounded"
 
 
-def test_the_worker_takes_records_as_json_and_does_without_held_out_samples(gate: Gate) -> None:
+def test_the_worker_does_without_held_out_samples(gate: Gate) -> None:
     candidate = gate.candidate(Encoder(scale=GOOD))
-    assert candidate.recipe is not None
-    arguments: dict[str, Any] = {
-        "engine": candidate.engine.model_dump(mode="json"),
-        "engine_folder": str(gate.folder),
-        "onnx": gate.onnx.model_dump(mode="json"),
-        "reference_folder": str(gate.folder),
-        "tolerances": {},
-        "progress": silent,
-    }
-    assert ValidationReport.model_validate(worker.validate(**arguments)).evaluation is None
-    held_out = {"data": gate.data.model_dump(mode="json"), "folder": str(gate.folder), "max_metric_drop": 0.5}
-    report = ValidationReport.model_validate(
-        worker.validate(**arguments, held_out=held_out, recipe=candidate.recipe.model_dump(mode="json"))
+    request = ValidateRequest(
+        engine=candidate.engine,
+        engine_folder=gate.folder,
+        onnx=gate.onnx,
+        reference_folder=gate.folder,
+        tolerances={},
     )
+    assert worker.validate(request, silent).evaluation is None
+    held_out = HeldOut(data=gate.data, folder=gate.folder, max_metric_drop=0.5)
+    report = worker.validate(request.model_copy(update={"held_out": held_out, "recipe": candidate.recipe}), silent)
     assert report.evaluation is not None
     assert report.evaluation.metrics[0].max_drop == 0.5
 

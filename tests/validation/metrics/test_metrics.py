@@ -16,9 +16,9 @@ from plansmith.validation.metrics.task_metrics import (
     AnswerF1,
     Spearman,
     TokenF1,
+    agreement_metric,
     best_span,
-    judged,
-    judged_agreement,
+    metric_verdict,
     overlap_f1,
     ranks_right,
 )
@@ -161,7 +161,7 @@ class TestSpearman:
 
 class TestTheVerdict:
     def test_a_drop_beyond_the_limit_fails_and_tells_both_values_and_the_interval(self) -> None:
-        metric = judged("top-1 accuracy", 400, 0.9, Interval(value=-0.03, low=-0.05, high=-0.01), 0.01)
+        metric = metric_verdict("top-1 accuracy", 400, 0.9, Interval(value=-0.03, low=-0.05, high=-0.01), 0.01)
         assert metric.failures == (
             "is 0.8700, that of FP32 0.9000: lower by 0.0300 (95 % interval 0.0100 to 0.0500), allowed 0.01",
         )
@@ -169,23 +169,23 @@ class TestTheVerdict:
 
     def test_a_drop_of_exactly_the_limit_passes(self) -> None:
         change = Interval(value=0.57 - 0.58, low=-0.02, high=0.0)
-        assert not judged("top-1 accuracy", 100, 0.58, change, 0.01).failures
+        assert not metric_verdict("top-1 accuracy", 100, 0.58, change, 0.01).failures
 
     def test_an_interval_beyond_the_limit_passes_as_not_proven(self) -> None:
-        metric = judged("top-1 accuracy", 50, 0.9, Interval(value=0.0, low=-0.07, high=0.07), 0.01)
+        metric = metric_verdict("top-1 accuracy", 50, 0.9, Interval(value=0.0, low=-0.07, high=0.07), 0.01)
         assert (metric.failures, metric.proven) == ((), False)
         assert "not proven by 50 samples" in metric.words()
 
     def test_an_interval_within_the_limit_is_proven(self) -> None:
-        metric = judged("top-1 accuracy", 5000, 0.9, Interval(value=-0.002, low=-0.006, high=0.002), 0.01)
+        metric = metric_verdict("top-1 accuracy", 5000, 0.9, Interval(value=-0.002, low=-0.006, high=0.002), 0.01)
         assert metric.proven
         assert "not proven" not in metric.words()
 
     def test_a_limit_that_one_sample_breaks_is_told(self) -> None:
-        (failure,) = judged("top-1 accuracy", 20, 0.9, Interval(value=-0.05, low=-0.2, high=0.1), 0.01).failures
+        (failure,) = metric_verdict("top-1 accuracy", 20, 0.9, Interval(value=-0.05, low=-0.2, high=0.1), 0.01).failures
         assert failure.endswith("allowed 0.01, which lets none of 20 samples change")
 
     def test_the_reference_agrees_with_itself_by_definition(self) -> None:
-        metric = judged_agreement("same nearest neighbour", np.array([True] * 19 + [False]), 0.1)
+        metric = agreement_metric("same nearest neighbour", np.array([True] * 19 + [False]), 0.1)
         assert [metric.reference, metric.candidate, metric.change.value] == pytest.approx([1.0, 0.95, -0.05])
         assert metric.change.high <= 0

@@ -216,7 +216,7 @@ def _show_plan(models: Sequence[ServedModel], plan: CapacityPlan, options: Mappi
 
     from plansmith.capacity.memory import host_pool
     from plansmith.copies.release import CopiedRelease
-    from plansmith.formatting import bytes_in_words
+    from plansmith.formatting import format_bytes
 
     pool = host_pool(plan.memory_bytes, 0)
     if options["url"]:
@@ -229,9 +229,9 @@ def _show_plan(models: Sequence[ServedModel], plan: CapacityPlan, options: Mappi
         click.echo(json.dumps(document))
         return
     click.echo("would load copies, and loads none now (--dry-run)")
-    echo_lines([f"  {release}: {bytes_in_words(size)} of files per copy" for release, size in copies.items()])
-    free = bytes_in_words(max(0, pool.free_bytes(plan.share)))
-    click.echo(f"  {free} of host memory are free within {plan.share:.0%} of {bytes_in_words(pool.total_bytes)}")
+    echo_lines([f"  {release}: {format_bytes(size)} of files per copy" for release, size in copies.items()])
+    free = format_bytes(max(0, pool.free_bytes(plan.share)))
+    click.echo(f"  {free} of host memory are free within {plan.share:.0%} of {format_bytes(pool.total_bytes)}")
     if plan.max_copies is not None:
         click.echo(f"  at most {plan.max_copies} copies")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from plansmith.capacity.results import CapacityReport, Eviction, LoadedCopy, MemoryPool, Spread
 from plansmith.cli.text import table
 from plansmith.errors import in_one_line
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 
 
 def report_lines(report: CapacityReport) -> Iterator[str]:
@@ -94,11 +94,11 @@ def _eviction_lines(eviction: Eviction) -> Iterator[str]:
 
 
 def _size(pool: MemoryPool) -> str:
-    return bytes_in_words(pool.used_bytes if pool.server_bytes is None else max(0, pool.server_bytes))
+    return format_bytes(pool.used_bytes if pool.server_bytes is None else max(0, pool.server_bytes))
 
 
 def _signed(size: int) -> str:
-    return f"{'-' if size < 0 else ''}{bytes_in_words(abs(size))}"
+    return f"{'-' if size < 0 else ''}{format_bytes(abs(size))}"
 
 
 def _copies(number: int) -> str:

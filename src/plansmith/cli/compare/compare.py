@@ -228,7 +228,7 @@ def _require_place(file: Path | None) -> None:
 
 def _show_plan(request: ComparisonRequest, *, as_json: bool) -> None:
     from plansmith.cli.text import count, echo_lines, printable
-    from plansmith.formatting import seconds_in_words
+    from plansmith.formatting import format_seconds
     from plansmith.tuning.comparison.compare import find_obstacles
 
     obstacles = find_obstacles(request)
@@ -259,7 +259,7 @@ def _show_plan(request: ComparisonRequest, *, as_json: bool) -> None:
         lines.append(f"costs: {instance}${price.usd_per_hour:g} an hour ({price.source})")
     lines.append(f"load: {users} users, {limit:g} s each, in {count(request.rounds, 'round')}")
     lines.append(
-        f"Nothing was compiled or served; the load takes {seconds_in_words(request.load_seconds)} at most, and the"
+        f"Nothing was compiled or served; the load takes {format_seconds(request.load_seconds)} at most, and the"
         " compiles and starts of Triton come on top"
     )
     echo_lines(lines)

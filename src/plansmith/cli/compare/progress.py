@@ -8,7 +8,7 @@ from rich.text import Text
 
 from plansmith.cli.compare.table import format_run
 from plansmith.cli.tune.progress import CompileSteps, WithActivity
-from plansmith.formatting import seconds_in_words
+from plansmith.formatting import format_seconds
 from plansmith.tuning.comparison.compare import CompareObserver
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class CompareProgress(WithActivity, CompareObserver):
     def measuring(self, cell: Cell, round_number: int) -> None:
         """A cell is measured."""
         if not self._number:
-            self.print(f"  {self._total} load tests, {seconds_in_words(self._load_seconds)} of load at most")
+            self.print(f"  {self._total} load tests, {format_seconds(self._load_seconds)} of load at most")
         self.label = f"{self._number + 1} of {self._total}: {cell.model}, {cell.label}, round {round_number}"
         self.activity("")
 

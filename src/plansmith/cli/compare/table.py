@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from plansmith.cli.text import count, table, without_empty_columns
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 
 if TYPE_CHECKING:
     from plansmith.tuning.comparison.cells import CellRun
@@ -126,8 +126,8 @@ def _cells(comparison: Comparison, row: Row) -> list[str]:
         str(figures.at_users or ""),
         _milliseconds(figures.loaded_p95_ms) if figures.loaded_p95_ms is not None else "",
         _users(row, figures),
-        _figure(row, "memory_bytes", bytes_in_words),
-        _figure(row, "gpu_memory_bytes", bytes_in_words),
+        _figure(row, "memory_bytes", format_bytes),
+        _figure(row, "gpu_memory_bytes", format_bytes),
     ]
     if row.cost is not None:
         cells.append(_dollars(row.cost.usd_per_million) + _difference(row, "usd_per_million"))

@@ -13,7 +13,7 @@ import click
 
 from plansmith.cli.compile.options import compile_options
 from plansmith.cli.compile.outcomes import Compiled, Failed, Outcome, Planned, print_outcomes
-from plansmith.cli.compile.specs import read_given
+from plansmith.cli.compile.specs import specs_from_arguments
 from plansmith.cli.options import complete_file
 from plansmith.cli.text import fault_from_os_error
 
@@ -73,8 +73,8 @@ def compile_command(
     """
     if track and dry_run:
         raise click.UsageError("a dry run does nothing that could be tracked: leave out --track or --dry-run")
-    file, base = read_given(source, options, models)
-    manner = _Manner(base, track=track, dry_run=dry_run, quiet=quiet)
+    file, base = specs_from_arguments(source, options, models)
+    manner = _CompileOptions(base, track=track, dry_run=dry_run, quiet=quiet)
     if file.several:
         _compile_several(file, manner, as_json)
         return
@@ -86,7 +86,7 @@ def compile_command(
 
 
 @dataclass(frozen=True)
-class _Manner:
+class _CompileOptions:
     """How models are compiled.
 
     Args:
@@ -102,7 +102,7 @@ class _Manner:
     quiet: bool
 
 
-def _compile(spec: ModelSpec, manner: _Manner) -> Planned | Compiled:
+def _compile(spec: ModelSpec, manner: _CompileOptions) -> Planned | Compiled:
     """One model, for real or dry."""
     from plansmith.cli.compile.progress import TerminalProgress
     from plansmith.steps.compilation import Compilation
@@ -122,19 +122,19 @@ def _compile(spec: ModelSpec, manner: _Manner) -> Planned | Compiled:
             return Compiled(*compilation.run(), listener.steps)
 
 
-def _check_build(spec: ModelSpec, manner: _Manner) -> BuildCheck | None:
+def _check_build(spec: ModelSpec, manner: _CompileOptions) -> BuildCheck | None:
     """Make the graph of a dry run, and have it built without a GPU, where that is asked for."""
     from plansmith.cli.compile.progress import TerminalProgress
     from plansmith.records.model import EngineKind
-    from plansmith.steps.model_steps import ModelSteps
+    from plansmith.steps.context import start_stages
+    from plansmith.steps.model_steps import check_build, model_context
 
     if not spec.tensorrt.check_build or spec.engine is not EngineKind.TENSORRT:
         return None
-    with (
-        TerminalProgress(quiet=manner.quiet) as listener,
-        ModelSteps(spec, relative_to=manner.base, listener=listener) as steps,
-    ):
-        return steps.check_build()
+    with TerminalProgress(quiet=manner.quiet) as listener:
+        context = model_context(spec, manner.base, lambda: start_stages(spec, manner.base, listener=listener))
+        with contextlib.closing(context.stages):
+            return check_build(context)
 
 
 def _say_name(spec: ModelSpec, base: Path) -> None:
@@ -151,11 +151,11 @@ def _say_name(spec: ModelSpec, base: Path) -> None:
             click.echo(f"plansmith: {said}; --name gives it another", err=True)
 
 
-def _compile_several(file: SpecFile, manner: _Manner, as_json: bool) -> None:
+def _compile_several(file: SpecFile, manner: _CompileOptions, as_json: bool) -> None:
     """All models of a file in turn; one that fails does not stop the others, and gives the exit code."""
     outcomes: list[Outcome] = []
     for number, model in enumerate(file.models, 1):
-        if not manner.quiet:
+        if not (manner.quiet or manner.dry_run):
             click.echo(f"{model.label} ({number} of {len(file.models)})", err=True)
         outcome = _attempt(model, manner)
         outcomes.append(outcome)
@@ -174,7 +174,7 @@ def _compile_several(file: SpecFile, manner: _Manner, as_json: bool) -> None:
         sys.exit(failed[0].error.exit_code)
 
 
-def _attempt(model: NamedSpec, manner: _Manner) -> Outcome:
+def _attempt(model: NamedSpec, manner: _CompileOptions) -> Outcome:
     from plansmith.errors import PlansmithError
 
     try:

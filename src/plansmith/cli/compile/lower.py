@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plansmith.cli.compile.outcomes import accuracy_lines
-from plansmith.cli.compile.specs import read_given, source_options
+from plansmith.cli.compile.specs import source_options, specs_from_arguments
 from plansmith.cli.options import complete_file, complete_folder
 
 if TYPE_CHECKING:
@@ -52,17 +52,14 @@ def lower_command(
     """
     from plansmith.cli.compile.progress import TerminalProgress
     from plansmith.errors import UsageError
-    from plansmith.steps.lower_only import GraphLowering
+    from plansmith.steps.lower_only import lower_model
 
-    file, base = read_given(source, options, models)
+    file, base = specs_from_arguments(source, options, models)
     if len(file.models) != 1:
         raise UsageError(f"{source} holds {len(file.models)} models", remedy="pick one with --model, and one --target")
     spec = file.models[0].spec
-    with (
-        TerminalProgress(quiet=quiet) as listener,
-        GraphLowering(spec, relative_to=base, listener=listener) as lowering,
-    ):
-        made = lowering.run(output or Path(f"{lowering.name}-{spec.precision}"))
+    with TerminalProgress(quiet=quiet) as listener:
+        made = lower_model(spec, output, relative_to=base, listener=listener)
     click.echo(made.model_dump_json()) if as_json else _show(made)
 
 

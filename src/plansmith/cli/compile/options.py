@@ -71,5 +71,5 @@ _OPTIONS = (
 
 
 def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """All that can be said of one compile on the command line, for `read_given`."""
+    """All that can be said of one compile on the command line, for `specs_from_arguments`."""
     return _NAME(source_options(reduce(lambda decorated, option: option(decorated), reversed(_OPTIONS), command)))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 
 if TYPE_CHECKING:
     from plansmith.errors import PlansmithError
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from plansmith.records.model import LoweredModel
     from plansmith.records.release import Manifest, Package, PublishedVersion, ReleasedModel, StepRecord
     from plansmith.records.validation import ValidationReport
-    from plansmith.steps.tensorrt.preview import BuildOutlook
+    from plansmith.steps.tensorrt.preview import BuildPreview
 
 _SAID = {"profiles", "memory_pools", "optimization_level", "tf32"}
 
 
-def build_lines(outlook: BuildOutlook) -> Iterator[str]:
+def build_lines(preview: BuildPreview) -> Iterator[str]:
     """The build spec, what is not known yet, and the call of trtexec, ready to be copied."""
-    kinds = ", ".join(f"{gpu.name} (compute capability {gpu.compute_capability})" for gpu in outlook.gpus)
-    yield f"TensorRT {outlook.tensorrt} of {outlook.target}, for {kinds or 'a GPU that is not named yet'}"
-    yield f"  {'precision':<21}{outlook.precision}, as the graph has it: plans are strongly typed"
-    for profile in outlook.spec.profiles:
+    kinds = ", ".join(f"{gpu.name} (compute capability {gpu.compute_capability})" for gpu in preview.gpus)
+    yield f"TensorRT {preview.tensorrt} of {preview.target}, for {kinds or 'a GPU that is not named yet'}"
+    yield f"  {'precision':<21}{preview.precision}, as the graph has it: plans are strongly typed"
+    for profile in preview.spec.profiles:
         yield from _profile_lines(profile)
-    if not outlook.spec.profiles:
+    if not preview.spec.profiles:
         yield f"  {'profiles':<21}none"
-    for name, value in _told(outlook.spec):
+    for name, value in _told(preview.spec):
         yield f"  {name:<21}{value}"
-    yield from (f"  note: {note}" for note in outlook.notes)
-    yield f"The same by hand, in {outlook.containers}:"
-    yield outlook.shell_line
-    yield f"Its speed by trtexec, alike for every TensorRT ({outlook.switches}), on random inputs unless --loadInputs:"
-    yield from outlook.timing_lines
+    yield from (f"  note: {note}" for note in preview.notes)
+    yield f"The same by hand, in {preview.containers}:"
+    yield preview.shell_line
+    yield f"Its speed by trtexec, alike for every TensorRT ({preview.switches}), on random inputs unless --loadInputs:"
+    yield from preview.timing_lines
 
 
 def _profile_lines(profile: OptimizationProfile) -> Iterator[str]:
@@ -53,17 +53,17 @@ def _profile_lines(profile: OptimizationProfile) -> Iterator[str]:
 def _told(spec: BuildSpec) -> Iterator[tuple[str, str]]:
     """What differs from TensorRT's own defaults, and what people ask for most."""
     pools = spec.memory_pools
-    limits = ", ".join(f"{pool} {bytes_in_words(size)}" for pool, size in pools.items())
+    limits = ", ".join(f"{pool} {format_bytes(size)}" for pool, size in pools.items())
     yield "memory pools", limits or "as much as the GPU has"
     yield "optimization level", str(spec.optimization_level)
     yield "TF32", "yes" if spec.tf32 else "no"
     for name, field in type(spec).model_fields.items():
         value = getattr(spec, name)
         if name not in _SAID and value != field.get_default(call_default_factory=True):
-            yield name.replace("_", " "), _words(value)
+            yield name.replace("_", " "), _describe(value)
 
 
-def _words(value: Any) -> str:
+def _describe(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
@@ -73,7 +73,7 @@ def _words(value: Any) -> str:
 
 def environment_lines(package: Package) -> Iterator[str]:
     """A line for each packed environment: whose it is, its Python, what it takes."""
-    from plansmith.formatting import bytes_in_words
+    from plansmith.formatting import format_bytes
 
     brought = [(package.model, package.environment), *((one.model, one.environment) for one in package.members)]
     for model, environment in brought:
@@ -81,19 +81,19 @@ def environment_lines(package: Package) -> Iterator[str]:
             packages = len(environment.distributions)
             yield (
                 f"{model} brings its environment for Python {environment.python}:"
-                f" {packages} package{'s' * (packages != 1)}, {bytes_in_words(environment.bytes)},"
-                f" unpacked {bytes_in_words(environment.unpacked_bytes)}"
+                f" {packages} package{'s' * (packages != 1)}, {format_bytes(environment.bytes)},"
+                f" unpacked {format_bytes(environment.unpacked_bytes)}"
             )
 
 
 def accuracy_lines(lowered: LoweredModel | None, validation: ValidationReport) -> Iterator[str]:
     """The recipe with its size and speed, what held-out samples showed, the errors at all shapes, what is in doubt."""
-    from plansmith.report.text.precision import cosine_words, doubts, evaluation_lines, held_out_words, recipe_lines
+    from plansmith.report.text.precision import describe_held_out, doubts, evaluation_lines, format_cosine, recipe_lines
 
     if lowered is not None:
         yield from recipe_lines(lowered)
     if validation.evaluation is not None:
-        yield f"{held_out_words(validation.evaluation)}:"
+        yield f"{describe_held_out(validation.evaluation)}:"
         for line, good in evaluation_lines(validation.evaluation):
             yield f"  {'' if good else '!! '}{line}"
     yield f"compared with {validation.reference}, on {validation.data}:"
@@ -101,7 +101,7 @@ def accuracy_lines(lowered: LoweredModel | None, validation: ValidationReport) -
         allowed = validation.tolerances[output]
         yield (
             f"  {output}: largest error {_part(worst['max_relative'])} of the output's magnitude"
-            f" (allowed {_part(allowed.max_relative)}), smallest cosine {cosine_words(worst['min_cosine'])}"
+            f" (allowed {_part(allowed.max_relative)}), smallest cosine {format_cosine(worst['min_cosine'])}"
         )
     yield from doubts(validation)
 
@@ -111,11 +111,11 @@ def _part(share: float) -> str:
     return f"{share:.1e}" if 0 < share < 0.001 else f"{share:.2g}"
 
 
-def publication_words(made: Publication) -> str:
+def describe_publication(made: Publication) -> str:
     """Where a release is, as which version, under which aliases, and what had to be sent: of one line."""
     aliases = f" ({', '.join(made.aliases)})" if made.aliases else ""
     state = "already in" if made.unchanged else "published to"
-    sent = f"{bytes_in_words(made.sent_bytes)} of {bytes_in_words(made.total_bytes)} sent"
+    sent = f"{format_bytes(made.sent_bytes)} of {format_bytes(made.total_bytes)} sent"
     view = ", and shown in its repository" if made.view else ""
     return f"{state} {made.place} as version {made.version}{aliases}: {sent}{view}"
 
@@ -129,7 +129,7 @@ class Planned:
 
     name: str
     plan: dict[str, str]
-    builds: BuildOutlook | None
+    builds: BuildPreview | None
     publications: tuple[Publication, ...] = ()
     check: BuildCheck | None = None
 
@@ -155,7 +155,7 @@ class Planned:
 
             echo_lines(check_lines(self.check))
         for one in self.publications:
-            click.echo(f"  would be {publication_words(one)}")
+            click.echo(f"  would be {describe_publication(one)}")
 
     def summary(self) -> tuple[str, str]:
         """One word to count it by, and a few that say more."""
@@ -337,7 +337,7 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
         sagemaker = f"SAGEMAKER_TRITON_ADDITIONAL_ARGS={shlex.quote(' '.join(arguments))}"
         written = sagemaker if target.flavour == "sagemaker" else shlex.join(arguments)
         click.echo(f"  the server has to be started with {written}")
-    echo_lines(f"  {publication_words(one)}" for one in published.publications)
+    echo_lines(f"  {describe_publication(one)}" for one in published.publications)
     click.echo(f"  repository  {short(Path(published.repository))}")
     click.echo(f"  release     {release}")
     if (page := _report(published)) is not None:

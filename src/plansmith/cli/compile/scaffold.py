@@ -18,8 +18,9 @@ from plansmith.records.model import AxisRange, InputRange, Precision, SourceMode
 from plansmith.records.validation import Tolerance
 from plansmith.sources.loaded_model import Signature
 from plansmith.sources.reference import refuse_unfitting
-from plansmith.steps.fetch import fetch
+from plansmith.steps.fetch import fetch, load_request
 from plansmith.steps.runner import Listener, StageRunner
+from plansmith.steps.worker import tasks
 from plansmith.validation.comparison import TOLERANCES
 
 _WIDTH = 100
@@ -57,18 +58,12 @@ def study(spec: ModelSpec, *, listener: Listener) -> Studied:
     stages = StageRunner(name, Path(spec.artifacts).absolute(), listener=listener, force=False, dry=False)
     try:
         source = fetch(stages, spec, reference)
+        assert source is not None, "what is brought here is no look"
         with stages.timed("describe"):
-            answer = stages.heavy(
-                "describe",
-                source=source.record.model_dump(include={"scheme", "location", "trust_remote_code", "task"}),
-                folder=str(source.folder),
-                allow_pickle=spec.allow_pickle,
-                inputs={},
-                outputs=(),
-            )
+            signature = stages.run_in_worker(tasks.DESCRIBE, load_request(spec, source))
     finally:
         stages.close()
-    return Studied(name, reference, source.record, Signature.model_validate(answer))
+    return Studied(name, reference, source.record, signature)
 
 
 def write_spec(spec: ModelSpec, studied: Studied, folder: Path) -> str:

@@ -97,13 +97,15 @@ def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return reduce(lambda decorated, option: option(decorated), reversed(_OPTIONS), command)
 
 
-def read_given(source: str, options: dict[str, Any], models: tuple[str, ...] = ()) -> tuple[SpecFile, Path]:
+def specs_from_arguments(source: str, options: dict[str, Any], models: tuple[str, ...] = ()) -> tuple[SpecFile, Path]:
     """The models of a command line, and the folder that their source directories are relative to.
 
     Raises:
         UsageError: what is wrong with a spec or with what was typed.
     """
     file, folder = _read_given(source, options, models)
+    for notice in file.notices:
+        click.echo(f"plansmith: {notice}", err=True)
     if options.get("check_build"):
         _require_tensorrt(file)
     return file, folder
@@ -128,7 +130,7 @@ def _read_given(source: str, options: dict[str, Any], models: tuple[str, ...]) -
     from plansmith.config.spec import make_spec
     from plansmith.errors import UsageError
 
-    given = given_values(options)
+    given = values_of_options(options)
     require_text(source)
     if source.endswith((".yaml", ".yml")):
         return read_specs(Path(source), given, models), Path(source).absolute().parent
@@ -143,7 +145,7 @@ def _read_given(source: str, options: dict[str, Any], models: tuple[str, ...]) -
     return SpecFile(tuple(for_targets(named, targets)), several=True), Path.cwd()
 
 
-def given_values(options: dict[str, Any]) -> dict[str, Any]:
+def values_of_options(options: dict[str, Any]) -> dict[str, Any]:
     """What was typed as values of a spec, which win over those that stand in one.
 
     Raises:

@@ -32,7 +32,7 @@ def validate_command(release: str, repository: Path, as_json: bool) -> None:
     """
     from plansmith.cli.text import echo_lines
     from plansmith.errors import GateError
-    from plansmith.report.text.precision import cosine_words
+    from plansmith.report.text.precision import format_cosine
     from plansmith.steps.release.revalidate import find_release, revalidate
     from plansmith.triton.repository.release import read_manifest
     from plansmith.validation.gate import require_passed
@@ -49,7 +49,7 @@ def validate_command(release: str, repository: Path, as_json: bool) -> None:
             click.echo(
                 f"  {mark} {row.case:<9} {'x'.join(map(str, row.shape)):<14} {row.output:<20}"
                 f" largest error {row.max_relative:.1e}, 99 % below {row.quantile_relative:.1e},"
-                f" cosine {cosine_words(row.min_cosine)}"
+                f" cosine {format_cosine(row.min_cosine)}"
             )
         echo_lines(f"  {line}" for line in _evaluation_lines(report, read_manifest(folder).validation))
     try:
@@ -61,10 +61,10 @@ def validate_command(release: str, repository: Path, as_json: bool) -> None:
 
 def _evaluation_lines(report: ValidationReport, compiled: ValidationReport) -> Iterator[str]:
     """What the held-out samples showed when it was compiled (a release holds none), and what nothing has shown."""
-    from plansmith.report.text.precision import doubts, evaluation_lines, held_out_words
+    from plansmith.report.text.precision import describe_held_out, doubts, evaluation_lines
 
     if compiled.evaluation is not None:
-        yield f"when it was compiled, {held_out_words(compiled.evaluation)}:"
+        yield f"when it was compiled, {describe_held_out(compiled.evaluation)}:"
         for line, good in evaluation_lines(compiled.evaluation):
             yield f"{'ok' if good else '!!'} {line}"
     yield from doubts(report.model_copy(update={"evidence": compiled.evidence}))

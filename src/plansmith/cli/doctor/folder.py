@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from plansmith.cli.doctor.findings import Finding, Severity
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 from plansmith.system.temporary import scratch_folder
 
 AREA = "Artifacts"
@@ -49,7 +49,7 @@ def abilities_finding(place: Path, lacking: list[str]) -> Finding:
 
 def room_finding(place: Path, free: int) -> Finding:
     """Free room in bytes."""
-    found = f"{bytes_in_words(free)} free"
+    found = f"{format_bytes(free)} free"
     if free >= _LITTLE_ROOM:
         return Finding(AREA, "free disk", Severity.OK, found)
     severity = Severity.WARNING if free >= _NO_ROOM else Severity.PROBLEM

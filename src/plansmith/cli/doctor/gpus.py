@@ -6,7 +6,7 @@ from plansmith.cli.doctor.children import Ended, Probed
 from plansmith.cli.doctor.findings import Finding, Severity
 from plansmith.compilers.trt.check import library
 from plansmith.compilers.trtexec.output import banner_version
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 from plansmith.records.engine import Gpu
 
 AREA = "GPU and TensorRT"
@@ -92,4 +92,4 @@ def _driver_finding(driver: str, torch: Probed) -> Finding:
 
 
 def _description(gpu: Gpu) -> str:
-    return f"{gpu.name}, {bytes_in_words(gpu.memory_bytes)}, compute capability {gpu.compute_capability}"
+    return f"{gpu.name}, {format_bytes(gpu.memory_bytes)}, compute capability {gpu.compute_capability}"

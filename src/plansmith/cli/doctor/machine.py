@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from plansmith.cli.doctor.findings import Finding, Severity
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 from plansmith.system.cpu import sums_bytes_exactly
 from plansmith.system.memory import available_memory, control_group_limits
 
@@ -56,8 +56,8 @@ def memory_finding(available: int, limit: int | None) -> Finding:
     """Memory for the model, several times over: PyTorch, the exporter and ONNX Runtime hold it at the same time."""
     usable = available if limit is None else min(available, limit)
     limited = usable < available
-    said = f", limited to {bytes_in_words(usable)} by the control group" if limited else ""
-    found = f"{bytes_in_words(available)} available{said}"
+    said = f", limited to {format_bytes(usable)} by the control group" if limited else ""
+    found = f"{format_bytes(available)} available{said}"
     if usable >= _LITTLE_MEMORY:
         return Finding(AREA, "memory", Severity.OK, found)
     remedy = "give the container more memory: docker run --memory 16g" if limited else "end programs that hold memory"
@@ -66,7 +66,7 @@ def memory_finding(available: int, limit: int | None) -> Finding:
 
 def shared_memory_finding(free: int | None) -> Finding:
     """Room in /dev/shm, in bytes; None where there is no such folder."""
-    found = "not there" if free is None else f"{bytes_in_words(free)} free"
+    found = "not there" if free is None else f"{format_bytes(free)} free"
     if free is not None and free >= _LITTLE_SHARED:
         return Finding(AREA, "/dev/shm", Severity.OK, found)  # noqa: S108 - a name that is shown
     return Finding(AREA, "/dev/shm", Severity.WARNING, found, _STUB, "docker run --shm-size 1g")  # noqa: S108

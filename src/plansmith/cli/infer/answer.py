@@ -23,7 +23,7 @@ from plansmith.errors import UsageError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from plansmith.cli.infer.given import Given
+    from plansmith.cli.infer.given import InputArguments
     from plansmith.triton.client import Answer, Signature
 
 
@@ -69,7 +69,7 @@ def latency_of(seconds: Sequence[float]) -> Latency:
 
 
 @dataclass(frozen=True)
-class Answered:
+class ModelAnswer:
     """What a model answered, to be told.
 
     Args:
@@ -131,7 +131,9 @@ def document_of(outputs: Mapping[str, NDArray[Any]], signature: Signature) -> di
     }
 
 
-def print_answer(answered: Answered, given: Given, *, output: Path | None, replace: bool, as_json: bool) -> None:
+def print_answer(
+    answered: ModelAnswer, given: InputArguments, *, output: Path | None, replace: bool, as_json: bool
+) -> None:
     """Print an answer, and write it to a file where one is named.
 
     Args:

@@ -13,7 +13,7 @@ from plansmith.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from plansmith.cli.infer.given import Given
+    from plansmith.cli.infer.given import InputArguments
     from plansmith.records.release import Manifest
     from plansmith.triton.client import Client, Protocol
 
@@ -23,7 +23,7 @@ _Opened = tuple["Client", "Mapping[str, int]"]
 
 @contextmanager
 def on_running(
-    name: str, version: str, repository: Path | None, given: Given, asked: Mapping[str, Any]
+    name: str, version: str, repository: Path | None, given: InputArguments, asked: Mapping[str, Any]
 ) -> Iterator[_Opened]:
     """The server that runs already."""
     del given
@@ -34,7 +34,7 @@ def on_running(
 
 @contextmanager
 def on_own_server(
-    name: str, version: str, repository: Path | None, given: Given, asked: Mapping[str, Any]
+    name: str, version: str, repository: Path | None, given: InputArguments, asked: Mapping[str, Any]
 ) -> Iterator[_Opened]:
     """A server for this request; what a release tells is enough to refuse is refused before it starts."""
     from plansmith.cli.infer.server import opened_model, served

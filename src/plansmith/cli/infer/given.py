@@ -29,7 +29,7 @@ class Typed:
 
 
 @dataclass(frozen=True)
-class Given:
+class InputArguments:
     """What a person said about the inputs, with all files read; nothing is asked of a model yet.
 
     Args:
@@ -71,7 +71,7 @@ class Given:
         feed = self._given(signature)
         if not self.draw:
             return feed
-        shapes = given_shapes(signature, feed) | dict(self.shapes)
+        shapes = shapes_of_arguments(signature, feed) | dict(self.shapes)
         return {**drawn_feed(signature, shapes=shapes, sizes={**sizes, BATCH: 1}), **feed}
 
     def names(self, signature: Signature, count: int) -> list[str]:
@@ -99,9 +99,9 @@ class Given:
         return {**feed, **raw}
 
 
-def read_given(
+def read_input_arguments(
     inputs: Sequence[str], document: str | None, rows: Sequence[Sequence[str]], shapes: Sequence[str], *, draw: bool
-) -> Given:
+) -> InputArguments:
     """What was said, with its files.
 
     Args:
@@ -131,7 +131,7 @@ def read_given(
             raise _twice(name)
         is_file = value == STANDARD_INPUT or Path(value).suffix in SUFFIXES
         values[name] = read_value(name, value) if is_file else Typed(value)
-    return Given(values, read, read_shapes(shapes), draw)
+    return InputArguments(values, read, read_shapes(shapes), draw)
 
 
 def require_inputs(signature: Signature, feed: Mapping[str, object]) -> None:
@@ -140,13 +140,13 @@ def require_inputs(signature: Signature, feed: Mapping[str, object]) -> None:
     Raises:
         UsageError: one is; says how to give it.
     """
-    from plansmith.triton.client.dtypes import dims_words
+    from plansmith.triton.client.dtypes import format_dims
     from plansmith.triton.client.request_inputs import missing_inputs
 
     missing = [tensor for tensor in signature.inputs if tensor.name in missing_inputs(signature, feed)]
     if not missing or not feed.keys() <= {tensor.name for tensor in signature.inputs}:
         return  # the client tells of a wrong name with what it may be meant for
-    told = "\n".join(f"input {t.name!r} is missing: it takes {t.dtype} {dims_words(t.dims)}" for t in missing)
+    told = "\n".join(f"input {t.name!r} is missing: it takes {t.dtype} {format_dims(t.dims)}" for t in missing)
     words = " ".join(f'--text {t.name}="…"' if t.dtype == "string" else f"--input {t.name}=VALUE" for t in missing)
     drawn = "" if any(t.dtype == "string" for t in missing) else ", or --random to have drawn what is not given"
     raise UsageError(f"{told}\nThe model has:\n{signature.words()}", remedy=f"pass {words}, too{drawn}")
@@ -167,7 +167,7 @@ def _example(signature: Signature) -> str:
     return "--input NAME=VALUE or --random"
 
 
-def given_shapes(signature: Signature, feed: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
+def shapes_of_arguments(signature: Signature, feed: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
     """The shapes of what is given, which drawn inputs follow; of what the model will refuse, none."""
     import numpy as np
 

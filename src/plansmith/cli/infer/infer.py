@@ -67,9 +67,9 @@ def infer_command(
     plansmith infer minilm --input input_ids=101,4937,102 --input attention_mask=1,1,1
     plansmith infer minilm --random --shape input_ids=8x64 --url grpc://gpu-box:8001 --repeat 100
     """
-    from plansmith.cli.infer.answer import Answered, latency_of, print_answer, require_output, terminal_width
+    from plansmith.cli.infer.answer import ModelAnswer, latency_of, print_answer, require_output, terminal_width
     from plansmith.cli.infer.client import on_own_server, on_running
-    from plansmith.cli.infer.given import read_given, require_inputs
+    from plansmith.cli.infer.given import read_input_arguments, require_inputs
     from plansmith.cli.infer.parameters import read_parameters
     from plansmith.cli.infer.pieces import print_pieces, require_streamable
 
@@ -80,7 +80,7 @@ def infer_command(
         require_output(output, replace=asked["force"])
     name, _, version = model.partition("@")
     rows = asked["texts"], asked["lines"], asked["files"]
-    given = read_given(asked["inputs"], asked["input_json"], rows, asked["shapes"], draw=asked["draw"])
+    given = read_input_arguments(asked["inputs"], asked["input_json"], rows, asked["shapes"], draw=asked["draw"])
     parameters = read_parameters(asked["parameters"])
     opening = on_own_server if serve else on_running
     reach = {**asked, "as_json": as_json, "protocol": "grpc" if stream else asked["protocol"]}
@@ -94,7 +94,7 @@ def infer_command(
             return
         answer = client.ask(feed, outputs=asked["only"], parameters=parameters)
         seconds = _times(client, feed, asked["only"], parameters, repeat or 0)
-        answered = Answered(name, answer, client.signature(), latency_of(seconds) if seconds else None)
+        answered = ModelAnswer(name, answer, client.signature(), latency_of(seconds) if seconds else None)
     print_answer(answered, given, output=output, replace=asked["force"], as_json=as_json)
 
 

@@ -15,7 +15,7 @@ from plansmith.cli.text import short
 
 if TYPE_CHECKING:
     from plansmith.fleet.maintenance.garbage import Garbage
-    from plansmith.records.destination import Place
+    from plansmith.records.destination import Location
 
 
 @click.command("gc")
@@ -127,7 +127,7 @@ def _collect(artifacts: Path, repository: Path | None, age: float, *, dry_run: b
     return [_Row(one.kind, str(one.path), short(one.path.absolute()), one.why, one.bytes) for one in found.values()]
 
 
-def _collect_shared(place: Place, age: float, *, dry_run: bool) -> list[_Row]:
+def _collect_shared(place: Location, age: float, *, dry_run: bool) -> list[_Row]:
     from plansmith.errors import RepositoryError
     from plansmith.steps.cache.shared_gc import collect_shared
     from plansmith.stores.open import open_store
@@ -142,7 +142,7 @@ def _collect_shared(place: Place, age: float, *, dry_run: bool) -> list[_Row]:
 
 
 def _print(found: list[_Row], *, dry_run: bool, as_json: bool) -> None:
-    from plansmith.formatting import bytes_in_words
+    from plansmith.formatting import format_bytes
 
     freed = sum(one.bytes for one in found)
     if as_json:
@@ -150,6 +150,6 @@ def _print(found: list[_Row], *, dry_run: bool, as_json: bool) -> None:
         click.echo(json.dumps({"dry_run": dry_run, "freed_bytes": freed, "garbage": rows}))
         return
     for one in found:
-        click.echo(f"  {one.kind:<15}{bytes_in_words(one.bytes):>10}  {one.why}: {one.shown}")
+        click.echo(f"  {one.kind:<15}{format_bytes(one.bytes):>10}  {one.why}: {one.shown}")
     would = "would be " if dry_run else ""
-    click.echo(f"{len(found)} {'thing' if len(found) == 1 else 'things'} {would}removed, {bytes_in_words(freed)} freed")
+    click.echo(f"{len(found)} {'thing' if len(found) == 1 else 'things'} {would}removed, {format_bytes(freed)} freed")

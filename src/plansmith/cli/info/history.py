@@ -64,7 +64,7 @@ def _print(runs: list[RunRecord]) -> None:
 
 
 def _cells(run: RunRecord) -> tuple[str, ...]:
-    from plansmith.formatting import minute, seconds_in_words
+    from plansmith.formatting import format_seconds, minute
 
-    took = seconds_in_words(run.seconds)
+    took = format_seconds(run.seconds)
     return minute(run.started), run.model, run.outcome_text, run.gate_text, took, printable(run.source)

@@ -30,7 +30,7 @@ _DALI = "opt/tritonserver/backends/dali/wheel/dali/nvidia/dali/__init__.py"
 _DALI_VERSION = re.compile(r"__version__ = '(\d+(?:\.\d+)*)'")
 
 
-class FoundVersion(Record):
+class InstalledVersion(Record):
     """One version that is here, and what tells it; some places tell fewer numbers than others."""
 
     what: str
@@ -54,7 +54,7 @@ class ComparedVersion(Record):
     decides: bool
 
 
-def found_here(root: Path = Path("/")) -> tuple[FoundVersion, ...]:
+def installed_versions(root: Path = Path("/")) -> tuple[InstalledVersion, ...]:
     """Versions of TensorRT, Triton, CUDA, Python and DALI in this container.
 
     TensorRT's are those of its Debian package (all four numbers), its library and its Python package; CUDA's is what
@@ -66,7 +66,7 @@ def found_here(root: Path = Path("/")) -> tuple[FoundVersion, ...]:
     return tuple(_found(root))
 
 
-def compare_image(target: Target, found: tuple[FoundVersion, ...]) -> tuple[ComparedVersion, ...]:
+def compare_image(target: Target, found: tuple[InstalledVersion, ...]) -> tuple[ComparedVersion, ...]:
     """Each version of a target beside each that is here; one line where either is missing.
 
     TensorRT decides where the models run on a GPU, Triton always: CUDA and Python come with them, and what a target
@@ -82,7 +82,7 @@ def compare_image(target: Target, found: tuple[FoundVersion, ...]) -> tuple[Comp
     deciding = {"Triton", "TensorRT"} if target.device == "gpu" else {"Triton"}
     compared = []
     for what, version in stated.items():
-        here = [one for one in found if one.what == what] or [FoundVersion(what=what, version="", where="")]
+        here = [one for one in found if one.what == what] or [InstalledVersion(what=what, version="", where="")]
         compared += [
             ComparedVersion(
                 what=what,
@@ -133,13 +133,13 @@ def require_image(target: Target, compared: tuple[ComparedVersion, ...]) -> None
         )
 
 
-def _found(root: Path) -> Iterator[FoundVersion]:
+def _found(root: Path) -> Iterator[InstalledVersion]:
     for package, version in _PACKAGE.findall(_debian_packages()):
-        yield FoundVersion(what="TensorRT", version=version, where=f"Debian package {package}")
+        yield InstalledVersion(what="TensorRT", version=version, where=f"Debian package {package}")
     for folder in _LIBRARY_FOLDERS:
         for file in sorted(root.glob(f"{folder}/libnvinfer.so.*")):
             if (named := _LIBRARY.fullmatch(file.name)) is not None:
-                yield FoundVersion(what="TensorRT", version=named[1], where=str(file))
+                yield InstalledVersion(what="TensorRT", version=named[1], where=str(file))
     for what, version, where in (
         ("TensorRT", _python_package("tensorrt"), "Python package tensorrt"),
         ("Triton", _text(root / _TRITON_VERSION), str(root / _TRITON_VERSION)),
@@ -148,7 +148,7 @@ def _found(root: Path) -> Iterator[FoundVersion]:
         ("DALI", _dali(root / _DALI), str(root / _DALI)),
     ):
         if (numbers := _NUMBERS.match(version)) is not None:
-            yield FoundVersion(what=what, version=numbers[0], where=where)
+            yield InstalledVersion(what=what, version=numbers[0], where=where)
 
 
 def _debian_packages() -> str:

@@ -65,9 +65,9 @@ def targets_command(name: str, *, as_json: bool, as_yaml: bool, check_image: boo
 
 def _check_image(target: Target, *, as_json: bool) -> None:
     """Say what is here beside what the target has; an error where what decides differs."""
-    from plansmith.cli.info.image_check import compare_image, found_here, require_image
+    from plansmith.cli.info.image_check import compare_image, installed_versions, require_image
 
-    compared = compare_image(target, found_here())
+    compared = compare_image(target, installed_versions())
     require_image(target, compared)
     if as_json:
         click.echo(json.dumps({"target": target.name, "versions": [one.model_dump() for one in compared]}))

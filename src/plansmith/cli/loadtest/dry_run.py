@@ -66,16 +66,16 @@ def _request_lines(inputs: Mapping[str, ModelInputs]) -> list[str]:
 
 
 def _stage_lines(plan: LoadPlan) -> list[str]:
-    from plansmith.formatting import seconds_in_words
+    from plansmith.formatting import format_seconds
     from plansmith.loadtest.plan.schedule import schedule_stage, schedule_stages
 
     assert plan.warm_up is not None
     stages = schedule_stages(plan)
     warm_up = schedule_stage(plan.warm_up, 0.0)
-    lines = [f"warm-up  {printable(plan.warm_up.label)}, {seconds_in_words(warm_up.seconds)}"]
+    lines = [f"warm-up  {printable(plan.warm_up.label)}, {format_seconds(warm_up.seconds)}"]
     for stage in stages:
-        label, duration = printable(stage.stage.label), seconds_in_words(stage.seconds)
+        label, duration = printable(stage.stage.label), format_seconds(stage.seconds)
         lines.append(f"{stage.at:7.0f} s  {label} ({stage.stage.loop} loop), {duration}")
     lines += [f"stops at {condition}" for condition in plan.stop_when.describe()]
-    total = seconds_in_words(warm_up.seconds + stages[-1].end)
+    total = format_seconds(warm_up.seconds + stages[-1].end)
     return [*lines, f"Nothing was sent; it would take {total} with the warm-up."]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plansmith.cli.compile.progress import WithMovingLine
-from plansmith.formatting import seconds_in_words
+from plansmith.formatting import format_seconds
 
 if TYPE_CHECKING:
     from plansmith.loadtest.runner.load_runner import Progress
@@ -33,10 +33,10 @@ class LoadProgress(WithMovingLine):
         self._stage = progress.stage
         where = "warm-up" if progress.stage < 0 else f"stage {progress.stage + 1} of {self._stages}"
         if is_new and not self._quiet:
-            duration = seconds_in_words(progress.planned_seconds)
+            duration = format_seconds(progress.planned_seconds)
             self._console.print(f"{where}: {progress.label}, {duration}", markup=False)
             self._printed_at = 0.0
-        text = f"{where}, {seconds_in_words(progress.seconds)}: {self._figures(progress)}"
+        text = f"{where}, {format_seconds(progress.seconds)}: {self._figures(progress)}"
         if self._line.shown:
             share = min(progress.seconds / progress.planned_seconds, 1.0) if progress.planned_seconds else 1.0
             self._line.tell(text, share)

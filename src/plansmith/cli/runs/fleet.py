@@ -73,9 +73,9 @@ def plan_command(
 
     PLACE is a spec, or a folder that holds some, at any depth.
     """
-    from plansmith.cli.compile.specs import given_values
+    from plansmith.cli.compile.specs import values_of_options
 
-    planned = planned_models(places, given_values(options), models=models, resolve=resolve, force=force)
+    planned = planned_models(places, values_of_options(options), models=models, resolve=resolve, force=force)
     _show_plan(planned, as_json=as_json)
 
 
@@ -115,9 +115,9 @@ def run_command(
     PLACE is a spec, or a folder that holds some, at any depth. What was built stays when it is interrupted, and the
     same command goes on.
     """
-    from plansmith.cli.compile.specs import given_values
+    from plansmith.cli.compile.specs import values_of_options
 
-    values = given_values(options)
+    values = values_of_options(options)
     planned = planned_models(places, values, models=models, resolve=resolve, force=force)
     if dry_run:
         _show_plan(planned, as_json=as_json)

@@ -15,7 +15,7 @@ from plansmith.cli.text import count, echo_lines, printable, short, table, witho
 from plansmith.errors import UsageError
 
 if TYPE_CHECKING:
-    from plansmith.fleet.status import Standing
+    from plansmith.fleet.status import ModelStatus
 
 _HEAD = ("MODEL", "TARGET", "VERSION", "MADE (UTC)", "PRECISION", "ENGINE", "STATE", "LAST RUN (UTC)", "WHY")
 _MOST_NAMED = 12
@@ -43,16 +43,16 @@ def status_command(
     PLACE is a spec, or a folder that holds some: what is stale is known of the models of specs alone. Without one, all
     models of the repository are listed.
     """
-    from plansmith.cli.compile.specs import given_values
+    from plansmith.cli.compile.specs import values_of_options
     from plansmith.config.multi_target import repository_of
-    from plansmith.fleet.status import standings
+    from plansmith.fleet.status import model_statuses
 
-    values = given_values(options)
+    values = values_of_options(options)
     planned = planned_models(places, values, models=models, resolve=resolve) if places else []
     artifacts, repository = Path(values.get("artifacts", "artifacts")), repository_of(values)
-    found = standings(planned, [repository], artifacts, models=models)
+    found = model_statuses(planned, [repository], artifacts, models=models)
     if not places and (unknown := [name for name in models if name not in {one.model for one in found}]):
-        raise _unknown(unknown, repository, standings([], [repository], artifacts))
+        raise _unknown(unknown, repository, model_statuses([], [repository], artifacts))
     say_refusals(planned)
     if as_json:
         click.echo(json.dumps({"models": [one.model_dump(mode="json") for one in found]}))
@@ -64,7 +64,7 @@ def status_command(
     exit_with_first([one.failure.exit_code for one in planned if one.failure is not None])
 
 
-def _unknown(models: Sequence[str], repository: Path, there: Sequence[Standing]) -> UsageError:
+def _unknown(models: Sequence[str], repository: Path, there: Sequence[ModelStatus]) -> UsageError:
     known = sorted({one.model for one in there if one.model})
     more = f" and {len(known) - _MOST_NAMED} more" if len(known) > _MOST_NAMED else ""
     damaged = "".join(f"; {one.why}" for one in there if not one.model)
@@ -75,7 +75,7 @@ def _unknown(models: Sequence[str], repository: Path, there: Sequence[Standing])
     )
 
 
-def _print(found: Sequence[Standing], *, with_specs: bool) -> None:
+def _print(found: Sequence[ModelStatus], *, with_specs: bool) -> None:
     from plansmith.fleet.text import names
 
     counts: Counter[str] = Counter(one.state for one in found)
@@ -97,7 +97,7 @@ def _print(found: Sequence[Standing], *, with_specs: bool) -> None:
         click.echo("what is stale is known of specs: plansmith status PLACE...")
 
 
-def _cells(one: Standing, name: str, *, with_specs: bool) -> tuple[str, ...]:
+def _cells(one: ModelStatus, name: str, *, with_specs: bool) -> tuple[str, ...]:
     from plansmith.fleet.text import in_table
     from plansmith.formatting import minute
 
@@ -118,7 +118,7 @@ def _cells(one: Standing, name: str, *, with_specs: bool) -> tuple[str, ...]:
     return tuple(map(printable, cells))
 
 
-def _last_run(one: Standing) -> str:
+def _last_run(one: ModelStatus) -> str:
     from plansmith.formatting import minute
 
     run = one.last_run

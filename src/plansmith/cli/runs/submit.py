@@ -18,7 +18,7 @@ from plansmith.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from plansmith.flows.runs.endings import RunEnded
-    from plansmith.flows.runs.submitting import SubmittedRun, Wanted
+    from plansmith.flows.runs.submitting import SubmittedRun, WantedCompile
 
 _EPILOG = """\
 \b
@@ -69,7 +69,7 @@ def submit_command(
     said = [one for one in (pool, models, no_wait, dry_run, *options.values()) if one not in (None, (), False)]
     if source is None and said:
         raise click.UsageError(f"{given[0]} goes with --json and --quiet alone")
-    manner = _Manner(as_json=as_json, quiet=quiet)
+    manner = _SubmitOptions(as_json=as_json, quiet=quiet)
     if source is None:
         _follow_known(follow, manner) if follow else _cancel(cancel, manner)
         return
@@ -78,24 +78,24 @@ def submit_command(
 
 
 @dataclass(frozen=True)
-class _Manner:
+class _SubmitOptions:
     """How runs are told of: in one document at the end, and without progress."""
 
     as_json: bool
     quiet: bool
 
 
-def _read(source: str, options: dict[str, Any], models: tuple[str, ...]) -> list[Wanted]:
+def _read(source: str, options: dict[str, Any], models: tuple[str, ...]) -> list[WantedCompile]:
     """What is wanted of a command line, as it means it here: folders from where one types, sources from the spec."""
-    from plansmith.cli.compile.specs import read_given
+    from plansmith.cli.compile.specs import specs_from_arguments
     from plansmith.config.loader import name_of
     from plansmith.config.multi_target import folder_of
     from plansmith.flows.prefect_api.places import rooted
-    from plansmith.flows.runs.submitting import Wanted
+    from plansmith.flows.runs.submitting import WantedCompile
 
-    file, base = read_given(source, options, models)
+    file, base = specs_from_arguments(source, options, models)
     return [
-        Wanted(
+        WantedCompile(
             model=one.name or name_of(one.spec.model_dump(include={"name", "source"}), base),
             target=one.target or folder_of(one.spec.target),
             spec=rooted(one.spec, Path.cwd()),
@@ -105,7 +105,9 @@ def _read(source: str, options: dict[str, Any], models: tuple[str, ...]) -> list
     ]
 
 
-def _submit(wanted: Sequence[Wanted], pool: str | None, manner: _Manner, *, dry: bool, wait: bool) -> None:
+def _submit(
+    wanted: Sequence[WantedCompile], pool: str | None, manner: _SubmitOptions, *, dry: bool, wait: bool
+) -> None:
     """Start a run for each model, and follow them."""
     from plansmith.flows.prefect_api.api import asking, require_api
 
@@ -138,7 +140,7 @@ def _submit(wanted: Sequence[Wanted], pool: str | None, manner: _Manner, *, dry:
             click.echo(_line(run))
 
 
-def _show_plan(wanted: Sequence[Wanted], deployment: str, manner: _Manner) -> None:
+def _show_plan(wanted: Sequence[WantedCompile], deployment: str, manner: _SubmitOptions) -> None:
     if manner.as_json:
         runs = [{"name": one.run_name, "parameters": one.parameters} for one in wanted]
         click.echo(json.dumps({"deployment": deployment, "runs": runs}))
@@ -148,7 +150,7 @@ def _show_plan(wanted: Sequence[Wanted], deployment: str, manner: _Manner) -> No
         click.echo(f"  {one.run_name}: {json.dumps(one.parameters, ensure_ascii=False)}")
 
 
-def _follow_known(names: Sequence[str], manner: _Manner) -> None:
+def _follow_known(names: Sequence[str], manner: _SubmitOptions) -> None:
     from plansmith.flows.prefect_api.api import asking, require_api
 
     url = require_api()
@@ -160,7 +162,7 @@ def _follow_known(names: Sequence[str], manner: _Manner) -> None:
     _follow(url, runs, manner)
 
 
-def _cancel(names: Sequence[str], manner: _Manner) -> None:
+def _cancel(names: Sequence[str], manner: _SubmitOptions) -> None:
     """Cancel runs, and say how each ended; that one had ended before is no failure."""
     from plansmith.flows.prefect_api.api import asking, require_api
 
@@ -182,7 +184,7 @@ def _cancel(names: Sequence[str], manner: _Manner) -> None:
         _print_document([ended.run for ended in endings], endings)
 
 
-def _follow(url: str, runs: Sequence[SubmittedRun], manner: _Manner) -> NoReturn:
+def _follow(url: str, runs: Sequence[SubmittedRun], manner: _SubmitOptions) -> NoReturn:
     """Follow runs to their end, and end as they did."""
     from plansmith.cli.runs.progress import RunProgress
     from plansmith.flows.runs.following import follow
@@ -203,7 +205,7 @@ def _follow(url: str, runs: Sequence[SubmittedRun], manner: _Manner) -> NoReturn
 
 
 @contextmanager
-def _going_on(runs: Sequence[SubmittedRun], endings: Sequence[RunEnded], manner: _Manner) -> Iterator[None]:
+def _going_on(runs: Sequence[SubmittedRun], endings: Sequence[RunEnded], manner: _SubmitOptions) -> Iterator[None]:
     """Say what becomes of runs that are left to themselves when this command ends before they do."""
     try:
         yield

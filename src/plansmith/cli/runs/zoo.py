@@ -13,7 +13,7 @@ from plansmith.cli.options import artifacts_option, complete_file
 
 if TYPE_CHECKING:
     from plansmith.fleet.zoo.records import Zoo
-    from plansmith.fleet.zoo.run import Manner
+    from plansmith.fleet.zoo.run import ZooOptions
 
 _EPILOG = """\
 \b
@@ -94,11 +94,11 @@ def zoo_command(
     _require(zoo, require, require_axes)
 
 
-def _manner(*, jobs: int | None, timeout: float, memory: float, compare_bare: bool, force: bool) -> Manner:
+def _manner(*, jobs: int | None, timeout: float, memory: float, compare_bare: bool, force: bool) -> ZooOptions:
     """How the list is run, of the options' values; `memory` in GiB."""
-    from plansmith.fleet.zoo.run import Manner
+    from plansmith.fleet.zoo.run import ZooOptions
 
-    return Manner(
+    return ZooOptions(
         jobs=jobs or len(os.sched_getaffinity(0)),
         timeout=timeout,
         memory_bytes=int(memory * 2**30),

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from plansmith.cli.compile.progress import WithMovingLine
 from plansmith.cli.runs.zoo_table import notes
-from plansmith.fleet.zoo.entries import Entry
-from plansmith.fleet.zoo.records import Row
+from plansmith.fleet.zoo.entries import ZooEntry
+from plansmith.fleet.zoo.records import ZooRow
 from plansmith.fleet.zoo.run import Listener
 
 _STYLES = {"right": "green", "wrong": "red", "failed": "red"}
@@ -39,13 +39,13 @@ class ZooProgress(WithMovingLine, Listener):
         if kind is KeyboardInterrupt and not self._quiet:
             self._console.print(f"  {self._finished} of {self._count} entries are finished")
 
-    def doing(self, entry: Entry, text: str) -> None:
+    def doing(self, entry: ZooEntry, text: str) -> None:
         """Update the moving line."""
         with self._lock:
             self._doing[entry.label] = text
             self._draw()
 
-    def finished(self, row: Row, *, kept: bool) -> None:
+    def finished(self, row: ZooRow, *, kept: bool) -> None:
         """Leave one line for a finished entry."""
         with self._lock:
             self._doing.pop(row.name, None)
@@ -59,7 +59,7 @@ class ZooProgress(WithMovingLine, Listener):
         self._line.tell(f"{self._finished} of {self._count}: {at_work}")
 
 
-def _line(row: Row, *, kept: bool) -> Text:
+def _line(row: ZooRow, *, kept: bool) -> Text:
     facts = [f"{row.exporter}, {row.moving} of {len(row.axes)} axes move"] if row.exporter else []
     facts.append("kept" if kept else f"{row.seconds:.1f} s")
     line = Text.assemble((f"  {row.outcome:<7}", _STYLES[row.outcome]), row.name, (f"  {', '.join(facts)}", "dim"))

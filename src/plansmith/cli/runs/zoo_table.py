@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from plansmith.cli.text import printable, table
-from plansmith.fleet.zoo.records import AxisFinding, Part, Row, Zoo
+from plansmith.fleet.zoo.records import AxisFinding, Part, Zoo, ZooRow
 from plansmith.fleet.zoo.summary import share
-from plansmith.formatting import bytes_in_words, seconds_in_words
+from plansmith.formatting import format_bytes, format_seconds
 
 _HEAD = ("entry", "answers", "exporter", "axes move", "shapes", "time", "size")
 _LESS_NEEDED = ("size", "shapes", "time", "exporter")
@@ -30,7 +30,7 @@ def table_lines(zoo: Zoo, width: int = 0) -> list[str]:
     return [first, *told, "", *_summary_lines(zoo)]
 
 
-def notes(row: Row) -> Iterator[str]:
+def notes(row: ZooRow) -> Iterator[str]:
     """What is to be said of a row, each in one line: why it is not right, and which axes are fixed."""
     if row.why:
         yield _cut(row.why)
@@ -38,7 +38,7 @@ def notes(row: Row) -> Iterator[str]:
         yield f"{axis.name} is fixed at {axis.fixed_at}"
 
 
-def _note_lines(row: Row) -> Iterator[str]:
+def _note_lines(row: ZooRow) -> Iterator[str]:
     if row.why:
         known = f" ({row.reference})" if row.reference else ""
         yield f"    {row.outcome}: {_cut(row.why)}{known}"
@@ -48,7 +48,7 @@ def _note_lines(row: Row) -> Iterator[str]:
         yield f"    log: {printable(row.log)}"
 
 
-def _fixed(row: Row) -> list[AxisFinding]:
+def _fixed(row: ZooRow) -> list[AxisFinding]:
     """The axes that the graph has fixed, but for those that are why the row is not right."""
     return [axis for axis in row.fixed if axis.problem not in row.problem]
 
@@ -58,7 +58,7 @@ def _cut(text: str) -> str:
     return shown if len(shown) <= _LONGEST_NOTE else f"{shown[:_LONGEST_NOTE]}…"
 
 
-def _cells(row: Row, bare: int) -> tuple[str, ...]:
+def _cells(row: ZooRow, bare: int) -> tuple[str, ...]:
     results = ["right" if result.right else "wrong" for result in row.bare]
     return (
         row.name,
@@ -66,8 +66,8 @@ def _cells(row: Row, bare: int) -> tuple[str, ...]:
         row.exporter or "-",
         f"{row.moving} of {len(row.axes)}" if row.axes else "-",
         str(row.shapes) if row.shapes else "-",
-        seconds_in_words(row.seconds),
-        bytes_in_words(row.graph_bytes) if row.graph_bytes else "-",
+        format_seconds(row.seconds),
+        format_bytes(row.graph_bytes) if row.graph_bytes else "-",
         *(results or ["-"] * bare),
     )
 
@@ -88,11 +88,11 @@ def _summary_lines(zoo: Zoo) -> Iterator[str]:
     summary = zoo.summary
     parts = [*summary.kinds, *([summary.total] if len(summary.kinds) > 1 else []), *summary.bare]
     for part in parts:
-        yield f"{part.kind}: {_share_words(part)}"
-    yield f"in {seconds_in_words(summary.seconds)}; processor time {seconds_in_words(summary.cpu_seconds)}"
+        yield f"{part.kind}: {_format_share(part)}"
+    yield f"in {format_seconds(summary.seconds)}; processor time {format_seconds(summary.cpu_seconds)}"
 
 
-def _share_words(part: Part) -> str:
+def _format_share(part: Part) -> str:
     known = f", {part.explained} more with a known cause" if part.explained else ""
     moving = f" ({share(part.moving, part.axes):.1%})" if part.axes else ""
     return (

@@ -161,7 +161,7 @@ def transfer_progress(uploads: tuple[ArchiveUpload, ...], show: Progress) -> Mov
     """Reports the upload of archives in steps of ten percent."""
     from threading import Lock
 
-    from plansmith.formatting import bytes_in_words
+    from plansmith.formatting import format_bytes
 
     total = sum(upload.archive.bytes for upload in uploads)
     sent, reported, lock = 0, 0, Lock()
@@ -173,7 +173,7 @@ def transfer_progress(uploads: tuple[ArchiveUpload, ...], show: Progress) -> Mov
             share = 100 * sent // max(total, 1)
             if share >= reported + _REPORTED_SHARE:
                 reported = share
-                show(f"sent {bytes_in_words(sent)} of {bytes_in_words(total)}")
+                show(f"sent {format_bytes(sent)} of {format_bytes(total)}")
 
     return moved
 

@@ -104,8 +104,8 @@ def invoke_command(
     --check needs no inputs: it sends a small request that the release holds, or a random one where none is known, and
     fails where the answer has other outputs, shapes or numbers than the release allows.
     """
-    from plansmith.cli.infer.answer import Answered, print_answer, require_output
-    from plansmith.cli.infer.given import read_given
+    from plansmith.cli.infer.answer import ModelAnswer, print_answer, require_output
+    from plansmith.cli.infer.given import read_input_arguments
     from plansmith.cli.infer.parameters import read_parameters
     from plansmith.client import SageMakerClient
 
@@ -114,7 +114,9 @@ def invoke_command(
         require_output(output, replace=options["force"])
     model = find_model(endpoint, options)
     rows = options["texts"], options["lines"], options["files"]
-    given = read_given(options["inputs"], options["input_json"], rows, options["shapes"], draw=options["draw"])
+    given = read_input_arguments(
+        options["inputs"], options["input_json"], rows, options["shapes"], draw=options["draw"]
+    )
     parameters = read_parameters(options["parameters"])
     if check and (not given.is_empty or parameters or options["only"] or dry_run or output is not None):
         raise UsageError("--check sends a request of its own", remedy="leave inputs, --dry-run and --output out")
@@ -136,7 +138,7 @@ def invoke_command(
             _print_invocations(endpoint, invocations, as_json=as_json)
             return
         answer = client.ask(feed, outputs=options["only"], parameters=parameters)
-    answered = Answered(model.name, answer, model.signature, None)
+    answered = ModelAnswer(model.name, answer, model.signature, None)
     print_answer(answered, given, output=output, replace=options["force"], as_json=as_json)
 
 

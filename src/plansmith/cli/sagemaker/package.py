@@ -201,7 +201,7 @@ def _lines(
 
 
 def _cells(archive: Archive, upload: Upload | None, *, dry_run: bool) -> tuple[str, ...]:
-    from plansmith.formatting import bytes_in_words
+    from plansmith.formatting import format_bytes
 
     others = len(archive.models) - 1
     sending = "would be sent" if dry_run else "sent"
@@ -209,7 +209,7 @@ def _cells(archive: Archive, upload: Upload | None, *, dry_run: bool) -> tuple[s
         short(Path(archive.file).absolute()),
         ", ".join(archive.releases),
         archive.default_model + (f" and {others} more" if others else ""),
-        bytes_in_words(archive.bytes),
+        format_bytes(archive.bytes),
         archive.digest[:12],
         f"{archive.target}, {archive.device.upper()} instances",
         _gpus(archive),

@@ -314,13 +314,13 @@ def _remedy(result: JobResult, spec: str, region: str) -> str:
 
 
 def _estimate_lines(estimate: JobEstimate) -> list[str]:
-    from plansmith.formatting import seconds_in_words
+    from plansmith.formatting import format_seconds
 
-    limit = seconds_in_words(estimate.max_seconds)
+    limit = format_seconds(estimate.max_seconds)
     if estimate.tests is None:
         return [f"a default job: AWS chooses its load tests, which end within {limit}, and bills their instances"]
-    each = seconds_in_words(estimate.test_seconds or 0)
-    hours = ", ".join(f"{seconds_in_words(hours * 3600)} of {name}" for name, hours in estimate.instance_hours.items())
+    each = format_seconds(estimate.test_seconds or 0)
+    hours = ", ".join(f"{format_seconds(hours * 3600)} of {name}" for name, hours in estimate.instance_hours.items())
     tests = f"{count(estimate.tests, 'load test')} of {each}, {estimate.parallel_tests} at a time"
     return [
         f"an advanced job: {tests}, {limit} at most",
@@ -376,12 +376,12 @@ def _result_document(result: JobResult, figures: Sequence[LoadTestFigures]) -> d
 
 def _result_lines(result: JobResult, figures: Sequence[LoadTestFigures], spec: str) -> list[str]:
     """What a job found, what failed in it, and what to do next."""
-    from plansmith.formatting import seconds_in_words
+    from plansmith.formatting import format_seconds
 
     if not result.has_ended:
         again = f"{program()} sagemaker recommend {spec} --job {result.job}"
         return [f"{result.job} is {result.progress}", f"Next: {again}"]
-    after = f" after {seconds_in_words(result.seconds)}" if result.seconds else ""
+    after = f" after {format_seconds(result.seconds)}" if result.seconds else ""
     lines = [f"{result.job} is {result.status}{after}"]
     if result.recommendations:
         rows = [_cells(result, recommendation) for recommendation in result.recommendations]

@@ -63,7 +63,7 @@ def list_command(as_json: bool) -> None:
     plansmith serve-env list --json
     """
     from plansmith.cli.text import program
-    from plansmith.formatting import bytes_in_words
+    from plansmith.formatting import format_bytes
     from plansmith.triton.server.environment import NUMPY_FOLDER, installed_parts, private_folder
 
     parts = installed_parts()
@@ -86,7 +86,7 @@ def list_command(as_json: bool) -> None:
         what = "for PyTorch models" if part.folder.name == NUMPY_FOLDER else "the Triton server, for all"
         if part.onnxruntime or part.dali:
             what = f"for {', '.join(names) or 'no known target'}"
-        click.echo(f"  {part.folder.name:<20}{bytes_in_words(part.bytes):>10}  {what}")
+        click.echo(f"  {part.folder.name:<20}{format_bytes(part.bytes):>10}  {what}")
     if not parts:
         click.echo(f"Next: {program()} serve-env add")
 

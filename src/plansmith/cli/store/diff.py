@@ -16,7 +16,7 @@ from plansmith.cli.store.versions import LOCAL
 from plansmith.cli.text import echo_lines, printable
 
 if TYPE_CHECKING:
-    from plansmith.records.destination import Place
+    from plansmith.records.destination import Location
     from plansmith.stores.diff import Difference, Differences, Side
 
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @store_options(otherwise=LOCAL)
 @repository_option("Where MODEL[@VERSION] is looked up where no store is named.")
 @click.option("--json", "as_json", is_flag=True, help="Print the same as one JSON document.")
-def diff_command(old: str, new: str, *, store: Place | None, repository: Path, as_json: bool) -> None:
+def diff_command(old: str, new: str, *, store: Location | None, repository: Path, as_json: bool) -> None:
     """What the release NEW has otherwise than OLD: interface, accuracy, speed, size, parts, provenance, configuration.
 
     Each is MODEL[@VERSION], of a store also MODEL[@ALIAS], or the folder of a release. Only what differs is told; a
@@ -46,7 +46,7 @@ def diff_command(old: str, new: str, *, store: Place | None, repository: Path, a
     echo_lines(_lines(found))
 
 
-def _side(text: str, store: Place | None, repository: Path) -> Side:
+def _side(text: str, store: Location | None, repository: Path) -> Side:
     from plansmith.records.release import MANIFEST_FILE
     from plansmith.stores.diff import side_of_folder, side_of_stored
     from plansmith.triton.repository.repository import ModelRepository

@@ -14,7 +14,7 @@ from plansmith.cli.options import complete_file, complete_folder
 from plansmith.errors import PlansmithError, UsageError
 
 if TYPE_CHECKING:
-    from plansmith.records.destination import Place
+    from plansmith.records.destination import Location
     from plansmith.stores.records import Pointer
     from plansmith.stores.store import Store
 
@@ -81,7 +81,7 @@ class Reach:
 
     given: Mapping[str, Any]
 
-    def place(self, text: str, option: str = "--store") -> Place:
+    def place(self, text: str, option: str = "--store") -> Location:
         """What was typed as a place, reached so.
 
         Args:
@@ -93,13 +93,15 @@ class Reach:
         """
         from pydantic import ValidationError
 
-        from plansmith.config.messages import words_of
-        from plansmith.records.destination import Place
+        from plansmith.config.messages import validation_message
+        from plansmith.records.destination import Location
 
         try:
-            place = Place(to=text, **self.given)
+            place = Location(to=text, **self.given)
         except ValidationError as invalid:
-            problems = [f"{_option_of(error['loc'], option)}: {words_of(error)}" for error in invalid.errors()]
+            problems = [
+                f"{_option_of(error['loc'], option)}: {validation_message(error)}" for error in invalid.errors()
+            ]
             is_place = any(error["loc"] == ("to",) for error in invalid.errors())
             remedy = (
                 "write a folder, or s3://BUCKET/PREFIX" if is_place else "plansmith versions --help has the options"
@@ -164,7 +166,7 @@ def store_options(*, otherwise: str = "") -> Callable[[Callable[..., Any]], Call
     return decorated
 
 
-def open_existing(place: Place) -> Store:
+def open_existing(place: Location) -> Store:
     """The store at a place; a folder is relative to where the command runs.
 
     Raises:

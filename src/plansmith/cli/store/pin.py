@@ -12,7 +12,7 @@ from plansmith.cli.store.options import open_existing, store_options
 from plansmith.errors import UsageError
 
 if TYPE_CHECKING:
-    from plansmith.records.destination import Place
+    from plansmith.records.destination import Location
 
 
 @click.command("pin", short_help="Keep a version from being pruned.")
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("--off", is_flag=True, help="Let it be pruned again.")
 @store_options()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def pin_command(release: str, *, reason: str | None, off: bool, store: Place, as_json: bool) -> None:
+def pin_command(release: str, *, reason: str | None, off: bool, store: Location, as_json: bool) -> None:
     """Keep a version of MODEL from being pruned, or let it be with --off.
 
     \b

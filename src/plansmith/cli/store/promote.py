@@ -13,7 +13,7 @@ from plansmith.cli.store.options import open_existing, renew_view, store_options
 from plansmith.errors import RepositoryError, UsageError
 
 if TYPE_CHECKING:
-    from plansmith.records.destination import Place
+    from plansmith.records.destination import Location
     from plansmith.records.release import Manifest
     from plansmith.stores.records import Pointer
     from plansmith.stores.store import Store
@@ -53,7 +53,7 @@ def promote_command(
     share: float | None,
     allow_interface_change: bool,
     off: bool,
-    store: Place,
+    store: Location,
     as_json: bool,
 ) -> None:
     """Have ALIAS stand for a version of MODEL: a number, or what another alias stands for.

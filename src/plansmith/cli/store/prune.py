@@ -12,7 +12,7 @@ from plansmith.cli.store.options import open_existing, store_options
 from plansmith.cli.text import count, table
 
 if TYPE_CHECKING:
-    from plansmith.records.destination import Place
+    from plansmith.records.destination import Location
     from plansmith.stores.maintenance.prune import Pruning
 
 _NAMED = 4
@@ -30,7 +30,7 @@ _NAMED = 4
 @click.option("--dry-run", is_flag=True, help="Say what would go, and change nothing.")
 @store_options()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def prune_command(*, keep: int, older_than: str, dry_run: bool, store: Place, as_json: bool) -> None:
+def prune_command(*, keep: int, older_than: str, dry_run: bool, store: Location, as_json: bool) -> None:
     """Remove old versions from a store, and contents that no version needs.
 
     A version goes if it is none of the newest N of its model and was published more than AGE ago. What an alias stands
@@ -54,14 +54,14 @@ def prune_command(*, keep: int, older_than: str, dry_run: bool, store: Place, as
 
 
 def _print(found: Pruning, would: str) -> None:
-    from plansmith.formatting import bytes_in_words
+    from plansmith.formatting import format_bytes
 
     for one in found.gone:
         if one.kind == "version":
             click.echo(f"  {one.name}  {one.why}")
     counts = Counter(one.kind for one in found.gone)
     things = f"{count(counts['version'], 'version')} and {count(counts['content'], 'content')}"
-    click.echo(f"{things} {would}removed, {bytes_in_words(found.freed_bytes)} freed")
+    click.echo(f"{things} {would}removed, {format_bytes(found.freed_bytes)} freed")
     click.echo(f"{count(len(found.staying), 'version')} {'stays' if len(found.staying) == 1 else 'stay'}")
     reasons: dict[str, list[str]] = {}
     for staying in found.staying:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from plansmith.cli.compile.outcomes import publication_words
+from plansmith.cli.compile.outcomes import describe_publication
 from plansmith.cli.options import complete_folder, complete_model, repository_option
 from plansmith.cli.store.options import Reach, reach_options
 from plansmith.errors import RepositoryError, UsageError
@@ -64,7 +64,7 @@ def publish_command(
         click.echo(json.dumps(made.model_dump() | {"dry_run": dry_run}))
         return
     would = "would be " if dry_run else ""
-    click.echo(f"{release.partition('@')[0]} {would}{publication_words(made)}")
+    click.echo(f"{release.partition('@')[0]} {would}{describe_publication(made)}")
     if made.caution:
         click.echo(f"  {made.caution}")
     store = where.model_copy(update={"to": made.place}).typed

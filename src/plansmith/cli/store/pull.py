@@ -12,7 +12,7 @@ from plansmith.cli.store.completion import complete_version
 from plansmith.cli.store.options import open_existing, store_options
 
 if TYPE_CHECKING:
-    from plansmith.records.destination import Place
+    from plansmith.records.destination import Location
     from plansmith.stores.sync.pull import Pulled
 
 INTO = Path("artifacts") / "mirror"
@@ -31,7 +31,7 @@ INTO = Path("artifacts") / "mirror"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @store_options()
-def pull_command(release: str, into: Path, *, as_json: bool, store: Place) -> None:
+def pull_command(release: str, into: Path, *, as_json: bool, store: Location) -> None:
     """Bring a version of a store to this machine, check every byte of it, and show it to Triton in one step.
 
     The version is that of the alias `current` where none is named. What is here already is not fetched, and a pull that
@@ -64,9 +64,9 @@ def pull_command(release: str, into: Path, *, as_json: bool, store: Place) -> No
 
 def _print(pulled: Pulled) -> None:
     from plansmith.cli.text import short
-    from plansmith.formatting import bytes_in_words
+    from plansmith.formatting import format_bytes
 
-    fetched = f"{bytes_in_words(pulled.fetched_bytes)} of {bytes_in_words(pulled.total_bytes)} fetched"
+    fetched = f"{format_bytes(pulled.fetched_bytes)} of {format_bytes(pulled.total_bytes)} fetched"
     click.echo(f"{pulled.model} version {pulled.version}: {'was here already' if pulled.unchanged else fetched}")
     click.echo(f"  release  {short(Path(pulled.release))}")
     click.echo(f"  shown    version {', '.join(map(str, pulled.shown))} in {short(Path(pulled.repository))}")

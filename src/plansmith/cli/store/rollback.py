@@ -15,7 +15,7 @@ from plansmith.cli.store.versions import LOCAL
 from plansmith.errors import RepositoryError, UsageError
 
 if TYPE_CHECKING:
-    from plansmith.records.destination import Place
+    from plansmith.records.destination import Location
     from plansmith.stores.store import Store
     from plansmith.triton.repository.repository import ModelRepository
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @store_options(otherwise=LOCAL)
 @repository_option("Whose newest version is withdrawn where no store is named.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def rollback_command(model: str, *, alias: str | None, store: Place | None, repository: Path, as_json: bool) -> None:
+def rollback_command(model: str, *, alias: str | None, store: Location | None, repository: Path, as_json: bool) -> None:
     """Go back to the version of MODEL before this one.
 
     In a store, an alias stands again for what it stood for before: one write, which loaders that follow it take up; a

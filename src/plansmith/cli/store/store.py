@@ -11,7 +11,7 @@ from plansmith.cli.store.options import open_existing, store_options
 from plansmith.cli.text import count, echo_lines
 
 if TYPE_CHECKING:
-    from plansmith.records.destination import Place
+    from plansmith.records.destination import Location
     from plansmith.stores.backend.object_store import Abilities
     from plansmith.stores.overview import Overview
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--probe", is_flag=True, help="Ask the server anew what it does, and keep that.")
 @store_options()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def store_command(*, probe: bool, store: Place, as_json: bool) -> None:
+def store_command(*, probe: bool, store: Location, as_json: bool) -> None:
     """What a store is: its target, its models and bytes, and what can be relied on there.
 
     A server is asked once, when the store is made, whether it keeps publishers apart (conditional writes, also when
@@ -51,7 +51,7 @@ _DOCUMENTS = {"leases", "live", "models", "probe", "releases", "turns"}
 
 
 def _lines(found: Overview) -> list[str]:
-    from plansmith.formatting import bytes_in_words, minute
+    from plansmith.formatting import format_bytes, minute
 
     able = found.abilities
     told = [
@@ -64,7 +64,7 @@ def _lines(found: Overview) -> list[str]:
     for kind, held in found.held.items():
         if kind not in _DOCUMENTS:
             name = "contents" if kind == _CONTENTS else kind
-            told.append((name, f"{count(held.objects, 'object')}, {bytes_in_words(held.bytes)}"))
+            told.append((name, f"{count(held.objects, 'object')}, {format_bytes(held.bytes)}"))
     return [found.place, *(f"  {name:<12}{words}" for name, words in told)]
 
 

@@ -17,7 +17,7 @@ from plansmith.cli.store.options import store_options
 from plansmith.cli.store.pull import INTO
 
 if TYPE_CHECKING:
-    from plansmith.records.destination import Place
+    from plansmith.records.destination import Location
     from plansmith.stores.records import LiveReport
     from plansmith.stores.sync.sync import Sync
 
@@ -84,7 +84,7 @@ def sync_command(  # noqa: PLR0913 - whoever keeps it running wants all of it in
     accept_older: bool,
     retry: bool,
     as_json: bool,
-    store: Place,
+    store: Location,
 ) -> None:
     """Follow a store: bring here what its aliases stand for, show it to Triton, and have Triton load it.
 
@@ -94,19 +94,19 @@ def sync_command(  # noqa: PLR0913 - whoever keeps it running wants all of it in
     SIGTERM ends it.
     """
     from plansmith.stores.open import open_store
-    from plansmith.stores.sync.followed_model import Surroundings
+    from plansmith.stores.sync.followed_model import SyncContext
     from plansmith.stores.sync.mirror import Mirror
-    from plansmith.stores.sync.servers import Loaders
+    from plansmith.stores.sync.servers import MirrorServers
     from plansmith.stores.sync.sync import Sync
 
     if accept_older and not once:
         raise click.UsageError("--accept-older goes with --once")
     mirror, opened = Mirror(into), open_store(store, Path.cwd())
     with mirror.held(opened, alone=True):
-        around = Surroundings(
+        around = SyncContext(
             store=opened,
             mirror=mirror,
-            loaders=Loaders(urls, load_seconds=load_seconds),
+            loaders=MirrorServers(urls, load_seconds=load_seconds),
             name=_name(name or f"{socket.gethostname()}-{mirror.repository.root.name}"),
             alias=_alias(alias),
             pause_seconds=interval,

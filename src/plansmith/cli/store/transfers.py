@@ -22,7 +22,7 @@ def transfer_line(words: str, *, quiet: bool = False) -> Iterator[Moved]:
         words: what is done, such as "fetched".
         quiet: draw nothing.
     """
-    from plansmith.formatting import bytes_in_words
+    from plansmith.formatting import format_bytes
 
     total, lock = 0, Lock()
     with MovingLine(open_console(stderr=True), quiet=quiet) as line:
@@ -31,6 +31,6 @@ def transfer_line(words: str, *, quiet: bool = False) -> Iterator[Moved]:
             nonlocal total
             with lock:
                 total += count
-                line.tell(f"{bytes_in_words(total)} {words}")
+                line.tell(f"{format_bytes(total)} {words}")
 
         yield moved

@@ -17,7 +17,7 @@ from plansmith.cli.text import count, echo_lines
 from plansmith.errors import RepositoryError
 
 if TYPE_CHECKING:
-    from plansmith.records.destination import Place
+    from plansmith.records.destination import Location
     from plansmith.stores.maintenance.damage import Verification
     from plansmith.stores.store import Store
 
@@ -33,7 +33,7 @@ def verify_command(
     model: str | None,
     *,
     quick: bool,
-    store: Place | None,
+    store: Location | None,
     repository: Path,
     as_json: bool,
     quiet: bool,
@@ -64,14 +64,14 @@ def verify_command(
 def _verified(store: Store | None, repository: Path, model: str | None, *, quick: bool, quiet: bool) -> Verification:
     from plansmith.cli.compile.progress import MovingLine
     from plansmith.cli.streams import open_console
-    from plansmith.formatting import bytes_in_words
+    from plansmith.formatting import format_bytes
     from plansmith.stores.maintenance.verify import verify_repository, verify_store
     from plansmith.triton.repository.repository import ModelRepository
 
     with MovingLine(open_console(stderr=True), quiet=quiet or quick) as line:
 
         def checked(read: int, total: int) -> None:
-            line.tell(f"{bytes_in_words(read)} of {bytes_in_words(total)} read")
+            line.tell(f"{format_bytes(read)} of {format_bytes(total)} read")
 
         if store is not None:
             return verify_store(store, model, quick=quick, checked=checked)
@@ -79,16 +79,16 @@ def _verified(store: Store | None, repository: Path, model: str | None, *, quick
 
 
 def _lines(found: Verification) -> list[str]:
-    from plansmith.formatting import bytes_in_words
+    from plansmith.formatting import format_bytes
 
     how = "looked at" if found.quick else "read"
     things = f"{count(found.models, 'model')}, {count(found.versions, 'version')}, {count(found.files, 'file')}"
-    lines = [f"{found.place}: {things} {how}, {bytes_in_words(found.bytes)}"]
+    lines = [f"{found.place}: {things} {how}, {format_bytes(found.bytes)}"]
     for one in found.damages:
         version = f"@{one.version}" if one.version is not None else ""
         lines.append(f"  !! {one.model}{version}{f' {one.path}' if one.path else ''}: {one.problem}")
     if found.others:
-        others = f"{count(found.others, 'content')} of no version, {bytes_in_words(found.other_bytes)}"
+        others = f"{count(found.others, 'content')} of no version, {format_bytes(found.other_bytes)}"
         lines.append(f"  {others}: of shared caches, of publications under way, or for plansmith prune")
     if found.damages:
         return lines

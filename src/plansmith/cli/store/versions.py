@@ -15,7 +15,7 @@ from plansmith.cli.store.options import open_existing, store_options
 from plansmith.cli.text import count, table, without_empty_columns
 
 if TYPE_CHECKING:
-    from plansmith.records.destination import Place
+    from plansmith.records.destination import Location
     from plansmith.stores.listing import ListedVersion, LiveAt
     from plansmith.stores.store import Store
     from plansmith.triton.repository.repository import ModelRepository
@@ -31,7 +31,9 @@ LOCAL = "the repository on this machine"
 @store_options(otherwise=LOCAL)
 @repository_option("Whose models are listed where no store is named.")
 @click.option("--json", "as_json", is_flag=True, help="Print the same as one JSON document.")
-def versions_command(model: str | None, *, every: bool, store: Place | None, repository: Path, as_json: bool) -> None:
+def versions_command(
+    model: str | None, *, every: bool, store: Location | None, repository: Path, as_json: bool
+) -> None:
     """The versions of MODEL in a store: what stands for each, where it is live, what the gate said; or all models.
 
     A store is a folder or a prefix in S3, s3://bucket/prefix, that `plansmith publish` made. LIVE names the loaders
@@ -97,7 +99,7 @@ def _stored_versions(store: Store, model: str, *, every: bool, as_json: bool) ->
 
 
 def _cells(version: ListedVersion) -> tuple[str, ...]:
-    from plansmith.formatting import bytes_in_words, minute
+    from plansmith.formatting import format_bytes, minute
 
     shares = {name: f" {share:.0%}" for name, share in version.shares.items()}
     return (
@@ -106,7 +108,7 @@ def _cells(version: ListedVersion) -> tuple[str, ...]:
         version.verdict or (f"pruned {version.pruned[:10]}" if version.pruned else "unknown"),
         version.precision or "",
         version.engine or "",
-        bytes_in_words(version.bytes) if version.bytes is not None else "",
+        format_bytes(version.bytes) if version.bytes is not None else "",
         ", ".join(f"{name}{shares.get(name, '')}" for name in version.aliases),
         ", ".join(map(_loader, version.live)),
         version.pinned or "",
@@ -114,9 +116,9 @@ def _cells(version: ListedVersion) -> tuple[str, ...]:
 
 
 def _loader(live: LiveAt) -> str:
-    from plansmith.formatting import age_in_words
+    from plansmith.formatting import format_age
 
-    return f"{live.loader} (silent for {age_in_words(live.seconds_ago)})" if live.is_quiet else live.loader
+    return f"{live.loader} (silent for {format_age(live.seconds_ago)})" if live.is_quiet else live.loader
 
 
 def _local_models(repository: ModelRepository, *, as_json: bool) -> None:
@@ -150,7 +152,7 @@ def _local_versions(repository: ModelRepository, model: str, *, as_json: bool) -
 
 
 def _local_cells(repository: ModelRepository, model: str, version: Version) -> tuple[str, ...]:
-    from plansmith.formatting import bytes_in_words, minute
+    from plansmith.formatting import format_bytes, minute
 
     manifest = repository.readable(model, version.number)
     return (
@@ -159,7 +161,7 @@ def _local_cells(repository: ModelRepository, model: str, version: Version) -> t
         version.verdict or "unknown",
         str(manifest.engine.precision) if manifest else "",
         str(manifest.engine.kind) if manifest else "",
-        bytes_in_words(sum(file.bytes for file in manifest.files)) if manifest else "",
+        format_bytes(sum(file.bytes for file in manifest.files)) if manifest else "",
         "serves" if version.serves else "shown" if version.shown else f"not shown: {version.hidden}",
     )
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from plansmith.cli.text import count, printable, table
 
 if TYPE_CHECKING:
-    from plansmith.triggers.inbox.entry import Entry, WriteBack, WriteBackState
+    from plansmith.triggers.inbox.entry import InboxEntry, WriteBack, WriteBackState
 
 
-def document_of(entry: Entry, told: WriteBack | None) -> dict[str, Any]:
+def document_of(entry: InboxEntry, told: WriteBack | None) -> dict[str, Any]:
     """An entry as JSON-ready fields; `told`: how far the registry was told of its runs, null where it is not."""
     said = None if told is None else told.model_dump(mode="json", exclude={"entry", "lease"})
     return {**entry.model_dump(mode="json", exclude={"lease"}), "write_back": said}
@@ -24,7 +24,7 @@ def write_back_counts(counts: Mapping[WriteBackState, int]) -> str:
     return f"; registries: {said}" if said else ""
 
 
-def listed(entries: tuple[Entry, ...], told: Mapping[int, WriteBack]) -> list[str]:
+def listed(entries: tuple[InboxEntry, ...], told: Mapping[int, WriteBack]) -> list[str]:
     """A line of the table for each entry, and below it why it stands where it does and what it became."""
     from plansmith.triggers.entry_text import describe_write_back, shown_state
 
@@ -44,7 +44,7 @@ def listed(entries: tuple[Entry, ...], told: Mapping[int, WriteBack]) -> list[st
     return lines
 
 
-def _cells(entry: Entry) -> tuple[str, ...]:
+def _cells(entry: InboxEntry) -> tuple[str, ...]:
     from plansmith.formatting import minute
     from plansmith.triggers.entry_text import shown_state
 
@@ -52,7 +52,7 @@ def _cells(entry: Entry) -> tuple[str, ...]:
     return str(entry.id), received, entry.registry, state, printable(entry.event.words)
 
 
-def _why(entry: Entry) -> str:
+def _why(entry: InboxEntry) -> str:
     from plansmith.formatting import minute
 
     if entry.state == "done":

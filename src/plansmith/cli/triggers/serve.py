@@ -181,7 +181,7 @@ def _serve(
         def ready() -> None:
             if with_page:
                 click.echo(f"status page at {address_of(listening)}/")
-            click.echo(f"{_hooks_in_words(triggers, address_of(listening))}; Ctrl-C ends it")
+            click.echo(f"{_describe_hooks(triggers, address_of(listening))}; Ctrl-C ends it")
 
         def ending() -> None:
             words = "what is in work is finished first, for a minute at most; a second signal ends it at once"
@@ -242,7 +242,7 @@ def _document(config: ServiceConfig, builds: list[PendingBuild]) -> dict[str, ob
 
 def _print(service: Path, config: ServiceConfig, builds: list[PendingBuild]) -> None:
     from plansmith.flows.triggers.builder import targets_of
-    from plansmith.flows.triggers.service import rule_in_words
+    from plansmith.flows.triggers.service import describe_rule
     from plansmith.triggers.registries.parse import delivering
 
     triggers = config.triggers
@@ -253,7 +253,7 @@ def _print(service: Path, config: ServiceConfig, builds: list[PendingBuild]) -> 
         hook = f", hears /hooks/{name}" if name in hooks else ""
         click.echo(f"{name} ({one.type}){hook}")
         rows = [
-            ("", rule_in_words(rule), "->", rule.spec, f"for {', '.join(targets_of(rule))}")
+            ("", describe_rule(rule), "->", rule.spec, f"for {', '.join(targets_of(rule))}")
             for rule in triggers.rules
             if rule.registry == name
         ]
@@ -263,7 +263,7 @@ def _print(service: Path, config: ServiceConfig, builds: list[PendingBuild]) -> 
     click.echo("nothing was started")
 
 
-def _hooks_in_words(triggers: TriggersConfig, address: str) -> str:
+def _describe_hooks(triggers: TriggersConfig, address: str) -> str:
     from plansmith.triggers.registries.parse import delivering
 
     if hooks := [f"{address}/hooks/{name}" for name in delivering(triggers.registries)]:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from plansmith.cli.compile.progress import WithMovingLine
 from plansmith.cli.tune.table import format_measurement
-from plansmith.formatting import seconds_in_words
+from plansmith.formatting import format_seconds
 from plansmith.steps.runner import Listener
 from plansmith.tuning.tune import TuningObserver
 
@@ -77,7 +77,7 @@ class TuneProgress(WithActivity, TuningObserver):
             self.print(Text.assemble(("  left out  ", "yellow"), f"{label}: {reason}"))
         if plan.obstacle:
             self.print(Text(f"  {plan.obstacle}", style="yellow"))
-        duration = seconds_in_words(plan.schedule.duration_seconds)
+        duration = format_seconds(plan.schedule.duration_seconds)
         self.print(f"  {plan.space.size} configurations, {plan.schedule.runs} runs, about {duration}; {plan.load}")
 
     def trial(self, progress: TrialProgress) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.cli.text import count, short, table, without_empty_columns
-from plansmith.formatting import bytes_in_words, seconds_in_words
+from plansmith.formatting import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from plansmith.tuning.result import Outcome, TuningResult
@@ -58,7 +58,7 @@ def plan_lines(prepared: PreparedSearch) -> Iterator[str]:
     yield f"  current      {plan.current.label}"
     if plan.obstacle:
         yield f"  !            {plan.obstacle}"
-    yield f"  runs         {schedule.runs}: {schedule.description}; about {seconds_in_words(schedule.duration_seconds)}"
+    yield f"  runs         {schedule.runs}: {schedule.description}; about {format_seconds(schedule.duration_seconds)}"
     yield f"  load         {plan.load}"
     yield f"  folder       {short(prepared.request.model.folder)}"
 
@@ -130,7 +130,7 @@ def _cells(outcome: Outcome, cost: str) -> list[str]:
     measurement = outcome.measurement
     latencies = [f"{value:.3g}" if measurement.answered else "" for value in (measurement.p50_ms, measurement.p95_ms)]
     batch = "" if measurement.batch_size is None else f"{measurement.batch_size:.1f}"
-    memory = "" if measurement.memory_bytes is None else bytes_in_words(measurement.memory_bytes)
+    memory = "" if measurement.memory_bytes is None else format_bytes(measurement.memory_bytes)
     return [f"{measurement.throughput:.1f}", cost, *latencies, batch, memory, outcome.length]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, model_validator
 
-from plansmith.config.messages import words_of, words_of_yaml
+from plansmith.config.messages import validation_message, yaml_message
 from plansmith.config.target.names import runtime_names, shipped_file, target_names
 from plansmith.errors import EngineError
 from plansmith.records.fields import HIDDEN, Confidential
@@ -170,7 +170,7 @@ def _read_runtime(file: Traversable) -> Runtime:
             remedy="put it back, as what was compiled for it needs it too, or name another",
         ) from error
     except (yaml.YAMLError, ValueError) as error:
-        raise EngineError(f"{file} is not YAML: {words_of_yaml(error)}", remedy="mend the file") from error
+        raise EngineError(f"{file} is not YAML: {yaml_message(error)}", remedy="mend the file") from error
     try:
         return Runtime.model_validate(values)
     except ValidationError as invalid:
@@ -183,7 +183,7 @@ def _read_runtime(file: Traversable) -> Runtime:
 
 def _problem(error: Mapping[str, Any]) -> str:
     place = ".".join(map(str, error["loc"]))
-    said = words_of(error)
+    said = validation_message(error)
     words = {"missing": "is missing", "extra_forbidden": "is unknown"}.get(error["type"])
     if words is None:
         given = error["input"]

@@ -103,7 +103,7 @@ class TritonOptions(Record):
         """Whether Triton serves a version when it is the newest."""
         return self.version_policy is None or version in self.version_policy.served([version])
 
-    def found_from(self, folder: Path) -> TritonOptions:
+    def with_absolute_paths(self, folder: Path) -> TritonOptions:
         """The same, with the paths of files made absolute."""
         return self.with_files(lambda _, path: str((folder / path).absolute()))
 

@@ -10,8 +10,7 @@ from typing import Protocol
 from plansmith.fleet.maintenance.garbage import Collector, Garbage, Limits
 from plansmith.records.model import Record
 from plansmith.steps.cache.shared_gc import Unused, collect_shared
-from plansmith.stores.maintenance.prune import Gone as Pruned
-from plansmith.stores.maintenance.prune import Pruner, Staying
+from plansmith.stores.maintenance.prune import PrunedItem, Pruner, Staying
 from plansmith.stores.maintenance.retention import Retention, fates
 from plansmith.stores.reader import live_reports
 from plansmith.stores.store import Store
@@ -20,7 +19,7 @@ from plansmith.system.files import Waiting
 _HELD_ALONE = Retention(keep=0, seconds=0)
 
 
-class Gone(Record):
+class RemovedItem(Record):
     """One thing that goes: where, of which kind, by its path, key or MODEL@VERSION; why; and what that frees."""
 
     place: str
@@ -38,11 +37,11 @@ class Tidied(Protocol):
         """Where it is, as a person may read it."""
         ...
 
-    def look(self) -> list[Gone]:
+    def look(self) -> list[RemovedItem]:
         """What can go; nothing is written."""
         ...
 
-    def take(self, names: Collection[str], gone: list[Gone]) -> None:
+    def take(self, names: Collection[str], gone: list[RemovedItem]) -> None:
         """Take away what can go still and has one of the names; each is added to `gone` as it goes."""
         ...
 
@@ -70,13 +69,13 @@ class TidiedStore:
         """Where it is."""
         return self.store.place
 
-    def look(self) -> list[Gone]:
+    def look(self) -> list[RemovedItem]:
         """Versions beyond the retention, and what belongs to none."""
         pruned = self._pruner(None, lambda _: None).prune()
         self.staying = pruned.staying
         return [self._gone(one) for one in pruned.gone]
 
-    def take(self, names: Collection[str], gone: list[Gone]) -> None:
+    def take(self, names: Collection[str], gone: list[RemovedItem]) -> None:
         """Give them up."""
         self.staying = self._pruner(names, lambda one: gone.append(self._gone(one))).prune().staying
 
@@ -87,12 +86,12 @@ class TidiedStore:
             found = fates(self.store.catalogue(model), _HELD_ALONE, live_reports(self.store, model), now)
             yield from (fate.version.digest for fate in found if fate.stays is not None)
 
-    def _pruner(self, only: Collection[str] | None, went: Callable[[Pruned], None]) -> Pruner:
+    def _pruner(self, only: Collection[str] | None, went: Callable[[PrunedItem], None]) -> Pruner:
         settle = self.settle_seconds
         return Pruner(self.store, self.retention, dry=only is None, settle_seconds=settle, only=only, went=went)
 
-    def _gone(self, one: Pruned) -> Gone:
-        return Gone(place=self.place, kind=one.kind, name=one.name, why=one.why, bytes=one.bytes)
+    def _gone(self, one: PrunedItem) -> RemovedItem:
+        return RemovedItem(place=self.place, kind=one.kind, name=one.name, why=one.why, bytes=one.bytes)
 
 
 @dataclass
@@ -112,16 +111,16 @@ class TidiedCache:
         """Where it is."""
         return self.store.place
 
-    def look(self) -> list[Gone]:
+    def look(self) -> list[RemovedItem]:
         """What no machine used for so long, and the contents that nothing else needs."""
         return [self._gone(one) for one in collect_shared(self.store, self.seconds, dry=True)]
 
-    def take(self, names: Collection[str], gone: list[Gone]) -> None:
+    def take(self, names: Collection[str], gone: list[RemovedItem]) -> None:
         """Take them away."""
         collect_shared(self.store, self.seconds, dry=False, only=names, went=lambda one: gone.append(self._gone(one)))
 
-    def _gone(self, one: Unused) -> Gone:
-        return Gone(place=self.place, kind=one.kind, name=one.key, why=one.why, bytes=one.bytes)
+    def _gone(self, one: Unused) -> RemovedItem:
+        return RemovedItem(place=self.place, kind=one.kind, name=one.key, why=one.why, bytes=one.bytes)
 
 
 @dataclass
@@ -149,18 +148,18 @@ class TidiedMachine:
         """Where it is."""
         return str(self.repository)
 
-    def look(self) -> list[Gone]:
+    def look(self) -> list[RemovedItem]:
         """What was not used for so long, what killed processes left, and releases that Triton is not shown."""
         found = Collector(self.artifacts, self.repository, self.limits, dry=True).found(self.waiting)
         mine = [one for one in found if one.path not in self.others and (self.takes_releases or one.kind != "release")]
         self.others |= {one.path for one in mine}
         return [self._gone(one) for one in mine]
 
-    def take(self, names: Collection[str], gone: list[Gone]) -> None:
+    def take(self, names: Collection[str], gone: list[RemovedItem]) -> None:
         """Take them away."""
         collector = Collector(self.artifacts, self.repository, self.limits)
         meant = {Path(name) for name in names}
         collector.collect(self.waiting, only=meant, went=lambda one: gone.append(self._gone(one)))
 
-    def _gone(self, one: Garbage) -> Gone:
-        return Gone(place=self.place, kind=one.kind, name=str(one.path), why=one.why, bytes=one.bytes)
+    def _gone(self, one: Garbage) -> RemovedItem:
+        return RemovedItem(place=self.place, kind=one.kind, name=str(one.path), why=one.why, bytes=one.bytes)

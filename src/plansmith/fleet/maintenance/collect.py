@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from plansmith.errors import PlansmithError, RepositoryError
-from plansmith.fleet.maintenance.cleanup import Gone, Tidied, TidiedCache, TidiedMachine, TidiedStore
+from plansmith.fleet.maintenance.cleanup import RemovedItem, Tidied, TidiedCache, TidiedMachine, TidiedStore
 from plansmith.fleet.maintenance.garbage import Limits
 from plansmith.fleet.maintenance.locations import Fault, Notes, Places, fault_at, stores_there
-from plansmith.records.destination import Place
+from plansmith.records.destination import Location
 from plansmith.records.model import Record
 from plansmith.stores.maintenance.prune import Staying
 from plansmith.stores.maintenance.retention import Retention
@@ -23,7 +23,7 @@ from plansmith.stores.open import open_store
 from plansmith.system.files import Waiting
 
 
-class Kept(Record):
+class RetainedVersion(Record):
     """A version in a store that stays, and why."""
 
     place: str
@@ -41,9 +41,9 @@ class Collected(Record):
     """
 
     dry_run: bool
-    found: tuple[Gone, ...]
-    gone: tuple[Gone, ...]
-    kept: tuple[Kept, ...]
+    found: tuple[RemovedItem, ...]
+    gone: tuple[RemovedItem, ...]
+    kept: tuple[RetainedVersion, ...]
     faults: tuple[Fault, ...]
     absent: tuple[str, ...] = ()
 
@@ -58,7 +58,7 @@ class Collected(Record):
 
 
 @dataclass(frozen=True)
-class Grounds:
+class CollectionScope:
     """What is tidied.
 
     Args:
@@ -69,7 +69,7 @@ class Grounds:
 
     artifacts: Path | None
     places: Places
-    shared_caches: Sequence[Place] = ()
+    shared_caches: Sequence[Location] = ()
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,11 @@ class Grace:
 
 
 def collect(
-    grounds: Grounds,
+    grounds: CollectionScope,
     grace: Grace,
     *,
     dry_run: bool,
-    told: Callable[[Sequence[Gone]], None] = lambda _: None,
+    told: Callable[[Sequence[RemovedItem]], None] = lambda _: None,
     waiting: Waiting = lambda _: None,
 ) -> Collected:
     """Look for what can go in all places; tell it; then, unless it is a dry run, take that away and nothing else.
@@ -115,12 +115,12 @@ def collect(
     ]
     machine = _machine(grounds, grace, _held(stores, notes), waiting, notes)
     tidied: list[Tidied] = [*stores, *_caches(grounds, grace, notes), *machine]
-    found: list[tuple[Tidied, list[Gone]]] = []
+    found: list[tuple[Tidied, list[RemovedItem]]] = []
     for one in tidied:
         with notes.noting(one.place):
             found.append((one, one.look()))
     told([thing for _, there in found for thing in there])
-    gone: list[Gone] = []
+    gone: list[RemovedItem] = []
     for one, there in [] if dry_run else found:
         with notes.noting(one.place):
             if there:
@@ -145,7 +145,7 @@ def _held(stores: Sequence[TidiedStore], notes: Notes) -> frozenset[str] | None:
         return None  # it fails again, and is told, when the store is looked over
 
 
-def _caches(grounds: Grounds, grace: Grace, notes: Notes) -> Iterator[TidiedCache]:
+def _caches(grounds: CollectionScope, grace: Grace, notes: Notes) -> Iterator[TidiedCache]:
     """The shared caches that can be asked."""
     relative_to = grounds.places.relative_to
     for place in grounds.shared_caches:
@@ -161,7 +161,7 @@ def _caches(grounds: Grounds, grace: Grace, notes: Notes) -> Iterator[TidiedCach
 
 
 def _machine(
-    grounds: Grounds, grace: Grace, held: frozenset[str] | None, waiting: Waiting, notes: Notes
+    grounds: CollectionScope, grace: Grace, held: frozenset[str] | None, waiting: Waiting, notes: Notes
 ) -> Iterator[TidiedMachine]:
     """The artifacts with each repository; what is below the artifacts is tidied with the first."""
     folders = _artifacts(grounds, notes)
@@ -177,7 +177,7 @@ def _machine(
         yield TidiedMachine(artifacts, repository, limits, waiting, takes_releases=held is not None, others=seen)
 
 
-def _artifacts(grounds: Grounds, notes: Notes) -> list[Path]:
+def _artifacts(grounds: CollectionScope, notes: Notes) -> list[Path]:
     """The folders of artifacts that are there."""
     if grounds.artifacts is None:
         folders = grounds.places.of_specs.artifacts
@@ -191,5 +191,5 @@ def _artifacts(grounds: Grounds, notes: Notes) -> list[Path]:
     return []
 
 
-def _kept(place: str, staying: Staying) -> Kept:
-    return Kept(place=place, model=staying.model, version=staying.version, why=staying.why)
+def _kept(place: str, staying: Staying) -> RetainedVersion:
+    return RetainedVersion(place=place, model=staying.model, version=staying.version, why=staying.why)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from plansmith.config.multi_target import repository_of
 from plansmith.errors import PlansmithError, RepositoryError, UsageError, error_from_dict, first_line
 from plansmith.fleet.members import Unread, members_of
-from plansmith.records.destination import Place, wrong_place
+from plansmith.records.destination import Location, wrong_place
 from plansmith.records.model import Record
 from plansmith.stores.open import open_existing, open_store
 from plansmith.stores.store import Store
@@ -40,7 +40,7 @@ def fault_at(place: str, error: PlansmithError) -> Fault:
     return Fault(place=place, error=type(error).__name__, message=error.message, remedy=error.remedy)
 
 
-def places_of(written: Iterable[str | Place]) -> list[Place]:
+def places_of(written: Iterable[str | Location]) -> list[Location]:
     """Places as they are written: as text, or with what it takes to reach them.
 
     Raises:
@@ -51,7 +51,7 @@ def places_of(written: Iterable[str | Place]) -> list[Place]:
         wrong = wrong_place(one) if isinstance(one, str) else None
         if wrong is not None:
             raise UsageError(f"{one!r} is no store: {wrong}", remedy="name a folder or s3://bucket/prefix")
-        found.append(Place(to=one) if isinstance(one, str) else one)
+        found.append(Location(to=one) if isinstance(one, str) else one)
     return found
 
 
@@ -107,8 +107,8 @@ class OfSpecs:
 
     artifacts: tuple[Path, ...] = ()
     repositories: tuple[Path, ...] = ()
-    stores: tuple[Place, ...] = ()
-    shared_caches: tuple[Place, ...] = ()
+    stores: tuple[Location, ...] = ()
+    shared_caches: tuple[Location, ...] = ()
     faults: tuple[Fault, ...] = ()
 
 
@@ -124,7 +124,7 @@ class Places:
     """
 
     repositories: Sequence[Path] = ()
-    stores: Sequence[Place] = ()
+    stores: Sequence[Location] = ()
     relative_to: Path = Path()
     of_specs: OfSpecs = OfSpecs()
 
@@ -154,7 +154,7 @@ class Places:
         yield from stores_there(self.of_specs.stores, self.relative_to)
 
 
-def stores_there(places: Iterable[Place], relative_to: Path) -> Iterator[Store | Fault | Absent]:
+def stores_there(places: Iterable[Location], relative_to: Path) -> Iterator[Store | Fault | Absent]:
     """The stores at places where one need not be yet."""
     for place in places:
         try:
@@ -200,8 +200,8 @@ def named_places(
     of_specs: OfSpecs,
     folder: Path,
     repositories: Sequence[str] | None,
-    stores: Sequence[str | Place] | None,
-    shared_caches: Sequence[str | Place] | None = None,
+    stores: Sequence[str | Location] | None,
+    shared_caches: Sequence[str | Location] | None = None,
     *,
     below: Path = Path("artifacts"),
 ) -> Places:
@@ -229,11 +229,11 @@ def named_places(
     return Places([Path(one) for one in repositories], places_of(stores or []), folder, there)
 
 
-def _from(start: Path, place: Place) -> Place:
+def _from(start: Path, place: Location) -> Location:
     """How a place is reached, whoever names it; what is relative starts from a spec's folder."""
-    found = {name: getattr(place, name) for name in Place.model_fields}
+    found = {name: getattr(place, name) for name in Location.model_fields}
     if not place.is_s3:
         found["to"] = str((start / place.to).resolve())
     if place.ca_bundle:
         found["ca_bundle"] = str(start / place.ca_bundle)
-    return Place(**found)
+    return Location(**found)

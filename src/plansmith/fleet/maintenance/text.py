@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from plansmith.errors import in_one_line
 from plansmith.fleet.maintenance.collect import Collected
-from plansmith.fleet.maintenance.verify import Answered, Verified
-from plansmith.formatting import bytes_in_words
+from plansmith.fleet.maintenance.verify import Verified, VersionAnswer
+from plansmith.formatting import format_bytes
 from plansmith.stores.maintenance.damage import Damage, Verification
 
 _NOTHING_YET = "nothing there yet"
@@ -52,7 +52,7 @@ def verified_rows(verified: Verified) -> list[dict[str, str]]:
     return [*faults, *damages, *map(_answer_row, answers), *map(_place_row, verified.places)]
 
 
-def answer_words(one: Answered) -> str:
+def describe_answer(one: VersionAnswer) -> str:
     """How a version answered, in one line."""
     if one.outcome == "right":
         return f"{_OUTCOMES['right']}: {_count(one.requests, 'request')}, {one.runtime}"
@@ -61,7 +61,7 @@ def answer_words(one: Answered) -> str:
 
 def collected_counts(collected: Collected) -> str:
     """How many things went, and what that freed."""
-    freed = f"{bytes_in_words(collected.freed_bytes)} freed"
+    freed = f"{format_bytes(collected.freed_bytes)} freed"
     absent = _nothing_yet(collected.absent)
     if collected.dry_run:
         return "; ".join([f"{_count(len(collected.found), 'thing')} would be removed, {freed}", *absent])
@@ -83,7 +83,7 @@ def collected_rows(collected: Collected) -> list[dict[str, str]]:
             "kind": one.kind,
             "name": one.name,
             "why": one.why,
-            "bytes": bytes_in_words(one.bytes),
+            "bytes": format_bytes(one.bytes),
             "state": state(one.place, one.name),
         }
         for one in collected.found
@@ -109,13 +109,13 @@ def _damage_row(place: Verification, one: Damage) -> dict[str, str]:
     return _row(place.place, version, one.path or "its records", one.problem)
 
 
-def _answer_row(one: Answered) -> dict[str, str]:
-    return _row(one.repository, f"{one.model}@{one.version}", "answers", answer_words(one))
+def _answer_row(one: VersionAnswer) -> dict[str, str]:
+    return _row(one.repository, f"{one.model}@{one.version}", "answers", describe_answer(one))
 
 
 def _place_row(place: Verification) -> dict[str, str]:
     how = "sizes" if place.quick else "contents"
-    read = f"{_count(place.versions, 'version')}, {_count(place.files, 'file')}, {bytes_in_words(place.bytes)}"
+    read = f"{_count(place.versions, 'version')}, {_count(place.files, 'file')}, {format_bytes(place.bytes)}"
     return _row(place.place, "all", how, read + (", not all as published" if place.damages else ", as published"))
 
 

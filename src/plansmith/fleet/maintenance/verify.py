@@ -13,10 +13,10 @@ from typing import Literal
 from plansmith.config.target.targets import load_target
 from plansmith.errors import EnvironmentFault, PlansmithError, RepositoryError, ServedCheckError
 from plansmith.fleet.maintenance.locations import Fault, Notes, Places
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 from plansmith.records.model import Record
 from plansmith.records.release import Manifest
-from plansmith.steps.release.check_served import ask_release, why_not_asked
+from plansmith.steps.release.check_served import check_published_release, incomparable_reason
 from plansmith.stores.maintenance.damage import Verification
 from plansmith.stores.maintenance.verify import verify_repository, verify_store
 from plansmith.stores.store import Store
@@ -34,7 +34,7 @@ Outcome = Literal["right", "wrong", "unasked", "incomparable"]
 cannot be compared with what it holds."""
 
 
-class Answered(Record):
+class VersionAnswer(Record):
     """How one version that Triton is shown answered.
 
     `problem` says why it is not right; `requests` were answered rightly, by `runtime`; `log`: of a server that did not
@@ -58,7 +58,7 @@ class Verified(Record):
     """
 
     places: tuple[Verification, ...]
-    answers: tuple[Answered, ...]
+    answers: tuple[VersionAnswer, ...]
     faults: tuple[Fault, ...]
     absent: tuple[str, ...] = ()
 
@@ -93,7 +93,7 @@ class Verified(Record):
 
 
 @dataclass(frozen=True)
-class Manner:
+class VerifyOptions:
     """How it is verified.
 
     Args:
@@ -107,7 +107,7 @@ class Manner:
     tritonserver: str = ""
 
 
-def verify(places: Places, manner: Manner, *, model: str | None = None, tell: Tell = lambda _: None) -> Verified:
+def verify(places: Places, manner: VerifyOptions, *, model: str | None = None, tell: Tell = lambda _: None) -> Verified:
     """Compare what is there with what was published, and have a server answer by what is whole.
 
     Args:
@@ -121,7 +121,7 @@ def verify(places: Places, manner: Manner, *, model: str | None = None, tell: Te
     """
     notes = Notes([*places.of_specs.faults])
     found: list[Verification] = []
-    answers: list[Answered] = []
+    answers: list[VersionAnswer] = []
     server = str(places.relative_to / manner.tritonserver) if manner.tritonserver else ""
     for repository in notes.opened(places.open_repositories()):
         with notes.noting(str(repository.root)):
@@ -144,12 +144,12 @@ def verify(places: Places, manner: Manner, *, model: str | None = None, tell: Te
 
 def _reading(place: ModelRepository | Store, tell: Tell) -> Callable[[int, int], None]:
     name = place.place if isinstance(place, Store) else str(place.root)
-    return lambda read, total: tell(f"{name}: {bytes_in_words(read)} of {bytes_in_words(total)} read")
+    return lambda read, total: tell(f"{name}: {format_bytes(read)} of {format_bytes(total)} read")
 
 
 def _ask_shown(
     repository: ModelRepository, model: str | None, damaged: set[tuple[str, int | None]], tritonserver: str, tell: Tell
-) -> Iterator[Answered | Fault]:
+) -> Iterator[VersionAnswer | Fault]:
     """Ask about each version that Triton is shown and that is whole, one after the other; or why one cannot be."""
     shown = [
         (name, number)
@@ -167,12 +167,12 @@ def _ask_shown(
             yield from notes.faults
 
 
-def _ask(repository: ModelRepository, manifest: Manifest, tritonserver: str) -> Answered:
+def _ask(repository: ModelRepository, manifest: Manifest, tritonserver: str) -> VersionAnswer:
     release = repository.release(manifest.name, manifest.version)
-    answered = Answered(
+    answered = VersionAnswer(
         repository=str(repository.root), model=manifest.name, version=manifest.version, outcome="incomparable"
     )
-    reason = why_not_asked(manifest, release)
+    reason = incomparable_reason(manifest, release)
     if reason is not None:
         return answered.model_copy(update={"problem": reason})
     try:
@@ -182,7 +182,7 @@ def _ask(repository: ModelRepository, manifest: Manifest, tritonserver: str) -> 
             named, target, kind, dali=manifest.package.has_dali, parts=bool(manifest.package.members)
         )
         with _log() as log, _scratch(repository) as scratch:
-            report = ask_release(manifest, release, runtime, scratch=Path(scratch) / "repository", log=log)
+            report = check_published_release(manifest, release, runtime, scratch=Path(scratch) / "repository", log=log)
     except ServedCheckError as error:
         problem = {"problem": _words(error, manifest.name), "log": str(error.log or "")}
         return answered.model_copy(update={"outcome": "wrong", **problem})
@@ -229,5 +229,5 @@ def _named(model: str, version: int | None) -> str:
     return model if version is None else f"{model}@{version}"
 
 
-def _listed(answers: list[Answered]) -> str:
+def _listed(answers: list[VersionAnswer]) -> str:
     return ", ".join(_named(one.model, one.version) for one in answers)

@@ -39,7 +39,7 @@ _FEWEST_SIZES = 2
 
 
 @dataclass(frozen=True)
-class Place:
+class AxisPlace:
     """One dim of one input."""
 
     tensor: str
@@ -69,7 +69,7 @@ class Axis:
 
     name: str
     names: tuple[str, ...]
-    places: tuple[Place, ...]
+    places: tuple[AxisPlace, ...]
     base: int
     shapes: dict[int, Shape] = field(default_factory=dict)
 
@@ -161,7 +161,7 @@ class _Search:
     def _of_names(self, names: tuple[str, ...]) -> Axis:
         """The axis of dims that the plan calls so, with the sizes that the model took."""
         base, r = self._sizes[names[0]], self._plan.axes[names[0]]
-        places = tuple(Place(t.name, i) for t in self._plan.tensors for i, d in enumerate(t.dims) if d in names)
+        places = tuple(AxisPlace(t.name, i) for t in self._plan.tensors for i, d in enumerate(t.dims) if d in names)
         axis = Axis("+".join(names), names, places, base)
         lowest = r.min if r.min < base else 1
         largest = r.max if r.min < r.max else 0  # the range that it is compiled for; one size is none
@@ -174,20 +174,20 @@ class _Search:
 
     def unnamed_batch(self) -> list[Axis]:
         """The first dims of all inputs, where the plan does not name them."""
-        places = tuple(Place(t.name, 0) for t in self._plan.tensors)
+        places = tuple(AxisPlace(t.name, 0) for t in self._plan.tensors)
         return [self._moved(BATCH, places)]
 
     def unnamed(self) -> list[Axis]:
         """Axes of the dims that the plan fixes: each alone, else with all of its size."""
         fixed = [
-            Place(t.name, i)
+            AxisPlace(t.name, i)
             for t in self._plan.tensors
             for i, d in enumerate(t.dims)
             if isinstance(d, int) and self.base.feed[t.name].shape[i] >= _FEWEST
         ]
         found = [self._moved(str(place), (place,)) for place in fixed]
         alone = {place for axis in found if len(axis.shapes) >= _FEWEST_SIZES for place in axis.places}
-        by_size: dict[int, list[Place]] = {}
+        by_size: dict[int, list[AxisPlace]] = {}
         for place in fixed:
             if place not in alone:
                 by_size.setdefault(self._size(place), []).append(place)
@@ -205,10 +205,10 @@ class _Search:
                 shapes.append(self._try(name, partial(self._plan.make, sizes), sizes))
         return [shape for shape in shapes if shape is not None]
 
-    def _size(self, place: Place) -> int:
+    def _size(self, place: AxisPlace) -> int:
         return int(self.base.feed[place.tensor].shape[place.dim])
 
-    def _moved(self, name: str, places: tuple[Place, ...]) -> Axis:
+    def _moved(self, name: str, places: tuple[AxisPlace, ...]) -> Axis:
         axis = Axis(name, (), places, self._size(places[0]))
         for size in _other_sizes(axis.base, max(_FEWEST, axis.base // 2)):
             shape = self._try(f"{name} {size}", partial(resized, self.base.feed, places, size))
@@ -234,7 +234,7 @@ class _Search:
         return Shape(name, feed, answer, sizes or {})
 
 
-def resized(feed: Mapping[str, NDArray[np.generic]], places: tuple[Place, ...], size: int) -> Arrays:
+def resized(feed: Mapping[str, NDArray[np.generic]], places: tuple[AxisPlace, ...], size: int) -> Arrays:
     """Inputs with some dims cut, or gone on with from their beginning."""
     import numpy as np
 

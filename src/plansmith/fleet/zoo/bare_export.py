@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     import torch
 
     from plansmith.fleet.zoo.axes import Acceptance
-    from plansmith.sources.loaded_model import LiveModel
+    from plansmith.sources.loaded_model import LoadedModel
 
 Exporter = Literal["dynamo", "torchscript"]
 
 
-def try_bare(live: LiveModel, accepted: Acceptance, folder: Path) -> Iterator[BareResult]:
+def try_bare(live: LoadedModel, accepted: Acceptance, folder: Path) -> Iterator[BareResult]:
     """Export with each exporter as its documentation shows, and compare at every shape that PyTorch took.
 
     Args:
@@ -43,10 +43,10 @@ def try_bare(live: LiveModel, accepted: Acceptance, folder: Path) -> Iterator[Ba
         )
 
 
-_Export = Callable[["LiveModel", "Acceptance", Path], None]
+_Export = Callable[["LoadedModel", "Acceptance", Path], None]
 
 
-def _judge(export: _Export, live: LiveModel, accepted: Acceptance, path: Path) -> tuple[str, int]:
+def _judge(export: _Export, live: LoadedModel, accepted: Acceptance, path: Path) -> tuple[str, int]:
     """The first problem, empty where there is none, and how many axes move."""
     try:
         with warnings.catch_warnings():
@@ -59,7 +59,7 @@ def _judge(export: _Export, live: LiveModel, accepted: Acceptance, path: Path) -
     return next(filter(None, map(graph.problem_at, accepted.shapes)), ""), moving
 
 
-def _dynamo(live: LiveModel, accepted: Acceptance, path: Path) -> None:
+def _dynamo(live: LoadedModel, accepted: Acceptance, path: Path) -> None:
     import torch
 
     named = _names(live, accepted)
@@ -78,7 +78,7 @@ def _dynamo(live: LiveModel, accepted: Acceptance, path: Path) -> None:
     program.save(str(path))
 
 
-def _torchscript(live: LiveModel, accepted: Acceptance, path: Path) -> None:
+def _torchscript(live: LoadedModel, accepted: Acceptance, path: Path) -> None:
     import torch
 
     named = _names(live, accepted)
@@ -93,13 +93,13 @@ def _torchscript(live: LiveModel, accepted: Acceptance, path: Path) -> None:
     )
 
 
-def _arguments(live: LiveModel, accepted: Acceptance) -> tuple[torch.Tensor, ...]:
+def _arguments(live: LoadedModel, accepted: Acceptance) -> tuple[torch.Tensor, ...]:
     import torch
 
     return tuple(torch.from_numpy(accepted.base.feed[tensor.name]) for tensor in live.inputs.tensors)
 
 
-def _names(live: LiveModel, accepted: Acceptance) -> dict[str, dict[int, str]]:
+def _names(live: LoadedModel, accepted: Acceptance) -> dict[str, dict[int, str]]:
     """The name of every dim that moves, by input and place."""
     named: dict[str, dict[int, str]] = {tensor.name: {} for tensor in live.inputs.tensors}
     for number, axis in enumerate(accepted.axes):

@@ -1,4 +1,4 @@
-"""The heavy child of a zoo: one entry, and its end.
+"""The worker of a zoo: one entry, and its end.
 
 Run as `python -m plansmith.fleet.zoo.child <descriptor> <parent>`.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from plansmith.fleet.zoo.entries import Entry
+from plansmith.fleet.zoo.entries import ZooEntry
 from plansmith.system.process import serve
 
 
@@ -30,7 +30,7 @@ def try_entry(
     limit_threads(threads)
     with tempfile.TemporaryDirectory(prefix="zoo-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        row = run(Entry.model_validate(entry), Path(folder), progress, compare_bare=compare_bare)
+        row = run(ZooEntry.model_validate(entry), Path(folder), progress, compare_bare=compare_bare)
     return row.model_dump(mode="json")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from plansmith.config.messages import words_of, words_of_yaml
+from plansmith.config.messages import validation_message, yaml_message
 from plansmith.errors import UsageError, first_line
 from plansmith.records.model import Record
 
@@ -22,7 +22,7 @@ _MOST_PROBLEMS = 10
 Scheme = Literal["hf", "timm"]
 
 
-class Entry(Record):
+class ZooEntry(Record):
     """One model of the list: of timm by its name, of transformers by its type of configuration and its class.
 
     `name`: what the table calls it; made from the rest when left out.
@@ -68,11 +68,11 @@ class ZooList(Record):
     """The file: its models in order, and parts that YAML anchors keep for them."""
 
     parts: dict[str, Any] = Field(default_factory=dict)
-    models: tuple[Entry, ...]
+    models: tuple[ZooEntry, ...]
 
     @field_validator("models")
     @classmethod
-    def _check_models(cls, value: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    def _check_models(cls, value: tuple[ZooEntry, ...]) -> tuple[ZooEntry, ...]:
         if not value:
             raise ValueError("the list is empty")
         return value
@@ -83,7 +83,7 @@ def shipped_list() -> Traversable:
     return files("plansmith") / "configs" / "zoo.yaml"
 
 
-def read_list(path: Path | Traversable) -> tuple[Entry, ...]:
+def read_list(path: Path | Traversable) -> tuple[ZooEntry, ...]:
     """Read a list of models.
 
     Raises:
@@ -99,7 +99,7 @@ def read_list(path: Path | Traversable) -> tuple[Entry, ...]:
             remedy="name a YAML list of models, or none for the one that plansmith comes with",
         ) from error
     except (yaml.YAMLError, ValueError) as error:
-        raise UsageError(f"{path} is not YAML: {words_of_yaml(error)}", remedy="mend the file") from error
+        raise UsageError(f"{path} is not YAML: {yaml_message(error)}", remedy="mend the file") from error
     try:
         entries = ZooList.model_validate(values).models
     except ValidationError as invalid:
@@ -113,7 +113,7 @@ def read_list(path: Path | Traversable) -> tuple[Entry, ...]:
     return entries
 
 
-def pick(entries: tuple[Entry, ...], pattern: str) -> tuple[Entry, ...]:
+def pick(entries: tuple[ZooEntry, ...], pattern: str) -> tuple[ZooEntry, ...]:
     """The entries whose names hold a match of a regular expression.
 
     Raises:
@@ -144,5 +144,5 @@ def _refusal(path: Path | Traversable, problems: list[str]) -> UsageError:
 
 def _problem(error: Mapping[str, Any]) -> str:
     place = ".".join(map(str, error["loc"]))
-    words = {"missing": "is missing", "extra_forbidden": "is unknown"}.get(error["type"]) or words_of(error)
+    words = {"missing": "is missing", "extra_forbidden": "is unknown"}.get(error["type"]) or validation_message(error)
     return f"{place}: {words}" if place else words

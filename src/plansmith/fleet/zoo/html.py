@@ -24,11 +24,11 @@ def render(zoo: Zoo, title: str) -> str:
 @cache
 def _template() -> Template:
     environment = template_environment("plansmith.fleet.zoo")
-    environment.filters |= {"axis": _axis_words, "right_share": _right_share, "moving_share": _moving_share}
+    environment.filters |= {"axis": _describe_axis, "right_share": _right_share, "moving_share": _moving_share}
     return environment.get_template(_TEMPLATE)
 
 
-def _axis_words(axis: AxisFinding) -> str:
+def _describe_axis(axis: AxisFinding) -> str:
     sizes = ", ".join(map(str, axis.sizes))
     return f"{axis.name} ({axis.base}; {sizes})" + ("" if axis.moves else f": {axis.problem}")
 

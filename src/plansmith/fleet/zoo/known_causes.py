@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from plansmith.errors import EnvironmentFault
-from plansmith.fleet.zoo.records import Row
+from plansmith.fleet.zoo.records import ZooRow
 from plansmith.system.memory import tells_of_memory
 
 
 @dataclass(frozen=True)
-class Cause:
+class KnownCause:
     """A failure that is understood.
 
     Args:
@@ -29,7 +29,7 @@ class Cause:
 
 
 CAUSES = (
-    Cause(
+    KnownCause(
         r"'num_samples' of node 'multinomial'",
         "the number of samples that are drawn depends on the inputs' values",
         "tests/fleet/zoo/test_causes.py::sampled_by_torchscript",
@@ -37,7 +37,7 @@ CAUSES = (
 )
 
 
-def explained(row: Row) -> Row:
+def explained(row: ZooRow) -> ZooRow:
     """A row with its cause, where it is not right and the cause is known."""
     if row.outcome == "right":
         return row
@@ -45,7 +45,7 @@ def explained(row: Row) -> Row:
     return row if cause is None else row.model_copy(update={"cause": cause.words, "reference": cause.reference})
 
 
-def cause_of(text: str) -> Cause | None:
+def cause_of(text: str) -> KnownCause | None:
     """The first known cause that a failure's text tells of."""
     return next((cause for cause in CAUSES if re.search(cause.pattern, text)), None)
 

@@ -47,7 +47,7 @@ class Limit(Record):
     allowed: float
 
 
-class Row(Record):
+class ZooRow(Record):
     """What came of one entry.
 
     `exporter`: the one whose graph was written; empty where there is none.
@@ -127,4 +127,4 @@ class Zoo(Record):
 
     versions: dict[str, str]
     summary: Summary
-    rows: tuple[Row, ...]
+    rows: tuple[ZooRow, ...]

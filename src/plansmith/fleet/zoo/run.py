@@ -15,11 +15,11 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from plansmith.errors import PlansmithError
-from plansmith.fleet.zoo.entries import Entry
+from plansmith.fleet.zoo.entries import ZooEntry
 from plansmith.fleet.zoo.known_causes import explained
-from plansmith.fleet.zoo.records import Limit, Row, Zoo
+from plansmith.fleet.zoo.records import Limit, Zoo, ZooRow
 from plansmith.fleet.zoo.summary import summarise
-from plansmith.formatting import bytes_in_words, seconds_in_words
+from plansmith.formatting import format_bytes, format_seconds
 from plansmith.steps.cache.toolchain import step_toolchain
 from plansmith.system.digest import digest_of
 from plansmith.system.files import make_folder, write_file
@@ -34,7 +34,7 @@ _INTERRUPT_SECONDS = 1
 
 
 @dataclass(frozen=True)
-class Manner:
+class ZooOptions:
     """How a list is run.
 
     Args:
@@ -66,10 +66,10 @@ class Manner:
 class Listener:
     """Told how a run goes; does nothing by itself. May be called from any thread."""
 
-    def doing(self, entry: Entry, text: str) -> None:
+    def doing(self, entry: ZooEntry, text: str) -> None:
         """What is being done for an entry."""
 
-    def finished(self, row: Row, *, kept: bool) -> None:
+    def finished(self, row: ZooRow, *, kept: bool) -> None:
         """An entry is finished; `kept`: it was before this run."""
 
 
@@ -84,10 +84,10 @@ class Runner:
     """
 
     folder: Path
-    manner: Manner
+    manner: ZooOptions
     listener: Listener = field(default_factory=Listener)
 
-    def run(self, entries: Sequence[Entry]) -> list[Row]:
+    def run(self, entries: Sequence[ZooEntry]) -> list[ZooRow]:
         """What came of each entry, in their order.
 
         What is finished is kept, unless the machine failed, and so is what was ended at a limit, until it is allowed
@@ -103,7 +103,7 @@ class Runner:
                 workers.end()
                 raise
 
-    def _row(self, entry: Entry, workers: _Workers) -> Row:
+    def _row(self, entry: ZooEntry, workers: _Workers) -> ZooRow:
         place = self.folder / f"{self._key(entry)}.json"
         row = None if self.manner.force else _kept(place)
         if row is not None and row.limit is not None and self.manner.allows_more(row.limit):
@@ -117,21 +117,21 @@ class Runner:
         self.listener.finished(row, kept=kept)
         return row
 
-    def _key(self, entry: Entry) -> str:
+    def _key(self, entry: ZooEntry) -> str:
         """Covers everything that a result depends on: the entry, the tools' versions, our code."""
         asked = {"bare": self.manner.compare_bare, "child": self.manner.child}
         return digest_of([entry.model_dump(mode="json"), step_toolchain("zoo"), asked])
 
-    def _log(self, entry: Entry) -> Path:
+    def _log(self, entry: ZooEntry) -> Path:
         name = re.sub(r"[^\w.-]+", "-", entry.label)[:_LONGEST_LOG_NAME]
         return self.folder / "logs" / f"{name}-{self._key(entry)[:8]}.log"
 
-    def _with_log(self, row: Row, entry: Entry) -> Row:
+    def _with_log(self, row: ZooRow, entry: ZooEntry) -> ZooRow:
         log = self._log(entry)
         told = row.outcome != "right" and log.is_file()
         return row.model_copy(update={"log": str(log)}) if told else row
 
-    def _try(self, entry: Entry, workers: _Workers) -> tuple[Row, bool]:
+    def _try(self, entry: ZooEntry, workers: _Workers) -> tuple[ZooRow, bool]:
         """Run an entry; the row, and whether the same would come of it again.
 
         Not where its process died, or the machine failed.
@@ -148,7 +148,7 @@ class Runner:
                     threads=self.manner.threads,
                     compare_bare=self.manner.compare_bare,
                 )
-                row = Row.model_validate(answer)
+                row = ZooRow.model_validate(answer)
             except PlansmithError as error:
                 if watch.limit is None and workers.ended.wait(_INTERRUPT_SECONDS):
                     raise CancelledError from error
@@ -157,7 +157,7 @@ class Runner:
                 return row, not row.machine
             finally:
                 watch.close()
-        row = Row(
+        row = ZooRow(
             name=entry.label,
             scheme=entry.scheme,
             outcome="failed",
@@ -168,7 +168,7 @@ class Runner:
         return row, watch.limit is not None
 
 
-def _results(futures: Sequence[Future[Row]]) -> list[Row]:
+def _results(futures: Sequence[Future[ZooRow]]) -> list[ZooRow]:
     """All results, or the first error.
 
     Waits in short turns: a signal that comes as a wait begins is heard of only at its end.
@@ -221,7 +221,7 @@ class _Watch:
         verdict: the same in words.
     """
 
-    def __init__(self, worker: Worker, manner: Manner) -> None:
+    def __init__(self, worker: Worker, manner: ZooOptions) -> None:
         self.limit: Limit | None = None
         self.verdict = ""
         self._worker, self._manner = worker, manner
@@ -242,13 +242,13 @@ class _Watch:
             if held > most:
                 self.limit = Limit(kind="memory", allowed=most)
                 self.verdict = (
-                    f"it held {bytes_in_words(held)} of memory ({doing}), and may hold {bytes_in_words(most)};"
+                    f"it held {format_bytes(held)} of memory ({doing}), and may hold {format_bytes(most)};"
                     f" --memory {2 * most / 2**30:.3g} allows it more"
                 )
             elif time.monotonic() > deadline:
                 self.limit = Limit(kind="time", allowed=seconds)
                 self.verdict = (
-                    f"it was not finished after {seconds_in_words(seconds)} ({doing});"
+                    f"it was not finished after {format_seconds(seconds)} ({doing});"
                     f" --timeout {2 * seconds:g} gives it longer"
                 )
             if self.limit is not None:
@@ -263,14 +263,14 @@ def _resident_bytes(process: int) -> int:
     return 0
 
 
-def _kept(place: Path) -> Row | None:
+def _kept(place: Path) -> ZooRow | None:
     """A finished row; None where there is none, or one that another plansmith wrote."""
     with suppress(OSError, ValidationError):
-        return Row.model_validate_json(place.read_text(encoding="utf-8"))
+        return ZooRow.model_validate_json(place.read_text(encoding="utf-8"))
     return None
 
 
-def run_list(runner: Runner, entries: Sequence[Entry]) -> Zoo:
+def run_list(runner: Runner, entries: Sequence[ZooEntry]) -> Zoo:
     """Run entries, and say what they come to."""
     began = time.monotonic()
     rows = runner.run(entries)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.errors import UsageError
-from plansmith.fleet.zoo.entries import Entry
+from plansmith.fleet.zoo.entries import ZooEntry
 from plansmith.fleet.zoo.processors import save_processors
 from plansmith.sources.loaded_model import enliven
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SEED = 0
 
 
-def save(entry: Entry, folder: Path) -> None:
+def save(entry: ZooEntry, folder: Path) -> None:
     """Write an entry's model to an empty folder.
 
     Raises:
@@ -35,7 +35,7 @@ def save(entry: Entry, folder: Path) -> None:
     save_processors(model, folder)
 
 
-def _make(entry: Entry) -> PreTrainedModel:
+def _make(entry: ZooEntry) -> PreTrainedModel:
     """The model of a transformers entry, every weight of which counts."""
     import torch
 
@@ -48,7 +48,7 @@ def _make(entry: Entry) -> PreTrainedModel:
     return model
 
 
-def _config(entry: Entry) -> PretrainedConfig:
+def _config(entry: ZooEntry) -> PretrainedConfig:
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -61,7 +61,7 @@ def _config(entry: Entry) -> PretrainedConfig:
     return config
 
 
-def _require_used(entry: Entry, config: PretrainedConfig, model_class: Any) -> None:
+def _require_used(entry: ZooEntry, config: PretrainedConfig, model_class: Any) -> None:
     """See that the keys of an entry's configuration mean something: transformers keeps others without a word.
 
     Raises:
@@ -77,7 +77,7 @@ def _require_used(entry: Entry, config: PretrainedConfig, model_class: Any) -> N
         )
 
 
-def _model_class(entry: Entry, config: PretrainedConfig) -> Any:
+def _model_class(entry: ZooEntry, config: PretrainedConfig) -> Any:
     import transformers
 
     if entry.architecture:

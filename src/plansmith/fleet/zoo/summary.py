@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from plansmith.fleet.zoo.records import Part, Row, Summary
+from plansmith.fleet.zoo.records import Part, Summary, ZooRow
 
 _KINDS = {"hf": "transformers", "timm": "timm"}
 
 
-def summarise(rows: Sequence[Row], seconds: float) -> Summary:
+def summarise(rows: Sequence[ZooRow], seconds: float) -> Summary:
     """Count rows.
 
     Args:
@@ -26,7 +26,7 @@ def summarise(rows: Sequence[Row], seconds: float) -> Summary:
     )
 
 
-def part(kind: str, rows: Iterable[Row]) -> Part:
+def part(kind: str, rows: Iterable[ZooRow]) -> Part:
     """Some rows counted together; what is explained is not right."""
     listed = list(rows)
     return Part(
@@ -44,7 +44,7 @@ def share(count: int, of: int) -> float:
     return count / of if of else 1.0
 
 
-def _bare(rows: Sequence[Row]) -> Iterator[Part]:
+def _bare(rows: Sequence[ZooRow]) -> Iterator[Part]:
     """What plain exporters come to on the same entries."""
     exporters = sorted({bare.exporter for row in rows for bare in row.bare})
     for exporter in exporters:

@@ -8,18 +8,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plansmith.compilers.export.requests import ExportRequest, LoadRequest
 from plansmith.errors import PlansmithError, in_one_line
-from plansmith.fleet.zoo.axes import Acceptance, Axis, Place, Shape, find_axes, is_stable, resized
-from plansmith.fleet.zoo.entries import Entry
+from plansmith.fleet.zoo.axes import Acceptance, Axis, AxisPlace, Shape, find_axes, is_stable, resized
+from plansmith.fleet.zoo.entries import ZooEntry
 from plansmith.fleet.zoo.graphs import Graph
 from plansmith.fleet.zoo.known_causes import is_of_the_machine, tells_of_the_machine
-from plansmith.fleet.zoo.records import AxisFinding, Row
+from plansmith.fleet.zoo.records import AxisFinding, ZooRow
 from plansmith.fleet.zoo.save import save
-from plansmith.records.model import BATCH, OnnxModel, SourceModel
+from plansmith.records.model import BATCH, OnnxModel
 
 if TYPE_CHECKING:
     from plansmith.records.model import Component
-    from plansmith.sources.loaded_model import LiveModel
+    from plansmith.sources.loaded_model import LoadedModel
 
 Progress = Callable[[str], None]
 
@@ -30,7 +31,7 @@ _MOST_WRONG = 3
 _MAX_OPSET = 23
 
 
-def try_entry(entry: Entry, folder: Path, progress: Progress, *, compare_bare: bool = False) -> Row:
+def try_entry(entry: ZooEntry, folder: Path, progress: Progress, *, compare_bare: bool = False) -> ZooRow:
     """Make, compile and judge one model.
 
     Args:
@@ -61,12 +62,12 @@ def try_entry(entry: Entry, folder: Path, progress: Progress, *, compare_bare: b
 
 
 class _Trial:
-    def __init__(self, entry: Entry, folder: Path, progress: Progress) -> None:
+    def __init__(self, entry: ZooEntry, folder: Path, progress: Progress) -> None:
         self._entry, self._progress = entry, progress
         self._model, self._out = folder / "model", folder / "graph"
         self._step = "saving the model"
 
-    def run(self, *, compare_bare: bool) -> Row:
+    def run(self, *, compare_bare: bool) -> ZooRow:
         self._say("saving the model")
         self._model.mkdir()
         save(self._entry, self._model)
@@ -84,52 +85,34 @@ class _Trial:
             row = row.model_copy(update={"bare": tuple(try_bare(live, accepted, self._out.parent))})
         return row
 
-    def failed(self, error: Exception) -> Row:
+    def failed(self, error: Exception) -> ZooRow:
         """The row of an entry that got no graph."""
         kind, words = type(error).__name__, in_one_line(str(error))
         said = error.message if isinstance(error, PlansmithError) else f"{kind}: {words}" if words else kind
-        return Row(name=self._entry.label, scheme=self._entry.scheme, outcome="failed", problem=f"{self._step}: {said}")
+        return ZooRow(
+            name=self._entry.label, scheme=self._entry.scheme, outcome="failed", problem=f"{self._step}: {said}"
+        )
 
     def _say(self, step: str) -> None:
         self._step = step
         self._progress(step)
 
-    def _source(self) -> SourceModel:
+    def _request(self) -> LoadRequest:
         task = self._entry.task if self._entry.timm or self._entry.architecture else ""
-        return SourceModel(
-            scheme=self._entry.scheme,
-            location=str(self._model),
-            revision=None,
-            licence=None,
-            digest="",
-            random_weights=True,
-            trust_remote_code=False,
-            task=task or None,
-        )
+        return LoadRequest(scheme=self._entry.scheme, folder=self._model, location=str(self._model), task=task)
 
-    def _load(self) -> LiveModel:
+    def _load(self) -> LoadedModel:
         from plansmith.compilers.export.loading import load
 
-        return load(self._source().model_dump(mode="json"), self._model, False, {}, ())
+        return load(self._request())
 
     def _export(self) -> OnnxModel:
         from plansmith.compilers.export.export import export
 
         self._out.mkdir()
-        made = export(
-            source=self._source().model_dump(mode="json"),
-            folder=str(self._model),
-            allow_pickle=False,
-            shapes={},
-            inputs={},
-            outputs=(),
-            max_opset=_MAX_OPSET,
-            out=str(self._out),
-            progress=self._progress,
-        )
-        return OnnxModel.model_validate(made)
+        return export(ExportRequest(model=self._request(), max_opset=_MAX_OPSET, out=self._out), self._progress)
 
-    def _judge(self, onnx: OnnxModel, accepted: Acceptance, live: LiveModel) -> Row:
+    def _judge(self, onnx: OnnxModel, accepted: Acceptance, live: LoadedModel) -> ZooRow:
         component = onnx.components["model"]
         graph = Graph(self._out / component.file, [tensor.name for tensor in component.outputs])
         problems = []
@@ -145,8 +128,8 @@ class _Trial:
         problems += filter(None, map(graph.problem_at, checked))
         if not checked:
             problems.append("the graph takes none of the shapes that PyTorch takes")
-        problems = [*(_batch_words(axis) for axis in findings if _is_batch(axis) and axis.fixed_at), *problems]
-        return Row(
+        problems = [*(_describe_batch(axis) for axis in findings if _is_batch(axis) and axis.fixed_at), *problems]
+        return ZooRow(
             name=self._entry.label,
             scheme=self._entry.scheme,
             outcome="wrong" if problems else "right",
@@ -160,7 +143,7 @@ class _Trial:
         )
 
 
-def _finding(graph: Graph, axis: Axis, fixed: Fixed, live: LiveModel, reason: str) -> AxisFinding:
+def _finding(graph: Graph, axis: Axis, fixed: Fixed, live: LoadedModel, reason: str) -> AxisFinding:
     """Whether an axis of PyTorch's moves in the graph, and is right wherever it does; `reason`: why it was fixed."""
     held = [size for place in axis.places if (size := fixed.get(place.tensor, {}).get(place.dim))]
     if held:
@@ -183,7 +166,7 @@ def _is_batch(axis: AxisFinding) -> bool:
     return axis.name == BATCH or any(dim.endswith(":0") for dim in axis.dims)
 
 
-def _batch_words(axis: AxisFinding) -> str:
+def _describe_batch(axis: AxisFinding) -> str:
     return f"{'the batch' if axis.name == BATCH else axis.name} is {axis.problem}"
 
 
@@ -192,7 +175,7 @@ def _fixed_sizes(component: Component) -> Fixed:
     return {t.name: {i: d for i, d in enumerate(t.dims) if isinstance(d, int)} for t in component.inputs}
 
 
-def _reachable(accepted: Acceptance, fixed: Fixed, live: LiveModel) -> Iterator[Shape]:
+def _reachable(accepted: Acceptance, fixed: Fixed, live: LoadedModel) -> Iterator[Shape]:
     """The shapes that the graph's form allows, each once; what it has fixed has its size there."""
     seen: set[tuple[tuple[int, ...], ...]] = set()
     for shape in accepted.shapes:
@@ -205,7 +188,7 @@ def _reachable(accepted: Acceptance, fixed: Fixed, live: LiveModel) -> Iterator[
             yield allowed
 
 
-def _with_fixed(shape: Shape, fixed: Fixed, live: LiveModel) -> Shape | None:
+def _with_fixed(shape: Shape, fixed: Fixed, live: LoadedModel) -> Shape | None:
     """A shape with the sizes that the graph has fixed; None where PyTorch does not take that."""
     named = {
         dim: fixed[tensor.name][place]
@@ -218,7 +201,7 @@ def _with_fixed(shape: Shape, fixed: Fixed, live: LiveModel) -> Shape | None:
     for tensor, sizes in fixed.items():
         for dim, size in sizes.items():
             if feed[tensor].shape[dim] != size:
-                feed = resized(feed, (Place(tensor, dim),), size)
+                feed = resized(feed, (AxisPlace(tensor, dim),), size)
     if feed is shape.feed:
         return shape
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.errors import EnvironmentFault, UsageError, first_line
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 from plansmith.loadtest.target import LoadTarget, Service, TargetModel
 from plansmith.system.aws.sagemaker_runtime import MAX_BODY_BYTES
 from plansmith.system.aws.signature import CONTENT_DIGEST
@@ -150,7 +150,7 @@ def _sagemaker(request: Request, encoding: Encoding, service: Service) -> tuple[
     if service == "endpoint" and len(invocation.body) > MAX_BODY_BYTES:
         raise UsageError(
             f"a request to {request.model} has {len(invocation.body)} bytes, and an endpoint takes"
-            f" {MAX_BODY_BYTES} ({bytes_in_words(MAX_BODY_BYTES)})",
+            f" {MAX_BODY_BYTES} ({format_bytes(MAX_BODY_BYTES)})",
             remedy="send smaller batches (--batch 1)" + ", or in binary" * (encoding == "json"),
         )
     headers = {"Content-Type": invocation.content_type}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from plansmith import __version__
-from plansmith.formatting import bytes_in_words, minute, seconds_in_words
+from plansmith.formatting import format_bytes, format_seconds, minute
 from plansmith.loadtest.report import findings
 from plansmith.loadtest.report.findings import format_list, format_number, format_percent, statistics_of
 from plansmith.loadtest.report.plots import axis_label, distribution_plot, failure_plot, stage_plots, timeline_plots
@@ -32,7 +32,7 @@ def render_page(report: LoadReport) -> str:
         report=report,
         name=format_list(report.target.names),
         began=minute(report.began_at),
-        duration=seconds_in_words(report.seconds),
+        duration=format_seconds(report.seconds),
         lede=lede,
         faults=faults,
         cautions=[*findings.saturation_sentences(report), *map(_sentence, report.notes)],
@@ -73,7 +73,7 @@ def _tiles(report: LoadReport) -> Iterator[Tile]:
         )
     if best is not None and best.server.cores is not None:
         memory = best.server.memory_bytes
-        yield Tile("Server", f"{best.server.cores:.1f} cores", f"{bytes_in_words(memory)} of memory" if memory else "")
+        yield Tile("Server", f"{best.server.cores:.1f} cores", f"{format_bytes(memory)} of memory" if memory else "")
 
 
 def _facts(report: LoadReport) -> Iterator[tuple[str, str]]:
@@ -84,6 +84,6 @@ def _facts(report: LoadReport) -> Iterator[tuple[str, str]]:
         yield name, ", ".join(filter(None, [report.releases.get(name, ""), report.inputs.get(name, "")]))
     yield "Requests", f"{'gRPC' if target.protocol == 'grpc' else 'HTTP'}, {target.encoding}"
     if plan.warm_up is not None:
-        yield "Warm-up", f"{plan.warm_up.label}, {seconds_in_words(plan.warm_up.seconds or 0)}"
+        yield "Warm-up", f"{plan.warm_up.label}, {format_seconds(plan.warm_up.seconds or 0)}"
     yield "Stops at", "; ".join(plan.stop_when.describe()) or "the end of the last stage"
     yield "Client", f"{report.machine}; {plan.processes} process{'' if plan.processes == 1 else 'es'}, seed {plan.seed}"

@@ -20,7 +20,7 @@ _MIN_NAME = 8
 
 
 @dataclass(frozen=True)
-class Row:
+class TableLine:
     """One line.
 
     Attributes:
@@ -38,12 +38,12 @@ class Row:
     note: str
 
 
-def table_rows(report: LoadReport) -> list[Row]:
+def table_rows(report: LoadReport) -> list[TableLine]:
     """The lines."""
     return [row for result in report.stages for row in _rows(result)]
 
 
-def shown_columns(rows: list[Row]) -> list[int]:
+def shown_columns(rows: list[TableLine]) -> list[int]:
     """The places of the columns that are not empty."""
     return [place for place in range(len(HEADS)) if any(row.cells[place] for row in rows)]
 
@@ -79,17 +79,17 @@ def legend(report: LoadReport) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _rows(result: StageResult) -> Iterator[Row]:
+def _rows(result: StageResult) -> Iterator[TableLine]:
     is_mix = len(result.models) > 1
     only = "" if is_mix else next(iter(result.models), "")
     batches = ("", "") if is_mix else _batches(result, only)
     cells = (result.loop, *_figures(result.stats), *batches, *_usage(result.server))
-    yield Row(
+    yield TableLine(
         result.stage.label, cells, is_model=False, has_failures=bool(result.stats.failed), note=result.client.saturated
     )
     for model, stats in result.models.items() if is_mix else ():
         cells = (result.loop, *_figures(stats), *_batches(result, model), *[""] * 4)
-        yield Row(model, cells, is_model=True, has_failures=bool(stats.failed), note=result.client.saturated)
+        yield TableLine(model, cells, is_model=True, has_failures=bool(stats.failed), note=result.client.saturated)
 
 
 def _figures(stats: RequestStats) -> tuple[str, ...]:

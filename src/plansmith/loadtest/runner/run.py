@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from plansmith.errors import EnvironmentFault
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 from plansmith.loadtest.plan.schedule import ScheduledStage, schedule_stages
 from plansmith.loadtest.plan.stages import LoadPlan
 from plansmith.loadtest.results import Ending, LoadReport
@@ -135,4 +135,4 @@ def describe_machine() -> str:
     lines = CPU_INFO.read_text(errors="replace").splitlines() if CPU_INFO.exists() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     name = next(names, platform.machine())
-    return f"{name}, {cores} core{'' if cores == 1 else 's'}, {bytes_in_words(memory_bytes)}"
+    return f"{name}, {cores} core{'' if cores == 1 else 's'}, {format_bytes(memory_bytes)}"

@@ -1,4 +1,4 @@
-"""The pipeline around a model of transformers that hears sounds. Runs in the heavy worker."""
+"""The pipeline around a model of transformers that hears sounds. Runs in the worker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from plansmith.pipelines.served.postprocessing.transcript import TEXT, Transcrip
 from plansmith.pipelines.served.sound import SoundStep, read_sound
 from plansmith.records.model import BATCH, Component, OnnxModel, Tensor
 from plansmith.sources.huggingface.processors import Preprocessors, read_preprocessors
-from plansmith.sources.loaded_model import LiveModel
+from plansmith.sources.loaded_model import LoadedModel
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,7 +47,7 @@ class _Model:
     it has none.
     """
 
-    live: LiveModel
+    live: LoadedModel
     component: Component
     extractor: Any
     tokenizer: Any
@@ -59,7 +59,7 @@ class _Model:
 
 
 def plan_sound(
-    live: LiveModel,
+    live: LoadedModel,
     folder: Path,
     options: PipelineOptions,
     onnx: OnnxModel,
@@ -115,7 +115,7 @@ def plan_sound(
     )
 
 
-def _read(live: LiveModel, onnx: OnnxModel, preprocessors: Preprocessors) -> _Model:
+def _read(live: LoadedModel, onnx: OnnxModel, preprocessors: Preprocessors) -> _Model:
     extractor, tokenizer = preprocessors.sound, preprocessors.tokenizer
     component, recipe = onnx.components["model"], sound_recipe_of(extractor)
     main, *others = component.inputs

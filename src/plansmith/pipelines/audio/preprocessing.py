@@ -1,4 +1,4 @@
-"""What transformers' feature extractors do with sound, as settings of the part for sound. Runs in the heavy worker."""
+"""What transformers' feature extractors do with sound, as settings of the part for sound. Runs in the worker."""
 
 from __future__ import annotations
 

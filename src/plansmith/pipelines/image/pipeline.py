@@ -1,4 +1,4 @@
-"""The pipeline around a model of timm or transformers that reads images. Runs in the heavy worker."""
+"""The pipeline around a model of timm or transformers that reads images. Runs in the worker."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from plansmith.pipelines.image.kinds import IMAGES
 from plansmith.pipelines.image.preprocessing import EQUAL, MOST_PIXELS, Agreement
 from plansmith.pipelines.image.reference import (
     ImageSource,
-    ask_class_maps,
-    ask_objects,
-    ask_ranked,
+    infer_class_maps,
+    infer_objects,
+    infer_ranked,
     timm_source,
     transformers_source,
 )
 from plansmith.pipelines.image.samples import files_of, image_questions
 from plansmith.pipelines.image.zero_shot import (
     Candidates,
-    ask_zero_shot,
     candidate_inputs,
+    infer_zero_shot,
     ranking_part,
     read_candidates,
     require_own_tokens,
@@ -40,7 +40,7 @@ from plansmith.pipelines.served.requests import Refusal
 from plansmith.records.model import BATCH, Component, OnnxModel, Tensor
 from plansmith.records.pipeline import RawOutput
 from plansmith.sources.huggingface.zero_shot import SCORES
-from plansmith.sources.loaded_model import LiveModel
+from plansmith.sources.loaded_model import LoadedModel
 
 if TYPE_CHECKING:
     import numpy as np
@@ -106,7 +106,7 @@ class _Behind:
 class _Model:
     """The model as the parts see it; `candidates` are None where nothing but an image is sent."""
 
-    live: LiveModel
+    live: LoadedModel
     source: ImageSource
     component: Component
     options: PipelineOptions
@@ -125,7 +125,7 @@ class _Model:
 
 
 def plan_images(
-    live: LiveModel,
+    live: LoadedModel,
     folder: Path,
     options: PipelineOptions,
     onnx: OnnxModel,
@@ -291,7 +291,7 @@ def _labels(model: _Model) -> _Behind:
 
 
 def _ranked(source: ImageSource, top_k: int, feed: Arrays) -> Arrays:
-    return ask_ranked(source, list(files_of(feed, IMAGE)), top_k)
+    return infer_ranked(source, list(files_of(feed, IMAGE)), top_k)
 
 
 def _objects(model: _Model) -> _Behind:
@@ -324,7 +324,7 @@ def _objects(model: _Model) -> _Behind:
     )
 
     def ask(feed: Arrays) -> Arrays:
-        return ask_objects(model.source, model.live, list(files_of(feed, IMAGE)), model.options.threshold)
+        return infer_objects(model.source, model.live, list(files_of(feed, IMAGE)), model.options.threshold)
 
     return _Behind((part,), (objects,), ask, ", its object detection", sizes=True)
 
@@ -356,7 +356,7 @@ def _segmentation(model: _Model) -> _Behind:
     )
 
     def ask(feed: Arrays) -> Arrays:
-        return ask_class_maps(model.source, model.live, list(files_of(feed, IMAGE)), dtype)
+        return infer_class_maps(model.source, model.live, list(files_of(feed, IMAGE)), dtype)
 
     return _Behind((part,), outputs, ask, ", its semantic segmentation", sizes=True, most_pixels=_MOST_MAPPED)
 
@@ -373,7 +373,7 @@ def _zero_shot(model: _Model) -> _Behind:
             remedy=f"leave `inputs` out of the spec, and {SCORES} among its `outputs`",
         )
     part = ranking_part(found, model.candidates.raw)
-    ask = ask_zero_shot(model.live, model.source, model.candidates, images=IMAGE)
+    ask = infer_zero_shot(model.live, model.source, model.candidates, images=IMAGE)
     return _Behind((part,), part.outputs, ask, ", its zero-shot image classification")
 
 

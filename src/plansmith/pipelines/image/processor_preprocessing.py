@@ -1,4 +1,4 @@
-"""Recipes of transformers' image processors, read from their attributes. Runs in the heavy worker.
+"""Recipes of transformers' image processors, read from their attributes. Runs in the worker.
 
 Most processors are attributes alone: their backend, of Pillow or of torchvision, does what those say. Those that do
 something of their own are known by name here, with what that is; all others are refused.

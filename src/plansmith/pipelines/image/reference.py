@@ -16,7 +16,7 @@ from plansmith.pipelines.image.processor_preprocessing import recipe_of
 from plansmith.pipelines.image.timm_preprocessing import recipe_from_transform
 from plansmith.sources.directory import read_config
 from plansmith.sources.huggingface.processors import read_preprocessors
-from plansmith.sources.loaded_model import LiveModel
+from plansmith.sources.loaded_model import LoadedModel
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,7 +58,7 @@ class ImageSource:
     processor: Any = None
 
 
-def timm_source(live: LiveModel, folder: Path) -> ImageSource:
+def timm_source(live: LoadedModel, folder: Path) -> ImageSource:
     """A model of timm.
 
     Raises:
@@ -87,7 +87,7 @@ def timm_source(live: LiveModel, folder: Path) -> ImageSource:
     return ImageSource(recipe, prepare, labels, "softmax", rank, words)
 
 
-def transformers_source(live: LiveModel, folder: Path, *, trust_remote_code: bool) -> ImageSource:
+def transformers_source(live: LoadedModel, folder: Path, *, trust_remote_code: bool) -> ImageSource:
     """A model of transformers with an image processor.
 
     Raises:
@@ -127,7 +127,7 @@ def transformers_source(live: LiveModel, folder: Path, *, trust_remote_code: boo
     return ImageSource(recipe_of(processor), prepare, labels, _scoring(config), rank, words, processor)
 
 
-def ask_ranked(source: ImageSource, files: Sequence[bytes], top_k: int) -> Mapping[str, Pixels]:
+def infer_ranked(source: ImageSource, files: Sequence[bytes], top_k: int) -> Mapping[str, Pixels]:
     """The labels of encoded images, and their scores, by the source's own library."""
     import numpy as np
 
@@ -138,7 +138,9 @@ def ask_ranked(source: ImageSource, files: Sequence[bytes], top_k: int) -> Mappi
     return {"label": labels, "score": np.array([scores for _, scores in found], np.float32)}
 
 
-def ask_objects(source: ImageSource, live: LiveModel, files: Sequence[bytes], threshold: float) -> Mapping[str, Pixels]:
+def infer_objects(
+    source: ImageSource, live: LoadedModel, files: Sequence[bytes], threshold: float
+) -> Mapping[str, Pixels]:
     """The objects in encoded images, by transformers' object detection, as JSON."""
     import numpy as np
     import transformers
@@ -154,7 +156,9 @@ def ask_objects(source: ImageSource, live: LiveModel, files: Sequence[bytes], th
     return {"objects": found}
 
 
-def ask_class_maps(source: ImageSource, live: LiveModel, files: Sequence[bytes], dtype: str) -> Mapping[str, Pixels]:
+def infer_class_maps(
+    source: ImageSource, live: LoadedModel, files: Sequence[bytes], dtype: str
+) -> Mapping[str, Pixels]:
     """The map of every encoded image by its processor's own postprocessing, and the classes in it as JSON."""
     from types import SimpleNamespace
 

@@ -1,6 +1,6 @@
 """Requests of images to ask a pipeline with: drawn here, in the files and modes that clients send.
 
-Runs in the heavy worker.
+Runs in the worker.
 """
 
 from __future__ import annotations

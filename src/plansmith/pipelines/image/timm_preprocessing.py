@@ -1,4 +1,4 @@
-"""Recipes of timm's evaluation transforms, read from the transform itself. Runs in the heavy worker."""
+"""Recipes of timm's evaluation transforms, read from the transform itself. Runs in the worker."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Texts that come with an image: their tokens before a model that compares both, and their ranks behind it.
 
-Runs in the heavy worker.
+Runs in the worker.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from plansmith.pipelines.served.candidates import CandidatesStep
 from plansmith.pipelines.served.postprocessing.labels import LABEL, SCORE
 from plansmith.pipelines.served.postprocessing.zero_shot import ZeroShotStep
 from plansmith.pipelines.served.requests import Refusal
-from plansmith.pipelines.text.tokenization import Wording, read_wording
+from plansmith.pipelines.text.tokenization import Wording, read_tokenization
 from plansmith.records.model import BATCH, AxisRange, Component, OnnxModel, Tensor
 from plansmith.sources.huggingface.zero_shot import TEXT_INPUTS
-from plansmith.sources.loaded_model import LiveModel
+from plansmith.sources.loaded_model import LoadedModel
 
 if TYPE_CHECKING:
     import numpy as np
@@ -107,7 +107,7 @@ def candidate_inputs(component: Component) -> tuple[Tensor, ...]:
 
 
 def read_candidates(
-    live: LiveModel, folder: Path, options: PipelineOptions, onnx: OnnxModel, *, task: str, trust_remote_code: bool
+    live: LoadedModel, folder: Path, options: PipelineOptions, onnx: OnnxModel, *, task: str, trust_remote_code: bool
 ) -> Candidates | None:
     """How the texts of every image become a graph's inputs; None of a graph that takes none.
 
@@ -130,7 +130,7 @@ def read_candidates(
     require_tokenizer(folder)
     flat = tuple(tensor.model_copy(update={"dims": (tensor.dims[0], tensor.dims[-1])}) for tensor in tensors)
     texts_alone = {"components": {"model": component.model_copy(update={"inputs": flat})}}
-    wording = read_wording(
+    wording = read_tokenization(
         live,
         folder,
         options,
@@ -216,8 +216,8 @@ def texts_of(feed: Arrays) -> list[list[str]]:
     return [[text.decode() for text in row] for row in feed[TEXTS].tolist()]
 
 
-def ask_zero_shot(
-    live: LiveModel, source: ImageSource, candidates: Candidates, *, images: str
+def infer_zero_shot(
+    live: LoadedModel, source: ImageSource, candidates: Candidates, *, images: str
 ) -> Callable[[Arrays], Arrays]:
     """What asks transformers' zero-shot image classification, an image at a time.
 

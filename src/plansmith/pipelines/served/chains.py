@@ -30,7 +30,7 @@ class NoSuchModel(KeyError):
         return str(self.args[0])
 
 
-class AskedModel(Protocol):
+class ModelCall(Protocol):
     """A chain as a script calls it: tensors by keyword in, arrays by name out, which nobody may write into."""
 
     def __call__(self, *, parameters: Parameters | None = None, **tensors: Array) -> dict[str, Array]:
@@ -56,7 +56,7 @@ class Chains:
                 outputs = self._wanted.setdefault(step["model"], [])
                 outputs += [name for name in step["outputs"] if name not in outputs]
 
-    def of_request(self) -> Mapping[str, AskedModel]:
+    def of_request(self) -> Mapping[str, ModelCall]:
         """The models that one request's script may ask, which remember for as long what they answered to what."""
         return _Models(self._chains, self._ask, self._wanted)
 
@@ -80,7 +80,7 @@ class _Chain:
             raise TypeError(f"the model {self.name!r} takes {', '.join(self.inputs)}, and was given {names}")
 
 
-class _Models(Mapping[str, AskedModel]):
+class _Models(Mapping[str, ModelCall]):
     """What one request's script asks."""
 
     def __init__(self, chains: Mapping[str, _Chain], ask: Ask, wanted: Mapping[str, Sequence[str]]) -> None:
@@ -88,7 +88,7 @@ class _Models(Mapping[str, AskedModel]):
         # With the answer the inputs themselves: while they live, nothing else has their identity.
         self._answered: dict[Any, tuple[Arrays, Arrays]] = {}
 
-    def __getitem__(self, name: str) -> AskedModel:
+    def __getitem__(self, name: str) -> ModelCall:
         if name not in self._chains:
             raise NoSuchModel(f"there is no model {name!r}; there are {', '.join(self._chains)}")
         chain = self._chains[name]

@@ -1,4 +1,4 @@
-"""The pipeline around a model of transformers that reads texts. Runs in the heavy worker."""
+"""The pipeline around a model of transformers that reads texts. Runs in the worker."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from plansmith.pipelines.draft import Draft, DraftPart
 from plansmith.pipelines.served.text import TextStep
 from plansmith.pipelines.text.kinds import TEXTS
 from plansmith.pipelines.text.postprocessing import BEHIND, SPANS, TextModel, text_inputs
-from plansmith.pipelines.text.reference import Asking
+from plansmith.pipelines.text.reference import ReferenceRunner
 from plansmith.pipelines.text.samples import text_questions, with_mask
-from plansmith.pipelines.text.tokenization import Wording, read_wording
+from plansmith.pipelines.text.tokenization import Wording, read_tokenization
 from plansmith.records.model import OnnxModel
-from plansmith.sources.loaded_model import LiveModel
+from plansmith.sources.loaded_model import LoadedModel
 
 
 def plan_text(
-    live: LiveModel,
+    live: LoadedModel,
     folder: Path,
     options: PipelineOptions,
     onnx: OnnxModel,
@@ -48,14 +48,16 @@ def plan_text(
             f"pipeline.output is {output}, which this model's tokens are not enough for",
             remedy="write output: tensors under `pipeline`, or leave `pipeline` out",
         )
-    wording = read_wording(live, folder, options, onnx, output=output, task=task, trust_remote_code=trust_remote_code)
+    wording = read_tokenization(
+        live, folder, options, onnx, output=output, task=task, trust_remote_code=trust_remote_code
+    )
     if options.frontend and len(wording.columns) > 1:
         raise UsageError(
             f"pipeline.frontend is {options.frontend}, which asks for one text, and the model takes"
             f" {' and '.join(wording.columns)}",
             remedy="leave `frontend` out of `pipeline`",
         )
-    model = TextModel(Asking(live, wording), onnx.components["model"], folder, task, options)
+    model = TextModel(ReferenceRunner(live, wording), onnx.components["model"], folder, task, options)
     behind = BEHIND[output](model)
     return Draft(
         input="text",

@@ -1,6 +1,6 @@
 """What stands behind a model that reads texts: labels, entities, answers, a mask filled or one vector.
 
-Runs in the heavy worker.
+Runs in the worker.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from plansmith.pipelines.served.postprocessing.fill_mask import SEQUENCE, TOKEN,
 from plansmith.pipelines.served.postprocessing.pooling import EMBEDDING, PoolingStep
 from plansmith.pipelines.served.postprocessing.tags import ENTITIES, TagsStep
 from plansmith.pipelines.text.reference import (
-    Asking,
-    ask_answers,
-    ask_fill_mask,
-    ask_labels,
-    ask_pooled,
-    ask_scores,
-    ask_tags,
-    ask_tensors,
+    ReferenceRunner,
+    infer_answers,
+    infer_fill_mask,
+    infer_labels,
+    infer_pooled,
+    infer_scores,
+    infer_tags,
+    infer_tensors,
 )
 from plansmith.pipelines.text.tokenization import Wording, cleans_up
 from plansmith.records.model import BATCH, Component, Tensor
@@ -64,7 +64,7 @@ class Behind:
 class TextModel:
     """The model as the parts see it."""
 
-    asking: Asking
+    asking: ReferenceRunner
     component: Component
     folder: Path
     task: str
@@ -110,7 +110,7 @@ def text_inputs(wording: Wording) -> tuple[Tensor, ...]:
 
 def _tensors(model: TextModel) -> Behind:
     names = {tensor.name: tensor.name for tensor in model.component.outputs}
-    return Behind((), model.component.outputs, ask_tensors(model.asking, names), "")
+    return Behind((), model.component.outputs, infer_tensors(model.asking, names), "")
 
 
 def _embedding(model: TextModel) -> Behind:
@@ -135,12 +135,12 @@ def _embedding(model: TextModel) -> Behind:
         inputs=(tokens, *([mask] if mask else [])),
         outputs=(vector,),
     )
-    ask = ask_pooled(model.asking, tokens.name, {"first": "cls", "mean": "mean"}[chosen])
+    ask = infer_pooled(model.asking, tokens.name, {"first": "cls", "mean": "mean"}[chosen])
     return Behind((part,), (vector,), ask, f", {'the first' if chosen == 'first' else 'the mean'} of the token vectors")
 
 
 def _as_it_is(model: TextModel, vector: Tensor) -> Behind:
-    return Behind((), (vector,), ask_tensors(model.asking, {vector.name: vector.name}), "")
+    return Behind((), (vector,), infer_tensors(model.asking, {vector.name: vector.name}), "")
 
 
 def _require_plain(folder: Path, mode: str | None) -> None:
@@ -164,10 +164,10 @@ def _labels(model: TextModel) -> Behind:
     if model.options.frontend:
         _require_label_lines(names)
         part = scores_part(logits, names, scoring=scoring)
-        ask = ask_scores(model.asking, logits.name, names, own)
+        ask = infer_scores(model.asking, logits.name, names, own)
         return Behind((part,), part.outputs, ask, library, labels={SCORE: tuple(names)})
     part = labels_part(logits, names, scoring=scoring, top_k=model.options.top_k)
-    ask = ask_labels(model.asking, logits.name, min(model.options.top_k, count), own)
+    ask = infer_labels(model.asking, logits.name, min(model.options.top_k, count), own)
     return Behind((part,), part.outputs, ask, library)
 
 
@@ -221,7 +221,7 @@ def _tags(model: TextModel) -> Behind:
         requirements=("tokenizers",),
         write=model.wording.write,
     )
-    ask = ask_tags(model.asking, logits.name)
+    ask = infer_tags(model.asking, logits.name)
     return Behind((part,), (entities,), ask, ", its token-classification pipeline (simple aggregation)", spans=True)
 
 
@@ -249,7 +249,7 @@ def _answer(model: TextModel) -> Behind:
         outputs=outputs,
         modules=("postprocessing.labels",),
     )
-    ask = ask_answers(model.asking, starts.name, ends.name)
+    ask = infer_answers(model.asking, starts.name, ends.name)
     return Behind((part,), outputs, ask, ", the rules of transformers 4's question answering", spans=True)
 
 
@@ -285,7 +285,7 @@ def _fill_mask(model: TextModel) -> Behind:
         requirements=("tokenizers",),
         write=model.wording.write,
     )
-    return Behind((part,), outputs, ask_fill_mask(model.asking, count), ", its fill-mask pipeline")
+    return Behind((part,), outputs, infer_fill_mask(model.asking, count), ", its fill-mask pipeline")
 
 
 BEHIND: dict[RawOutput, Callable[[TextModel], Behind]] = {

@@ -1,4 +1,4 @@
-"""What the source's own library answers to texts: its tokenizer, PyTorch, its postprocessing. Runs in the heavy worker.
+"""What the source's own library answers to texts: its tokenizer, PyTorch, its postprocessing. Runs in the worker.
 
 Served parts are held against this, so nothing here comes from them. Where texts stand in no batch in the library's
 own pipeline, each goes to the model by itself and without padding.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from plansmith.pipelines.text.samples import as_texts
 from plansmith.pipelines.text.tokenization import Texts, Wording
-from plansmith.sources.loaded_model import LiveModel
+from plansmith.sources.loaded_model import LoadedModel
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,7 @@ _DIGITS = 6
 
 
 @dataclass(frozen=True)
-class Asking:
+class ReferenceRunner:
     """The source model with its own tokenizer.
 
     Args:
@@ -34,7 +34,7 @@ class Asking:
         wording: how its texts become tokens.
     """
 
-    live: LiveModel
+    live: LoadedModel
     wording: Wording
 
     def tensors(self, feed: Arrays) -> Arrays:
@@ -61,7 +61,7 @@ class Asking:
         return made(model=module.model, tokenizer=self.wording.tokenizer, device=self.live.device)
 
 
-def ask_tensors(asking: Asking, names: Mapping[str, str]) -> Callable[[Arrays], Arrays]:
+def infer_tensors(asking: ReferenceRunner, names: Mapping[str, str]) -> Callable[[Arrays], Arrays]:
     """The model's own outputs.
 
     Args:
@@ -76,7 +76,7 @@ def ask_tensors(asking: Asking, names: Mapping[str, str]) -> Callable[[Arrays], 
     return ask
 
 
-def ask_pooled(asking: Asking, output: str, mode: str) -> Callable[[Arrays], Arrays]:
+def infer_pooled(asking: ReferenceRunner, output: str, mode: str) -> Callable[[Arrays], Arrays]:
     """Token vectors of the model, pooled in PyTorch as sentence-transformers does it.
 
     Args:
@@ -100,7 +100,7 @@ def ask_pooled(asking: Asking, output: str, mode: str) -> Callable[[Arrays], Arr
     return ask
 
 
-def ask_labels(asking: Asking, output: str, top_k: int, function: str | None) -> Callable[[Arrays], Arrays]:
+def infer_labels(asking: ReferenceRunner, output: str, top_k: int, function: str | None) -> Callable[[Arrays], Arrays]:
     """Labels by transformers' text classification.
 
     Args:
@@ -127,11 +127,13 @@ def ask_labels(asking: Asking, output: str, top_k: int, function: str | None) ->
     return ask
 
 
-def ask_scores(asking: Asking, output: str, names: Sequence[str], function: str | None) -> Callable[[Arrays], Arrays]:
-    """Scores of all classes by transformers' text classification, in the order of their names; as `ask_labels`."""
+def infer_scores(
+    asking: ReferenceRunner, output: str, names: Sequence[str], function: str | None
+) -> Callable[[Arrays], Arrays]:
+    """Scores of all classes by transformers' text classification, in the order of their names; as `infer_labels`."""
     import numpy as np
 
-    ask_all = ask_labels(asking, output, len(names), function)
+    ask_all = infer_labels(asking, output, len(names), function)
 
     def ask(feed: Arrays) -> Arrays:
         answer = ask_all(feed)
@@ -142,7 +144,7 @@ def ask_scores(asking: Asking, output: str, names: Sequence[str], function: str 
     return ask
 
 
-def ask_tags(asking: Asking, output: str) -> Callable[[Arrays], Arrays]:
+def infer_tags(asking: ReferenceRunner, output: str) -> Callable[[Arrays], Arrays]:
     """Entities by transformers' token classification, aggregation_strategy="simple"."""
     import torch
     from transformers.pipelines.token_classification import AggregationStrategy
@@ -174,7 +176,7 @@ def ask_tags(asking: Asking, output: str) -> Callable[[Arrays], Arrays]:
     return ask
 
 
-def ask_fill_mask(asking: Asking, top_k: int) -> Callable[[Arrays], Arrays]:
+def infer_fill_mask(asking: ReferenceRunner, top_k: int) -> Callable[[Arrays], Arrays]:
     """Tokens for masks by transformers' fill-mask pipeline, each text by itself.
 
     Args:
@@ -198,7 +200,7 @@ def ask_fill_mask(asking: Asking, top_k: int) -> Callable[[Arrays], Arrays]:
     return ask
 
 
-def ask_answers(asking: Asking, starts: str, ends: str) -> Callable[[Arrays], Arrays]:
+def infer_answers(asking: ReferenceRunner, starts: str, ends: str) -> Callable[[Arrays], Arrays]:
     """Answers by the rules of transformers 4's question answering, which later releases have no pipeline for.
 
     Written out plainly: every span of at most fifteen tokens of the context, the twelve likeliest of them, each widened
@@ -221,7 +223,7 @@ def ask_answers(asking: Asking, starts: str, ends: str) -> Callable[[Arrays], Ar
 _LONGEST_ANSWER, _LIKELIEST = 15, 12
 
 
-def _answer(asking: Asking, texts: Texts, starts: str, ends: str) -> tuple[str, float, int, int]:
+def _answer(asking: ReferenceRunner, texts: Texts, starts: str, ends: str) -> tuple[str, float, int, int]:
     import torch
 
     wording = asking.wording

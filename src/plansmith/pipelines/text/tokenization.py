@@ -1,6 +1,6 @@
 """How a source makes tokens of texts: its own tokenizer, how long texts may be, and the part that does the same served.
 
-Runs in the heavy worker.
+Runs in the worker.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from plansmith.records.pipeline import RawOutput
 from plansmith.sources.directory import read_json
 from plansmith.sources.huggingface.heads import applies_modules
 from plansmith.sources.huggingface.processors import read_preprocessors
-from plansmith.sources.loaded_model import SEQUENCE, LiveModel
+from plansmith.sources.loaded_model import SEQUENCE, LoadedModel
 
 if TYPE_CHECKING:
     import numpy as np
@@ -123,8 +123,8 @@ def whole_length(length: int, step: int) -> int:
     return -(-length // step) * step
 
 
-def read_wording(
-    live: LiveModel,
+def read_tokenization(
+    live: LoadedModel,
     folder: Path,
     options: PipelineOptions,
     onnx: OnnxModel,
@@ -223,7 +223,7 @@ def _lengths(onnx: OnnxModel) -> AxisRange:
 
 
 def _longest(
-    tokenizer: Any, live: LiveModel, folder: Path, options: PipelineOptions, lengths: AxisRange, *, embeds: bool
+    tokenizer: Any, live: LoadedModel, folder: Path, options: PipelineOptions, lengths: AxisRange, *, embeds: bool
 ) -> int:
     """Most tokens of a text: what the spec says, else what tokenizer, model, its authors and the graph allow."""
     if options.max_length is not None:

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from plansmith.records.pipeline import MODEL_PART, Pipeline, Script
 
 
-def route_words(pipeline: Pipeline) -> str:
+def describe_route(pipeline: Pipeline) -> str:
     """The parts in the order in which a request goes through them."""
     parts = [part.name for part in pipeline.before] + [MODEL_PART] + [part.name for part in pipeline.after]
     return f"{pipeline.input} in, {pipeline.output} out: {' → '.join(parts)}"
 
 
-def agreement_words(pipeline: Pipeline) -> str:
+def describe_agreement(pipeline: Pipeline) -> str:
     """How its answers compare with those of the source's own library, on this machine and before any server."""
     rows = sum(case.rows for case in pipeline.cases)
     asked = f"{rows} raw samples in {len(pipeline.cases)} requests"
@@ -39,5 +39,5 @@ def script_lines(script: Script | None) -> Iterator[str]:
 def pipeline_lines(pipeline: Pipeline | None) -> Iterator[str]:
     """Both; nothing where nothing stands around the model."""
     if pipeline is not None:
-        yield route_words(pipeline)
-        yield agreement_words(pipeline)
+        yield describe_route(pipeline)
+        yield describe_agreement(pipeline)

@@ -5,31 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from plansmith.formatting import bytes_in_words, seconds_in_words
+from plansmith.formatting import format_bytes, format_seconds
 from plansmith.records.engine import UNKNOWN, BuildCheck, Engine, LayerSummary, Plan
 from plansmith.records.model import Precision
 from plansmith.records.validation import AGAINST, Against, BaselineSpeed, PlanSpeed, ValidationReport, baseline_name
-from plansmith.report.text.precision import cosine_words
+from plansmith.report.text.precision import format_cosine
 
 BUILDERS = {"api": "TensorRT's Python API", "trtexec": "trtexec"}
 
 
 def check_lines(check: BuildCheck) -> Iterator[str]:
     """What TensorRT-RTX made of the graph on a CPU, with the precision of its layers and its warnings."""
-    yield check_words(check)
+    yield describe_check(check)
     if check.layers is not None:
         yield from (f"  {line}" for line in layer_lines(check.layers, check.precision))
     yield from (f"  {line}" for line in check.warnings)
 
 
-def check_words(check: BuildCheck) -> str:
+def describe_check(check: BuildCheck) -> str:
     """Whether the graph was built, and by what."""
     kinds = ", ".join(check.compute_capabilities)
     judge = f"{check.library}'s parser and builder, not the target's"
     if check.verdict == "unknown":
         return f"not checked by {judge}: {check.reason}"
     kinds += f" (in place of {', '.join(check.in_place_of)})" if check.in_place_of else ""
-    return f"built for compute capability {kinds} in {seconds_in_words(check.seconds)} by {judge}"
+    return f"built for compute capability {kinds} in {format_seconds(check.seconds)} by {judge}"
 
 
 def plan_lines(engine: Engine, validation: ValidationReport) -> Iterator[str]:
@@ -37,7 +37,7 @@ def plan_lines(engine: Engine, validation: ValidationReport) -> Iterator[str]:
     if engine.build_check is not None:
         yield from check_lines(engine.build_check)
     for capability, plan in engine.plans.items():
-        yield f"plan for compute capability {capability}: {built_words(plan)}"
+        yield f"plan for compute capability {capability}: {describe_build(plan)}"
         if (summary := validation.layers.get(capability, plan.layer_summary)) is not None:
             yield from (f"  {line}" for line in layer_lines(summary, engine.precision))
         yield from (f"  {line}" for line in plan.warnings)
@@ -47,17 +47,17 @@ def plan_lines(engine: Engine, validation: ValidationReport) -> Iterator[str]:
         yield "nothing here ran on TensorRT"
 
 
-def built_words(plan: Plan) -> str:
+def describe_build(plan: Plan) -> str:
     """What a plan is and how it was built."""
     words = [
         f"TensorRT {plan.tensorrt} on {plan.gpu.name}",
-        bytes_in_words(plan.bytes),
-        f"built in {seconds_in_words(plan.seconds)} by {BUILDERS[plan.builder]}",
+        format_bytes(plan.bytes),
+        f"built in {format_seconds(plan.seconds)} by {BUILDERS[plan.builder]}",
     ]
     if plan.peak_host_bytes is not None:
-        words.append(f"at most {bytes_in_words(plan.peak_host_bytes)} of memory")
+        words.append(f"at most {format_bytes(plan.peak_host_bytes)} of memory")
     if plan.peak_device_bytes is not None:
-        words.append(f"at most {bytes_in_words(plan.peak_device_bytes)} on the GPU")
+        words.append(f"at most {format_bytes(plan.peak_device_bytes)} on the GPU")
     return ", ".join(words)
 
 
@@ -93,7 +93,7 @@ def corner_lines(validation: ValidationReport, plan: str) -> Iterator[str]:
         error, cosine = max(c.max_relative for c in found), min(c.min_cosine for c in found)
         yield (
             f"at {corners} corners of profiles beside {words}: largest error {error:.2g} of the output's magnitude,"
-            f" smallest cosine {cosine_words(cosine)}"
+            f" smallest cosine {format_cosine(cosine)}"
         )
 
 
@@ -106,12 +106,12 @@ def speed_lines(validation: ValidationReport, plan: str) -> Iterator[str]:
     """How fast a plan is at the opt of each profile, alone and beside others, and what was on while it ran."""
     speeds = [speed for speed in validation.speeds if speed.plan == plan]
     for speed in speeds:
-        yield f"profile {speed.profile!r} ({speed.shapes}): {latency_words(speed)}"
-        yield from (f"  {beside_words(other)}" for other in speed.baselines)
+        yield f"profile {speed.profile!r} ({speed.shapes}): {format_latency(speed)}"
+        yield from (f"  {describe_speedup(other)}" for other in speed.baselines)
     yield from (f"  {setting}" for setting, _ in groupby(speed.setting for speed in speeds))
 
 
-def latency_words(speed: PlanSpeed) -> str:
+def format_latency(speed: PlanSpeed) -> str:
     """The median and the quantiles that there are."""
     words = [milliseconds(speed.median_ms)]
     words += [
@@ -120,7 +120,7 @@ def latency_words(speed: PlanSpeed) -> str:
     return ", ".join(words)
 
 
-def beside_words(other: BaselineSpeed) -> str:
+def describe_speedup(other: BaselineSpeed) -> str:
     """How much faster the plan is, or why nothing tells."""
     name = baseline_name(other)
     if other.speed is None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 from plansmith.records.model import LoweredModel, Precision, SpeedRatio
 from plansmith.records.validation import Evaluation, OutputAgreement, ValidationReport
 
@@ -37,19 +37,19 @@ def recipe_lines(lowered: LoweredModel) -> Iterator[str]:
     if chosen is None:
         return
     share = f", {chosen.file_bytes / lowered.fp32_bytes:.2f} of FP32" if lowered.fp32_bytes else ""
-    yield f"{bytes_in_words(chosen.file_bytes)}{share}"
+    yield f"{format_bytes(chosen.file_bytes)}{share}"
     if chosen.speed is not None:
-        yield speed_words(chosen.speed)
+        yield format_speedup(chosen.speed)
         yield f"  {chosen.speed.setting}"
 
 
-def speed_words(speed: SpeedRatio) -> str:
+def format_speedup(speed: SpeedRatio) -> str:
     """A ratio with its interval, and what that does not prove."""
     doubt = "" if speed.verdict == "faster" else f": {speed.verdict}"
     return f"{speed.ratio:.2f} times as fast as FP32 (95 % interval {speed.low:.2f} to {speed.high:.2f}{doubt})"
 
 
-def choice_words(lowered: LoweredModel) -> str:
+def describe_choice(lowered: LoweredModel) -> str:
     """What a choice by speed took, and beside what; a precision with no recipe that passed is said to have none."""
     ratios: dict[Precision, list[float]] = {}
     for trial in lowered.trials:
@@ -61,11 +61,11 @@ def choice_words(lowered: LoweredModel) -> str:
     return f"auto took {lowered.precision}: {', '.join(told) or 'nothing lower was tried'}"
 
 
-def agreement_words(evaluation: Evaluation, agreement: OutputAgreement) -> str:
+def describe_output_agreement(evaluation: Evaluation, agreement: OutputAgreement) -> str:
     """How near one output is to FP32's, but for what a measure of the task tells anyway."""
     words = [
-        f"mean cosine {cosine_words(agreement.mean_cosine)}",
-        f"worst {cosine_words(agreement.min_cosine)}",
+        f"mean cosine {format_cosine(agreement.mean_cosine)}",
+        f"worst {format_cosine(agreement.min_cosine)}",
         f"SQNR {agreement.sqnr_db:.1f} dB",
     ]
     if agreement.kl is not None:
@@ -83,12 +83,12 @@ def agreement_words(evaluation: Evaluation, agreement: OutputAgreement) -> str:
 def evaluation_lines(evaluation: Evaluation) -> Iterator[tuple[str, bool]]:
     """What the held-out samples showed, a line an output and a measure, and whether that is within the limits."""
     for agreement in evaluation.agreements:
-        yield f"{agreement.output}: {agreement_words(evaluation, agreement)}", not agreement.failures
+        yield f"{agreement.output}: {describe_output_agreement(evaluation, agreement)}", not agreement.failures
     for metric in evaluation.metrics:
         yield metric.words(), not metric.failures
 
 
-def held_out_words(evaluation: Evaluation) -> str:
+def describe_held_out(evaluation: Evaluation) -> str:
     """How many samples, and of what."""
     return f"{evaluation.samples} held-out samples of {evaluation.data}"
 
@@ -107,7 +107,7 @@ def doubts(validation: ValidationReport) -> Iterator[str]:
         yield f"not validated: {words}"
 
 
-def cosine_words(cosine: float) -> str:
+def format_cosine(cosine: float) -> str:
     """A cosine with two digits of what it lacks to 1, cut off rather than rounded up: 0.9986, 0.99995, 1.000000000."""
     digits = 1 + math.ceil(-math.log10(max(1 - cosine, 10.0**-_MOST_DIGITS)))
     digits = min(max(digits, _FEWEST_DIGITS), _MOST_DIGITS)

@@ -9,14 +9,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from plansmith.errors import EnvironmentFault, PlansmithError, RepositoryError, UsageError
-from plansmith.records.destination import Place
+from plansmith.records.destination import Location
 from plansmith.sagemaker.endpoint.desired import ArchiveUpload, is_archive
 from plansmith.sagemaker.endpoint.spec import EndpointSpec
 from plansmith.sagemaker.upload import plan_upload, upload_archive
 from plansmith.stores.backend.object_store import Moved, untold
 from plansmith.stores.backend.s3 import S3Objects
 from plansmith.system.aws.call import Call, require_valid
-from plansmith.system.aws.s3.bucket import Answered, Bucket
+from plansmith.system.aws.s3.bucket import Bucket, ExpectedError
 from plansmith.system.aws.s3.errors import DENIED, refusal_in
 from plansmith.system.aws.service import AwsService
 
@@ -137,14 +137,14 @@ class Account:
         self._require_bucket(self._folder("").bucket, "reads archives of its own region only")
         capture = self.spec.data_capture
         if capture:
-            bucket = S3Objects(Place(to=capture.to, region=self.region), Path()).bucket
+            bucket = S3Objects(Location(to=capture.to, region=self.region), Path()).bucket
             self._require_bucket(bucket, "captures data in its own region only", closed=(_CLOSED, DENIED))
 
     def _require_bucket(self, bucket: Bucket, rule: str, closed: tuple[str, ...] = ()) -> None:
         """Check one bucket; answers that say that it is closed to the caller pass."""
         try:
             answer = bucket.call("head_bucket", answers=(_NO_BUCKET, *closed))
-        except Answered as answered:
+        except ExpectedError as answered:
             if answered.code in closed:
                 return
             raise RepositoryError(
@@ -200,7 +200,7 @@ class Account:
         if name not in self._folders:
             to = f"s3://{self.spec.bucket_name}/{self.spec.archive_prefix}{name}".rstrip("/")
             key = self.spec.bucket_kms_key
-            place = Place(to=to, region=self.region, encryption="aws:kms" if key else "", kms_key=key)
+            place = Location(to=to, region=self.region, encryption="aws:kms" if key else "", kms_key=key)
             self._folders[name] = S3Objects(place, Path())
         return self._folders[name]
 

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError, UsageError
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 from plansmith.records.model import Record
 from plansmith.sagemaker.endpoint.desired import DesiredState
 from plansmith.sagemaker.endpoint.spec import EndpointSpec
@@ -143,9 +143,7 @@ def run_smoke_test(requests: Sequence[SmokeRequest]) -> Iterator[SmokeResult]:
 def _require_size(body: Path) -> None:
     size = body.stat().st_size
     if size > MAX_BODY_BYTES:
-        raise UsageError(
-            f"{body} has {size} bytes, and SageMaker takes {bytes_in_words(MAX_BODY_BYTES)}", remedy=_REMEDY
-        )
+        raise UsageError(f"{body} has {size} bytes, and SageMaker takes {format_bytes(MAX_BODY_BYTES)}", remedy=_REMEDY)
 
 
 def _is_testable(request: SmokeRequest, variant: VariantSpec) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from plansmith.compilers.trt.versions import is_same, loads_in, numbers_of
 from plansmith.errors import EngineError, UsageError
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 from plansmith.sagemaker.archives import Archive
 from plansmith.sagemaker.endpoint.container import Image, resolve_image
 from plansmith.sagemaker.endpoint.images import container_target, driver_warning, versions
@@ -117,12 +117,12 @@ def _instance_reasons(archive: Archive, instance: InstanceType) -> Iterator[str]
         built = " and ".join(archive.compute_capabilities)
         yield f"its plans are for compute capability {built}, and {instance.gpu_text}{alternative}"
     loaded = archive.loaded_on(instance.compute_capability)
-    size = f"it loads {bytes_in_words(loaded)} of files"
+    size = f"it loads {format_bytes(loaded)} of files"
     if needs_gpu and instance.gpu and loaded > instance.gpu.memory_bytes:
-        memory = bytes_in_words(instance.gpu.memory_bytes)
+        memory = format_bytes(instance.gpu.memory_bytes)
         yield f"{size}, and a GPU of {instance.name} has {memory} of memory{alternative}"
     if loaded > instance.memory_bytes:
-        yield f"{size}, and {instance.name} has {bytes_in_words(instance.memory_bytes)} of memory"
+        yield f"{size}, and {instance.name} has {format_bytes(instance.memory_bytes)} of memory"
 
 
 def _runs_on(archive: Archive, capability: str) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from plansmith.errors import UsageError
-from plansmith.formatting import seconds_from_age, seconds_in_words
+from plansmith.formatting import format_seconds, seconds_from_age
 
 _DAY = 86400
 _RETENTION = ((15 * _DAY, 60), (63 * _DAY, 300), (455 * _DAY, 3600))
@@ -100,7 +100,7 @@ def _finest_period(age_seconds: float) -> int:
 def _require_period(period: int, finest: int, seconds: float) -> None:
     if period < finest or period % finest or period > MAX_PERIOD_SECONDS:
         raise UsageError(
-            f"CloudWatch has no points of {seconds_in_words(period)} of a time so long ago",
+            f"CloudWatch has no points of {format_seconds(period)} of a time so long ago",
             remedy=f"pass a --period that is a multiple of {finest // 60}m, up to 30d; or leave it out",
         )
     if seconds / period > _MAX_POINTS:

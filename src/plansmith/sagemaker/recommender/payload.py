@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from plansmith.errors import UsageError
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 from plansmith.records.model import Record
 from plansmith.sagemaker.endpoint.recommendation_job import RecommendationJob
 from plansmith.sagemaker.examples import example_for
@@ -90,8 +90,8 @@ def _read_files(files: Sequence[str]) -> dict[str, bytes]:
         except OSError as error:
             raise UsageError(f"cannot read {file}: {error.strerror}", remedy=f"name another in {_KEY}") from error
         if not 0 < len(body) <= MAX_BODY_BYTES:
-            limit = bytes_in_words(MAX_BODY_BYTES)
-            size = f"has {bytes_in_words(len(body))}, and SageMaker takes {limit}" if body else "is empty"
+            limit = format_bytes(MAX_BODY_BYTES)
+            size = f"has {format_bytes(len(body))}, and SageMaker takes {limit}" if body else "is empty"
             raise UsageError(f"the sample request {file} {size}", remedy=f"name another in {_KEY}")
         if file.name in bodies:
             raise UsageError(f"two sample requests are called {file.name}", remedy="rename one of them")

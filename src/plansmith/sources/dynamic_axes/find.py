@@ -15,7 +15,7 @@ from plansmith.data.reference import Sizes, first_sizes
 from plansmith.errors import SourceError, UsageError
 from plansmith.records.model import BATCH, AxisRange, FixedAxis, TiedAxis
 from plansmith.sources.dynamic_axes.fixed import with_fixed, with_followers, with_tied
-from plansmith.sources.dynamic_axes.search import Asked, Search, alike
+from plansmith.sources.dynamic_axes.search import AxisProbe, Search, alike
 from plansmith.sources.loaded_model import SEQUENCE, InputPlan
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Moving:
+class DynamicAxes:
     """What was found.
 
     Args:
@@ -50,12 +50,12 @@ class Moving:
         """A shape with the sizes of the axes that do not move, or not by themselves: what the model was asked at."""
         return with_followers({**sizes, **self.settled}, {one.axis: one.to for one in self.tied})
 
-    def without(self, sizes: Sizes) -> Moving:
+    def without(self, sizes: Sizes) -> DynamicAxes:
         """The same with more axes at one size for good."""
         plan, settled = with_fixed(self.plan, sizes), {**self.settled, **sizes}
         return replace(self, plan=plan, settled=settled, **self._left(sizes))
 
-    def following(self, tied: tuple[TiedAxis, ...]) -> Moving:
+    def following(self, tied: tuple[TiedAxis, ...]) -> DynamicAxes:
         """The same with axes that have the size of another one."""
         followers = {one.axis: one.to for one in tied}
         return replace(self, plan=with_tied(self.plan, followers), tied=tied, **self._left(followers))
@@ -75,7 +75,9 @@ def least_needed_first(axes: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(axes, key=lambda axis: rank.get(axis, 0)))
 
 
-def find_moving(ask: Ask, plan: InputPlan, axes: Mapping[str, AxisRange], given: Collection[str] = ()) -> Moving:
+def find_dynamic_axes(
+    ask: Ask, plan: InputPlan, axes: Mapping[str, AxisRange], given: Collection[str] = ()
+) -> DynamicAxes:
     """Ask a model which of its axes it takes at other sizes.
 
     Args:
@@ -90,20 +92,20 @@ def find_moving(ask: Ask, plan: InputPlan, axes: Mapping[str, AxisRange], given:
     able = plan.able(axes)
     traced, untraced = first_sizes(able)
     if plan.guessed or not able:
-        return Moving(plan, (), dict(able), traced, untraced)
-    model = Asked(ask)
+        return DynamicAxes(plan, (), dict(able), traced, untraced)
+    model = AxisProbe(ask)
     small, traced = traced, _first_that_works(model, able, axes, traced)
     untraced = {axis: size if size != traced[axis] else small[axis] for axis, size in untraced.items()}
     untraced = {axis: _apart(able[axis], traced[axis], untraced[axis]) for axis in able}
     if model.takes(untraced) and all(model.takes(_corner(traced, able, *pair)) for pair in alike(traced, able)):
-        return Moving(plan, (), dict(able), traced, untraced)
+        return DynamicAxes(plan, (), dict(able), traced, untraced)
     pairs = [pair for pair in alike(traced, able) if not _differ_as_given(model, traced, pair, axes, given)]
     search = Search(model, able, traced, untraced, pairs)
     search.run(_only_together(model, traced, able, pairs))
     return _settled(search, plan, axes)
 
 
-def _settled(search: Search, plan: InputPlan, axes: Mapping[str, AxisRange]) -> Moving:
+def _settled(search: Search, plan: InputPlan, axes: Mapping[str, AxisRange]) -> DynamicAxes:
     """What a search found, with axes given up until those that are left move together.
 
     Args:
@@ -123,12 +125,12 @@ def _settled(search: Search, plan: InputPlan, axes: Mapping[str, AxisRange]) -> 
         sizes = {a: fixed[a].size if a in fixed else search.untraced[a] for a in alone}
         if model.takes(with_followers(sizes, followers)):
             break
-    everything = Moving(plan, tuple(fixed.values()), search.ranges, traced, search.untraced)
+    everything = DynamicAxes(plan, tuple(fixed.values()), search.ranges, traced, search.untraced)
     return everything.following(tuple(search.tied)).without({axis: one.size for axis, one in fixed.items()})
 
 
 def _differ_as_given(
-    model: Asked, traced: Sizes, pair: tuple[str, str], axes: Mapping[str, AxisRange], given: Collection[str]
+    model: AxisProbe, traced: Sizes, pair: tuple[str, str], axes: Mapping[str, AxisRange], given: Collection[str]
 ) -> bool:
     """Whether a person gave two axes different ranges, and the model takes their ends and the usual sizes."""
     one, other = (axes[axis] for axis in pair)
@@ -144,7 +146,7 @@ def _corner(traced: Sizes, ranges: Mapping[str, AxisRange], axis: str, other: st
 
 
 def _only_together(
-    model: Asked, traced: Sizes, able: Mapping[str, AxisRange], pairs: Iterable[tuple[str, str]]
+    model: AxisProbe, traced: Sizes, able: Mapping[str, AxisRange], pairs: Iterable[tuple[str, str]]
 ) -> dict[str, str]:
     """The axes that refuse an end of their range by themselves and take it with another one; what the model said.
 
@@ -162,7 +164,7 @@ def _only_together(
 
 
 def _first_that_works(
-    model: Asked, able: Mapping[str, AxisRange], axes: Mapping[str, AxisRange], small: Sizes
+    model: AxisProbe, able: Mapping[str, AxisRange], axes: Mapping[str, AxisRange], small: Sizes
 ) -> dict[str, int]:
     """The small shape, or the usual one, with a batch of two samples or, where the model refuses that, another."""
     usual = {axis: r.opt for axis, r in axes.items()}
@@ -186,13 +188,15 @@ def _apart(axis: AxisRange, traced: int, wanted: int) -> int:
     return next((size for size in (traced + 1, traced - 1) if axis.min <= size <= axis.max), traced)
 
 
-def _fixed(model: Asked, axis: str, wanted: int, traced: Sizes, said: str) -> FixedAxis:
+def _fixed(model: AxisProbe, axis: str, wanted: int, traced: Sizes, said: str) -> FixedAxis:
     """The size that an axis has for good: the usual one, where the model takes that."""
     size = wanted if model.takes({**traced, axis: wanted}) else traced[axis]
     return FixedAxis(axis=axis, size=size, by="model", reason=said)
 
 
-def fitted(ask: Ask, found: Moving, axes: Mapping[str, AxisRange], given: Collection[str]) -> dict[str, AxisRange]:
+def narrow_ranges(
+    ask: Ask, found: DynamicAxes, axes: Mapping[str, AxisRange], given: Collection[str]
+) -> dict[str, AxisRange]:
     """The ranges to compile for: of the axes that move, and without what the model refuses at their ends.
 
     Args:
@@ -208,7 +212,7 @@ def fitted(ask: Ask, found: Moving, axes: Mapping[str, AxisRange], given: Collec
     if found.plan.guessed:
         return ranges
     for end in ("min", "max"):
-        model = Asked(lambda sizes: ask(found.full(sizes)))
+        model = AxisProbe(lambda sizes: ask(found.full(sizes)))
         shape = {axis: r.min if axis == BATCH else getattr(r, end) for axis, r in ranges.items()}
         if model.takes(shape):
             continue
@@ -217,7 +221,7 @@ def fitted(ask: Ask, found: Moving, axes: Mapping[str, AxisRange], given: Collec
         if narrower == ranges:
             raise _failing(shape, said)
         ranges = narrower
-    return _without_corners(Asked(lambda sizes: ask(found.full(sizes))), found.traced, ranges, given)
+    return _without_corners(AxisProbe(lambda sizes: ask(found.full(sizes))), found.traced, ranges, given)
 
 
 def _failing(shape: Sizes, said: str) -> UsageError:
@@ -226,7 +230,7 @@ def _failing(shape: Sizes, said: str) -> UsageError:
 
 
 def _without_corners(
-    model: Asked, traced: Sizes, ranges: Mapping[str, AxisRange], given: Collection[str]
+    model: AxisProbe, traced: Sizes, ranges: Mapping[str, AxisRange], given: Collection[str]
 ) -> dict[str, AxisRange]:
     """Ranges without the sizes that two axes of one range refuse when they differ most.
 
@@ -248,7 +252,7 @@ def _without_corners(
     return narrower
 
 
-def _narrowed(model: Asked, traced: Sizes, axis: str, old: AxisRange, end: str) -> AxisRange:
+def _narrowed(model: AxisProbe, traced: Sizes, axis: str, old: AxisRange, end: str) -> AxisRange:
     """A range without the sizes that the model refuses at one end of it, found by halving."""
     good, bad = traced[axis], getattr(old, end)
     if axis == BATCH or model.takes({**traced, axis: bad}):

@@ -23,7 +23,7 @@ _FEWEST_STEPS = 2
 """An axis with fewer sizes than this besides its usual one does not move."""
 
 
-class Asked:
+class AxisProbe:
     """Remembers what a model said when it refused."""
 
     def __init__(self, ask: Ask) -> None:
@@ -70,7 +70,7 @@ class Search:
         tied: the axes that move only with another one.
     """
 
-    model: Asked
+    model: AxisProbe
     able: Mapping[str, AxisRange]
     traced: Sizes
     untraced: dict[str, int]

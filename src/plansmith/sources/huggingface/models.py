@@ -1,4 +1,4 @@
-"""Transformers models: from a directory to a `LiveModel`. Runs in the heavy worker."""
+"""Transformers models: from a directory to a `LoadedModel`. Runs in the worker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from plansmith.sources.huggingface.sentence_transformers import read_modules, wr
 from plansmith.sources.huggingface.tasks import choose_class
 from plansmith.sources.huggingface.weights import read_model
 from plansmith.sources.huggingface.zero_shot import ZERO_SHOT, ZeroShotAnswering, is_zero_shot, usual_axes
-from plansmith.sources.loaded_model import InputPlan, LiveModel, enliven
+from plansmith.sources.loaded_model import InputPlan, LoadedModel, enliven
 from plansmith.sources.module_state import left_as_it_was
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def load(
     task: str,
     inputs: Mapping[str, InputSpec],
     outputs: Sequence[str],
-) -> LiveModel:
+) -> LoadedModel:
     """Load configuration, weights and tokenizer or processor.
 
     Args:
@@ -72,7 +72,7 @@ def load(
         forms = ((tuple(tensor.shape), tensor.element_size()) for tensor in answer.values())
         axes = usual_axes(plan.axes) if compares else plan.axes
         plan = replace(plan, axes=affordable(axes, small_sizes(plan), forms))
-    return LiveModel(
+    return LoadedModel(
         module=_positional(kind(model, tuple(answer), behind), tuple(t.name for t in plan.tensors)),
         inputs=plan,
         output_names=tuple(answer),

@@ -1,4 +1,4 @@
-"""What a transformers model answers: flat tensors, named as its documentation names them. Runs in the heavy worker.
+"""What a transformers model answers: flat tensors, named as its documentation names them. Runs in the worker.
 
 Caches, losses and what only training wants are left out. Tuples of tensors, such as hidden states, and answers inside
 of answers are flattened with both names; they are kept where somebody asks for them or nothing else is there.
@@ -62,7 +62,7 @@ class Answering:
         left = {_POOLED} if self.behind is not None else set()
         return {name: everything[name].tensor for name in usual(everything) if name not in left}
 
-    def everything(self, feed: Mapping[str, torch.Tensor]) -> dict[str, Found]:
+    def everything(self, feed: Mapping[str, torch.Tensor]) -> dict[str, OutputTensor]:
         """All that could be asked for."""
         try:
             answer = self.model(**feed, **self._constants)
@@ -74,11 +74,11 @@ class Answering:
         everything = {found.name: found for found in flat(answer)}
         if self.behind is not None:
             made = self.behind(everything[_TOKENS].tensor, feed.get("attention_mask"))
-            everything |= {name: Found(name, tensor, nested=False) for name, tensor in made.items()}
+            everything |= {name: OutputTensor(name, tensor, nested=False) for name, tensor in made.items()}
         return everything
 
 
-class Found(NamedTuple):
+class OutputTensor(NamedTuple):
     """A tensor in an answer; `nested` where it stood inside of another part of it."""
 
     name: str
@@ -86,17 +86,17 @@ class Found(NamedTuple):
     nested: bool
 
 
-def flat(answer: Any) -> Iterator[Found]:
+def flat(answer: Any) -> Iterator[OutputTensor]:
     """Every tensor of whatever a model returns; losses and caches are no part of it."""
     import torch
 
     if isinstance(answer, torch.Tensor):
-        yield Found("output_0", answer, nested=False)
+        yield OutputTensor("output_0", answer, nested=False)
         return
     yield from _flat(answer.items() if isinstance(answer, Mapping) else _numbered(answer, "output_"))
 
 
-def usual(outputs: Mapping[str, Found]) -> Iterator[str]:
+def usual(outputs: Mapping[str, OutputTensor]) -> Iterator[str]:
     """The outputs to keep where nobody names any: no tensor twice, no single numbers, what is nested in need only."""
     several = [one for one in outputs.values() if one.tensor.ndim > 0 and one.tensor.numel()]
     top = [one for one in several if not one.nested and not _FOR_LOSSES.search(one.name)]
@@ -108,14 +108,14 @@ def usual(outputs: Mapping[str, Found]) -> Iterator[str]:
             yield name
 
 
-def _flat(named: Iterable[tuple[str, Any]], before: str = "") -> Iterator[Found]:
+def _flat(named: Iterable[tuple[str, Any]], before: str = "") -> Iterator[OutputTensor]:
     import torch
 
     for name, value in named:
         if _DROPPED.search(name):
             continue
         if isinstance(value, torch.Tensor):
-            yield Found(f"{before}{name}", value, nested=bool(before))
+            yield OutputTensor(f"{before}{name}", value, nested=bool(before))
         elif isinstance(value, Mapping):
             yield from _flat(value.items(), f"{before}{name}_")
         elif isinstance(value, list | tuple):

@@ -1,6 +1,6 @@
 """What a directory holds to make a model's inputs with: tokenizer, image processor, feature extractor, video processor.
 
-Runs in the heavy worker.
+Runs in the worker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What sentence-transformers puts behind an encoder: pooling, dense layers, normalisation. Runs in the heavy worker.
+"""What sentence-transformers puts behind an encoder: pooling, dense layers, normalisation. Runs in the worker.
 
 A directory lists its modules in modules.json: the encoder first, then what makes one vector of its token vectors. They
 are rebuilt here from their configurations and weights, in operations that every exporter knows.

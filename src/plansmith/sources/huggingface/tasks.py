@@ -1,4 +1,4 @@
-"""Which class of transformers a task, or the configuration, asks for. Runs in the heavy worker."""
+"""Which class of transformers a task, or the configuration, asks for. Runs in the worker."""
 
 from __future__ import annotations
 

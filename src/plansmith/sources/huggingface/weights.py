@@ -1,4 +1,4 @@
-"""Weights into a transformers model, and whether they are what its configuration says. Runs in the heavy worker."""
+"""Weights into a transformers model, and whether they are what its configuration says. Runs in the worker."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from plansmith.records.model import BATCH, AxisRange
 from plansmith.sources.directory import read_config
-from plansmith.sources.huggingface.outputs import Answering, Found
+from plansmith.sources.huggingface.outputs import Answering, OutputTensor
 from plansmith.sources.loaded_model import SEQUENCE
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def usual_axes(axes: Mapping[str, AxisRange]) -> dict[str, AxisRange]:
 class ZeroShotAnswering(Answering):
     """Asks a model with images and the texts of each: `logits_per_image` is [batch, texts]."""
 
-    def everything(self, feed: Mapping[str, torch.Tensor]) -> dict[str, Found]:
+    def everything(self, feed: Mapping[str, torch.Tensor]) -> dict[str, OutputTensor]:
         """The scores.
 
         Raises:
@@ -73,4 +73,4 @@ class ZeroShotAnswering(Answering):
         flat = {name: tensor.flatten(0, 1) for name, tensor in texts.items()}
         scores = super().everything({**feed, **flat})[SCORES].tensor
         rows = torch.arange(batch, device=scores.device)
-        return {SCORES: Found(SCORES, scores.reshape(batch, batch, count)[rows, rows], nested=False)}
+        return {SCORES: OutputTensor(SCORES, scores.reshape(batch, batch, count)[rows, rows], nested=False)}

@@ -25,7 +25,7 @@ _EXAMPLE = "s3://models/mlflow,https://artifacts.example.com"
 
 
 @dataclass(frozen=True)
-class Place:
+class ArtifactLocation:
     """Where the files of one version lie.
 
     Args:
@@ -68,7 +68,7 @@ def allowed_here(environment: Mapping[str, str] = os.environ) -> Allowed:
     return Allowed(tuple(buckets), tuple(servers))
 
 
-def place_of(address: str, *, server: str, allowed: Allowed, of: str) -> Place:
+def place_of(address: str, *, server: str, allowed: Allowed, of: str) -> ArtifactLocation:
     """Where an artefact's address leads, if it may be gone to.
 
     Args:
@@ -90,15 +90,15 @@ def place_of(address: str, *, server: str, allowed: Allowed, of: str) -> Place:
     if found.scheme == "mlflow-artifacts":
         root = _server(found.netloc, server, allowed)
         if root:
-            return Place("served", root, path.strip("/"))
+            return ArtifactLocation("served", root, path.strip("/"))
     elif found.scheme in {"http", "https"}:
         for root in (server, *allowed.servers):
             if address.startswith(f"{root}{API}/"):
-                return Place("served", root, unquote(address.removeprefix(f"{root}{API}/")).strip("/"))
+                return ArtifactLocation("served", root, unquote(address.removeprefix(f"{root}{API}/")).strip("/"))
     elif found.scheme == "s3":
         inside = path.strip("/")
         if any(found.netloc == b and (not p or inside == p or inside.startswith(f"{p}/")) for b, p in allowed.buckets):
-            return Place("s3", found.netloc, inside)
+            return ArtifactLocation("s3", found.netloc, inside)
         way = f"{VARIABLE}=s3://{found.netloc}"
         raise _refused(of, address, f"if files from there may be trusted: export {way}")
     raise _refused(

@@ -31,7 +31,7 @@ _TAKEN = "log it as transformers, sentence_transformers, onnx or pytorch, and re
 
 
 @dataclass(frozen=True)
-class Kept:
+class FlavorFiles:
     """What a compile takes of a version.
 
     Args:
@@ -46,7 +46,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Wishes:
+class FlavorOptions:
     """What the spec lets a model bring."""
 
     trust_remote_code: bool
@@ -63,7 +63,9 @@ class Wishes:
         )
 
 
-def described_files(files: RemoteFiles, listed: Sequence[RemoteFile], wishes: Wishes, of: str) -> tuple[str, Kept]:
+def described_files(
+    files: RemoteFiles, listed: Sequence[RemoteFile], wishes: FlavorOptions, of: str
+) -> tuple[str, FlavorFiles]:
     """The digest of a model's MLmodel file, and which of its files are kept by it.
 
     Args:
@@ -111,7 +113,7 @@ def read_model_file(content: bytes, of: str) -> dict[str, Any]:
         ) from error
 
 
-def choose(flavours: Mapping[str, Any], files: Sequence[RemoteFile], wishes: Wishes, of: str) -> Kept:
+def choose(flavours: Mapping[str, Any], files: Sequence[RemoteFile], wishes: FlavorOptions, of: str) -> FlavorFiles:
     """Which files of a version are the model, in the first of its flavours that plansmith reads.
 
     Args:
@@ -123,7 +125,7 @@ def choose(flavours: Mapping[str, Any], files: Sequence[RemoteFile], wishes: Wis
     Raises:
         SourceError: no flavour is one that can be read, or what it consists of is not there.
     """
-    readers: dict[str, Callable[[dict[str, Any], Sequence[RemoteFile], Wishes, str], Kept]] = {
+    readers: dict[str, Callable[[dict[str, Any], Sequence[RemoteFile], FlavorOptions, str], FlavorFiles]] = {
         "transformers": _transformers,
         "sentence_transformers": _sentence_transformers,
         "onnx": _onnx,
@@ -136,7 +138,7 @@ def choose(flavours: Mapping[str, Any], files: Sequence[RemoteFile], wishes: Wis
     raise SourceError(f"{of} has the flavour {', '.join(found)[:200]}, which plansmith does not read", remedy=_TAKEN)
 
 
-def _transformers(flavour: dict[str, Any], files: Sequence[RemoteFile], wishes: Wishes, of: str) -> Kept:
+def _transformers(flavour: dict[str, Any], files: Sequence[RemoteFile], wishes: FlavorOptions, of: str) -> FlavorFiles:
     if flavour.get("peft_adaptor"):
         raise SourceError(
             f"{of} holds an adapter alone (PEFT), and its base model lies elsewhere",
@@ -155,32 +157,34 @@ def _transformers(flavour: dict[str, Any], files: Sequence[RemoteFile], wishes: 
     return _folder(found, root, of)
 
 
-def _sentence_transformers(flavour: dict[str, Any], files: Sequence[RemoteFile], wishes: Wishes, of: str) -> Kept:
+def _sentence_transformers(
+    flavour: dict[str, Any], files: Sequence[RemoteFile], wishes: FlavorOptions, of: str
+) -> FlavorFiles:
     root = _data_of(flavour, "model.sentence_transformer")
     found = {file.path.removeprefix(f"{root}/"): file for file in _matching(_below(root, files), wishes)}
     return _folder(found, root, of)
 
 
-def plain_folder(files: Sequence[RemoteFile], wishes: Wishes, of: str) -> Kept:
+def plain_folder(files: Sequence[RemoteFile], wishes: FlavorOptions, of: str) -> FlavorFiles:
     """The model that a folder holds as save_pretrained wrote it; errors as for `choose`."""
     return _folder({file.path: file for file in _matching(files, wishes)}, "", of)
 
 
-def _folder(found: Mapping[str, RemoteFile], root: str, of: str) -> Kept:
+def _folder(found: Mapping[str, RemoteFile], root: str, of: str) -> FlavorFiles:
     """A folder as save_pretrained writes it, with the folders of a sentence-transformers model's modules."""
     kept = {name: file for name, file in found.items() if "/" not in name or _is_in_module(name)}
     if CONFIG_FILE not in kept:
         missing = f"{root}/{CONFIG_FILE}".lstrip("/")
         raise SourceError(f"{of} has no {missing}", remedy="log and register the model again")
-    return Kept("hf", kept)
+    return FlavorFiles("hf", kept)
 
 
-def _onnx(flavour: dict[str, Any], files: Sequence[RemoteFile], wishes: Wishes, of: str) -> Kept:
+def _onnx(flavour: dict[str, Any], files: Sequence[RemoteFile], wishes: FlavorOptions, of: str) -> FlavorFiles:
     del wishes
     return graph_alone(_data_of(flavour, "model.onnx"), files, of)
 
 
-def graph_alone(graph: str, files: Sequence[RemoteFile], of: str) -> Kept:
+def graph_alone(graph: str, files: Sequence[RemoteFile], of: str) -> FlavorFiles:
     """An ONNX file with what may belong to it; errors as for `choose`."""
     if graph not in {file.path for file in files}:
         raise SourceError(f"{of} has no {graph}", remedy="log and register the model again")
@@ -192,16 +196,16 @@ def graph_alone(graph: str, files: Sequence[RemoteFile], of: str) -> Kept:
         for file in beside
         if file.path == graph or file.path not in _ABOUT_THE_MODEL
     }
-    return Kept("onnx", found, graph.rpartition("/")[2])
+    return FlavorFiles("onnx", found, graph.rpartition("/")[2])
 
 
-def _pytorch(flavour: dict[str, Any], files: Sequence[RemoteFile], wishes: Wishes, of: str) -> Kept:
+def _pytorch(flavour: dict[str, Any], files: Sequence[RemoteFile], wishes: FlavorOptions, of: str) -> FlavorFiles:
     """The program that torch.export saw, or where the spec allows it, a pickle of the module."""
     root = str(flavour.get("model_data") or "data").strip("/")
     found = {file.path.removeprefix(f"{root}/"): file for file in _below(root, files)}
     about = {file.path: file for file in files if file.path == MODEL_FILE}
     if PROGRAM in found:
-        return Kept("torch", {PROGRAM: found[PROGRAM], **about})
+        return FlavorFiles("torch", {PROGRAM: found[PROGRAM], **about})
     if PICKLE not in found:
         raise SourceError(f"{of} has no {root}/{PROGRAM}", remedy="log and register the model again")
     if not wishes.allow_pickle:
@@ -210,7 +214,7 @@ def _pytorch(flavour: dict[str, Any], files: Sequence[RemoteFile], wishes: Wishe
             remedy="log it with mlflow.pytorch.log_model(..., serialization_format='pt2') and register that, or, if you"
             " trust whoever logged it: --allow-pickle",
         )
-    return Kept("torch", {PICKLE: found[PICKLE], **about})
+    return FlavorFiles("torch", {PICKLE: found[PICKLE], **about})
 
 
 def _elsewhere(flavour: Mapping[str, Any]) -> str:
@@ -230,7 +234,7 @@ def _below(folder: str, files: Iterable[RemoteFile]) -> list[RemoteFile]:
     return [file for file in files if file.path.startswith(f"{folder}/")]
 
 
-def _matching(files: Iterable[RemoteFile], wishes: Wishes) -> list[RemoteFile]:
+def _matching(files: Iterable[RemoteFile], wishes: FlavorOptions) -> list[RemoteFile]:
     return [file for file in files if any(fnmatchcase(PurePosixPath(file.path).name, one) for one in wishes.patterns)]
 
 

@@ -11,7 +11,7 @@ from plansmith.config.mlflow_uri import RegisteredName
 from plansmith.sources.bucket_objects import BucketObjects
 from plansmith.sources.mlflow.allowlist import allowed_here, place_of
 from plansmith.sources.mlflow.client import Version, find_server
-from plansmith.sources.mlflow.flavors import Kept, Wishes, described_files
+from plansmith.sources.mlflow.flavors import FlavorFiles, FlavorOptions, described_files
 from plansmith.sources.mlflow.http_artifacts import ServedFiles
 from plansmith.sources.remote_files import Progress, RemoteFiles, download
 
@@ -20,7 +20,7 @@ _S3_ENDPOINT = "MLFLOW_S3_ENDPOINT_URL"
 
 
 @dataclass(frozen=True)
-class FoundVersion:
+class RegisteredVersion:
     """A version and its files, where they lie.
 
     Args:
@@ -37,7 +37,7 @@ class FoundVersion:
     place: str
     described: str
     files: RemoteFiles
-    kept: Kept
+    kept: FlavorFiles
 
     def identity(self) -> dict[str, Any]:
         """What decides what is brought here, as JSON values.
@@ -66,7 +66,7 @@ class FoundVersion:
         return {"scheme": self.kept.scheme, "graph": self.kept.graph}
 
 
-def find_version(model: RegisteredName, wishes: Wishes) -> FoundVersion:
+def find_version(model: RegisteredName, wishes: FlavorOptions) -> RegisteredVersion:
     """Ask the server of the environment which version is meant now, what it is, and where its files lie.
 
     Raises:
@@ -84,7 +84,7 @@ def find_version(model: RegisteredName, wishes: Wishes) -> FoundVersion:
         else ServedFiles(server.at(place.root), place.path, of)
     )
     described, kept = described_files(files, files.listed(), wishes, of)
-    return FoundVersion(version, server.shown, str(place), described, files, kept)
+    return RegisteredVersion(version, server.shown, str(place), described, files, kept)
 
 
 def newest_version(location: str, wanted: str) -> str:

@@ -17,7 +17,7 @@ from plansmith.errors import SourceError, UsageError, first_line
 from plansmith.records.model import Tensor
 from plansmith.sources.inputs.graph import name_inputs
 from plansmith.sources.inputs.random import plan_drawn
-from plansmith.sources.loaded_model import InputPlan, LiveModel
+from plansmith.sources.loaded_model import InputPlan, LoadedModel
 from plansmith.sources.mlflow.module_files import PICKLE, PROGRAM, signed_inputs
 from plansmith.sources.pytorch.exported_program import describe, load_program
 from plansmith.sources.pytorch.pt2_archive import require_harmless
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Call = Callable[..., Any]
 
 
-def load(folder: Path, *, allow_pickle: bool, inputs: Mapping[str, InputSpec]) -> LiveModel:
+def load(folder: Path, *, allow_pickle: bool, inputs: Mapping[str, InputSpec]) -> LoadedModel:
     """Load the module of a folder.
 
     Args:
@@ -72,7 +72,7 @@ def _unpickled(path: Path, *, allow_pickle: bool) -> torch.nn.Module:
     return module.eval().float()
 
 
-def _of_pickle(module: torch.nn.Module, signed: Sequence[Tensor], given: Mapping[str, InputSpec]) -> LiveModel:
+def _of_pickle(module: torch.nn.Module, signed: Sequence[Tensor], given: Mapping[str, InputSpec]) -> LoadedModel:
     described = signed or tuple(
         Tensor(name=name, dtype=said.dtype, dims=said.dims) for name, said in given.items() if said.dtype and said.dims
     )
@@ -104,7 +104,7 @@ def _answered(module: torch.nn.Module, plan: InputPlan) -> Any:
         ) from error
 
 
-def _live(module: torch.nn.Module, arguments: Call, plan: InputPlan, answer: Any) -> LiveModel:
+def _live(module: torch.nn.Module, arguments: Call, plan: InputPlan, answer: Any) -> LoadedModel:
     """A module with tensors in and tensors out.
 
     Args:
@@ -133,7 +133,7 @@ def _live(module: torch.nn.Module, arguments: Call, plan: InputPlan, answer: Any
     names = output_names(answer)
     if not names:
         raise SourceError("the model returns no tensor", remedy="log one that does")
-    return LiveModel(module=Flat().eval(), inputs=plan, output_names=names, exportable=nullcontext)
+    return LoadedModel(module=Flat().eval(), inputs=plan, output_names=names, exportable=nullcontext)
 
 
 def output_names(answer: Any) -> tuple[str, ...]:

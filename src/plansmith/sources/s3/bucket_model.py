@@ -11,14 +11,14 @@ from plansmith.config.s3_uri import S3Uri
 from plansmith.errors import SourceError
 from plansmith.sources.bucket_objects import BucketObjects, revision_of
 from plansmith.sources.directory import library_of, read_config
-from plansmith.sources.mlflow.flavors import Kept, Wishes
+from plansmith.sources.mlflow.flavors import FlavorFiles, FlavorOptions
 from plansmith.sources.remote_files import Progress, download
 from plansmith.sources.s3.archive import extract
 from plansmith.sources.s3.model_detection import LocalFiles, detect_model
 
 
 @dataclass(frozen=True)
-class FoundModel:
+class BucketModel:
     """A model and its objects, where they lie.
 
     Args:
@@ -31,9 +31,9 @@ class FoundModel:
 
     where: S3Uri
     revision: str
-    wishes: Wishes
+    wishes: FlavorOptions
     objects: BucketObjects
-    kept: Kept | None
+    kept: FlavorFiles | None
 
     def identity(self) -> dict[str, Any]:
         """What decides what is brought here, as JSON values."""
@@ -62,7 +62,7 @@ class FoundModel:
         scheme = library_of(read_config(folder)) if kept.scheme == "hf" else kept.scheme
         return {"scheme": scheme, "graph": kept.graph}
 
-    def _extracted(self, folder: Path, progress: Progress) -> Kept:
+    def _extracted(self, folder: Path, progress: Progress) -> FlavorFiles:
         """Bring an archive, and leave what a compile reads of it in the folder."""
         of = self.where.address
         work = folder / ".extracted"
@@ -78,7 +78,7 @@ class FoundModel:
         return kept
 
 
-def find_model(where: S3Uri, wishes: Wishes) -> FoundModel:
+def find_model(where: S3Uri, wishes: FlavorOptions) -> BucketModel:
     """List a model's objects, and see which of them a compile takes.
 
     Raises:
@@ -94,7 +94,7 @@ def find_model(where: S3Uri, wishes: Wishes) -> FoundModel:
             remedy=f"build what is there now: {where.address}@{revision}; or put the other one there again",
         )
     kept = None if where.is_archive else detect_model(objects, wishes, where.address)
-    return FoundModel(where, revision, wishes, objects, kept)
+    return BucketModel(where, revision, wishes, objects, kept)
 
 
 def newest_revision(address: str, wanted: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from plansmith.errors import SourceError
 from plansmith.sources.directory import CONFIG_FILE, GRAPH_SUFFIX, graphs_of
-from plansmith.sources.mlflow.flavors import Kept, Wishes, described_files, graph_alone, plain_folder
+from plansmith.sources.mlflow.flavors import FlavorFiles, FlavorOptions, described_files, graph_alone, plain_folder
 from plansmith.sources.mlflow.module_files import MODEL_FILE
 from plansmith.sources.remote_files import RemoteFile, RemoteFiles, require_plain
 
@@ -42,7 +42,7 @@ class LocalFiles:
                 yield piece
 
 
-def detect_model(files: RemoteFiles, wishes: Wishes, of: str) -> Kept:
+def detect_model(files: RemoteFiles, wishes: FlavorOptions, of: str) -> FlavorFiles:
     """Which files are the model: as MLmodel says, a folder of transformers or timm, or the one ONNX file.
 
     Args:

@@ -42,7 +42,7 @@ _READ_ONLY = 0o444
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """A finished step: its folder, its record as JSON fields, and the digest of both."""
 
     folder: Path
@@ -69,7 +69,7 @@ class StageCache:
         self._digester = digester
         self._notice = notice
 
-    def lookup(self, step: str, key: str, *, touch: bool = False) -> Entry | None:
+    def lookup(self, step: str, key: str, *, touch: bool = False) -> CacheEntry | None:
         """The entry of a key, or None; a damaged one is told to `notice` and left for `publish` to replace.
 
         Args:
@@ -134,7 +134,7 @@ class StageCache:
 
     def publish(
         self, step: str, key: str, staged: Path, record: dict[str, Any], known: Sequence[FileEntry] = ()
-    ) -> Entry:
+    ) -> CacheEntry:
         """Move a staged folder into the cache as the entry of a key, replacing one that stands there.
 
         Args:
@@ -151,7 +151,7 @@ class StageCache:
             self._digester.note(staged / file.path, file.sha256)
         files = self._digester.entries(staged)
         folder = self._root / step / key
-        entry = Entry(folder, record, files)
+        entry = CacheEntry(folder, record, files)
         if _read_entry(folder) == entry and all(self.has(folder / file.path, file) for file in files):
             return entry  # others may be reading it
         document = {"digest": entry.digest, "record": record, "files": [f.model_dump() for f in files]}
@@ -167,17 +167,17 @@ class StageCache:
         """Take an entry away: out of sight in one rename, then off the disk."""
         remove_folder(folder, self._root / STAGING)
 
-    def _damage(self, entry: Entry | None) -> str | None:
+    def _damage(self, entry: CacheEntry | None) -> str | None:
         if entry is None:
             return ENTRY_FILE
         return next((file.path for file in entry.files if not self.has(entry.folder / file.path, file)), None)
 
 
-def _read_entry(folder: Path) -> Entry | None:
+def _read_entry(folder: Path) -> CacheEntry | None:
     """What an entry says about itself; None where that is damaged."""
     try:
         fields = json.loads((folder / ENTRY_FILE).read_text())
-        entry = Entry(folder, fields["record"], tuple(FileEntry(**f) for f in fields["files"]))
+        entry = CacheEntry(folder, fields["record"], tuple(FileEntry(**f) for f in fields["files"]))
         return entry if entry.digest == fields["digest"] else None
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return None

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from plansmith import __version__
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 from plansmith.records.model import SCHEMA_VERSION, FileEntry, Record
-from plansmith.steps.cache.local import Entry, StageCache
+from plansmith.steps.cache.local import CacheEntry, StageCache
 from plansmith.steps.cache.shared_place import SharedPlace, keep_young
 from plansmith.stores.backend.documents import content_of, utc_now
 from plansmith.stores.backend.leases import Waiting, leased
@@ -23,7 +23,7 @@ from plansmith.stores.backend.object_store import Objects
 from plansmith.stores.layout import entry_key, object_key
 from plansmith.stores.transfer.download import Damaged, fetch_files
 from plansmith.stores.transfer.publication import Tally
-from plansmith.stores.transfer.upload import Onlooker, send_contents
+from plansmith.stores.transfer.upload import TransferProgress, send_contents
 from plansmith.system.aws.s3.objects import Document
 from plansmith.system.digest import digest_of, digest_of_files
 
@@ -60,7 +60,7 @@ class SharedCache:
         """Whether there is an entry of a key, whole or not."""
         return self.place.attempt(lambda objects: objects.find(entry_key(step, key)) is not None, otherwise=False)
 
-    def bring(self, step: str, key: str, cache: StageCache) -> Entry | None:
+    def bring(self, step: str, key: str, cache: StageCache) -> CacheEntry | None:
         """Fetch an entry into this machine's cache, whose lock of the key the caller holds; None where there is none.
 
         Args:
@@ -71,8 +71,8 @@ class SharedCache:
         return self.place.attempt(lambda objects: self._fetched(objects, step, key, cache), otherwise=None)
 
     def bring_or_make(
-        self, step: str, key: str, cache: StageCache, make: Callable[[], Entry], waiting: Waiting
-    ) -> tuple[Entry, bool]:
+        self, step: str, key: str, cache: StageCache, make: Callable[[], CacheEntry], waiting: Waiting
+    ) -> tuple[CacheEntry, bool]:
         """Fetch an entry, or make it while no other machine does; whether it was there.
 
         Args:
@@ -93,7 +93,7 @@ class SharedCache:
             self.give(step, key, entry)
         return entry, False
 
-    def give(self, step: str, key: str, entry: Entry, *, anew: bool = False) -> None:
+    def give(self, step: str, key: str, entry: CacheEntry, *, anew: bool = False) -> None:
         """Bring an entry of this machine's cache to the others; where there is one, note that it was used.
 
         Args:
@@ -108,7 +108,7 @@ class SharedCache:
     def close(self) -> None:
         """Tell what came from elsewhere."""
         if self._brought:
-            size = bytes_in_words(sum(self._brought.values()))
+            size = format_bytes(sum(self._brought.values()))
             self.place.notice(f"from the shared cache {self.place.words}: {', '.join(self._brought)} ({size})")
             self._brought.clear()
 
@@ -124,7 +124,7 @@ class SharedCache:
             self.place.attempt(take, otherwise=None)
             yield
 
-    def _fetched(self, objects: Objects, step: str, key: str, cache: StageCache) -> Entry | None:
+    def _fetched(self, objects: Objects, step: str, key: str, cache: StageCache) -> CacheEntry | None:
         at = entry_key(step, key)
         held = objects.find(at)
         document = objects.read(at) if held is not None else None
@@ -152,14 +152,14 @@ class SharedCache:
         self._brought[step] = self._brought.get(step, 0) + size
         return entry
 
-    def _sent(self, objects: Objects, step: str, key: str, entry: Entry, *, anew: bool) -> None:
+    def _sent(self, objects: Objects, step: str, key: str, entry: CacheEntry, *, anew: bool) -> None:
         at = entry_key(step, key)
         held = objects.find(at)
         if held is not None and not anew:
             keep_young(objects, held)
             return
         went = self._tally(step, f"sending to {objects.place}")
-        send_contents(objects, entry.folder, entry.files, Onlooker(went.begin, went.add))
+        send_contents(objects, entry.folder, entry.files, TransferProgress(went.begin, went.add))
         told = SharedEntry(
             digest=entry.digest, record=entry.record, files=entry.files, plansmith=__version__, made=utc_now()
         )
@@ -175,7 +175,7 @@ class SharedCache:
     def _tally(self, step: str, words: str) -> Tally:
         return Tally(words, lambda done, share: self._moving(step, done, share or 0.0))
 
-    def _know(self, entry: Entry) -> None:
+    def _know(self, entry: CacheEntry) -> None:
         """Have what later entries have in common with this one taken from here."""
         for file in entry.files:
             self._here.setdefault(file.sha256, entry.folder / file.path)

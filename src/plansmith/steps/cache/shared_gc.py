@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from plansmith.stores.backend.leases import forget_leases
 from plansmith.stores.layout import CACHE, GRACE_SECONDS, TIMING
-from plansmith.stores.maintenance.prune import Gone, Pruner
+from plansmith.stores.maintenance.prune import PrunedItem, Pruner
 from plansmith.stores.maintenance.retention import Retention
 from plansmith.stores.reader import in_parallel
 from plansmith.stores.store import Store
@@ -77,7 +77,7 @@ def collect_shared(
     return [*_unused(found), *map(_as_unused, pruner.prune().gone)]
 
 
-def _as_unused(one: Gone) -> Unused:
+def _as_unused(one: PrunedItem) -> Unused:
     return Unused(one.kind, one.name, one.why, one.bytes)
 
 

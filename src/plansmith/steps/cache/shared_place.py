@@ -10,9 +10,9 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from plansmith.config.messages import words_of
+from plansmith.config.messages import validation_message
 from plansmith.errors import PlansmithError, UsageError
-from plansmith.records.destination import Place
+from plansmith.records.destination import Location
 from plansmith.stores.backend.object_store import Objects
 from plansmith.stores.initialize import require_store
 from plansmith.stores.open import open_store
@@ -38,7 +38,7 @@ class SharedPlace:
     """
 
     def __init__(
-        self, place: Place, relative_to: Path, notice: Callable[[str], None], *, only_looks: bool = False
+        self, place: Location, relative_to: Path, notice: Callable[[str], None], *, only_looks: bool = False
     ) -> None:
         self.notice = notice
         self.only_looks = only_looks
@@ -86,7 +86,7 @@ def keep_young(objects: Objects, held: Held) -> None:
 
 
 def find_shared_place(
-    given: Place | None, relative_to: Path, notice: Callable[[str], None], *, only_looks: bool = False
+    given: Location | None, relative_to: Path, notice: Callable[[str], None], *, only_looks: bool = False
 ) -> SharedPlace | None:
     """The place that a spec names, or else the environment; None where neither does.
 
@@ -105,9 +105,9 @@ def find_shared_place(
     if given is not None:
         return SharedPlace(given, relative_to, notice, only_looks=only_looks)
     try:
-        return SharedPlace(Place(to=named), Path.cwd(), notice, only_looks=only_looks)
+        return SharedPlace(Location(to=named), Path.cwd(), notice, only_looks=only_looks)
     except ValidationError as invalid:
-        said = "; ".join(words_of(error) for error in invalid.errors())
+        said = "; ".join(validation_message(error) for error in invalid.errors())
         raise UsageError(
             f"{PLACE_VARIABLE}: {said}", remedy=f"export {PLACE_VARIABLE}=s3://bucket/prefix, or a folder"
         ) from None

@@ -17,7 +17,7 @@ _ONNXRUNTIME = "onnxruntime"
 _BUILDS = ("", "-gpu", "-openvino", "-directml", "-migraphx", "-rocm", "-qnn", "-training")
 
 # Our modules and the distributions that decide the result of a step, or of a part that has its own: `graph_files`
-# finds what an ONNX file consists of, `take_graph` is the export of one. Records and numbers count everywhere.
+# finds what an ONNX file consists of, `import_onnx` is the export of one. Records and numbers count everywhere.
 _COMMON_CODE = (
     "data/reference.py",
     "records/engine.py",
@@ -27,6 +27,7 @@ _COMMON_CODE = (
     "records/release.py",
     "records/validation.py",
     "steps/worker/__main__.py",
+    "steps/worker/tasks.py",
     "system/digest.py",
     "validation/comparison.py",
 )
@@ -92,6 +93,7 @@ _JOINED_CODE = (
     "pipelines/in_process.py",
     "pipelines/labels.py",
     "pipelines/model_files.py",
+    "pipelines/requests.py",
     "pipelines/served",
     *_PYTHON_CODE,
     *_EXPORT_CODE,
@@ -134,9 +136,10 @@ _CODE = {
         "system/aws",
     ),
     "export": _EXPORT_CODE,
-    "ask_model": _EXPORT_CODE,
-    "take_graph": _EXPORT_CODE,
+    "run_reference": _EXPORT_CODE,
+    "import_onnx": _EXPORT_CODE,
     "sample": (
+        "steps/worker/sample_request.py",
         "steps/worker/sample_sets.py",
         "steps/worker/sampling.py",
         *_EXPORT_CODE,
@@ -293,9 +296,9 @@ _TOOLS = {
     "graph_files": ("onnx", "protobuf"),
     "registered": (),
     "in_bucket": (),
-    "take_graph": ("onnx", _ONNXRUNTIME, "numpy"),
+    "import_onnx": ("onnx", _ONNXRUNTIME, "numpy"),
     "export": _EXPORT_TOOLS,
-    "ask_model": _PYTORCH_TOOLS,
+    "run_reference": _PYTORCH_TOOLS,
     "sample": (*_EXPORT_TOOLS, "pillow", "pyarrow"),
     "lower": (_ONNXRUNTIME, "onnx", "polygraphy", "numpy"),
     "plan_lint": ("onnx", "numpy"),

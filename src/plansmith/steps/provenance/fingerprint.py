@@ -21,14 +21,14 @@ from plansmith.config.target.targets import is_target_file, load_target
 from plansmith.config.triton import TritonOptions
 from plansmith.errors import EnvironmentFault, RepositoryError, SourceError
 from plansmith.records.destination import CURRENT, Destination
-from plansmith.records.fingerprint import Basis
+from plansmith.records.fingerprint import Fingerprint
 from plansmith.sources.dataset import find_data
 from plansmith.sources.directory import described
 from plansmith.sources.hub import known_commit, newest_commit
 from plansmith.sources.hub_dataset import CONVERTED
 from plansmith.sources.mlflow.model_version import newest_version
 from plansmith.sources.s3.bucket_model import newest_revision
-from plansmith.steps.artifacts import MadeModel, specs_beside
+from plansmith.steps.artifacts import CompiledModel, companion_specs
 from plansmith.steps.fetch import model_paths
 from plansmith.steps.provenance.tools import tools_of
 from plansmith.system.digest import Digester, digest_of, digest_of_files
@@ -48,7 +48,7 @@ _OF_ENGINES = {"tensorrt", "python"}
 _WORDS_OF_A_TARGET = {"name", "description", "sources", "inferred"}
 _NO_OPTIONS = TritonOptions()
 
-_NOTHING = Basis(version=0, spec={}, source="", revision="", data="", target="", tools={}, destinations=())
+_NOTHING = Fingerprint(version=0, spec={}, source="", revision="", data="", target="", tools={}, destinations=())
 _MOST_FAILURES = 3
 _DIGEST_LETTERS = 24
 
@@ -128,9 +128,9 @@ class Hub:
         return found
 
 
-def basis_of(
-    spec: ModelSpec, *, relative_to: Path, digester: Digester, hub: Hub | None = None, known: Basis | None = None
-) -> Basis:
+def fingerprint_of(
+    spec: ModelSpec, *, relative_to: Path, digester: Digester, hub: Hub | None = None, known: Fingerprint | None = None
+) -> Fingerprint:
     """What a compile of a spec would be made from now, with no version.
 
     Args:
@@ -162,13 +162,13 @@ def basis_of(
         found["data"] = _data(spec.data, relative_to, digester, hub, _known_data(known, spec.data))
     noted = known.beside if known is not None else {}
     found["beside"] = {
-        name: basis_of(one, relative_to=relative_to, digester=digester, hub=hub, known=noted.get(name))
-        for name, one in specs_beside(spec).items()
+        name: fingerprint_of(one, relative_to=relative_to, digester=digester, hub=hub, known=noted.get(name))
+        for name, one in companion_specs(spec).items()
     }
     return _surroundings(spec, reference, relative_to, digester).model_copy(update=found)
 
 
-def with_overridden_source(spec: ModelSpec, noted: Basis) -> ModelSpec:
+def with_overridden_source(spec: ModelSpec, noted: Fingerprint) -> ModelSpec:
     """A spec with the source that an event of a registry set for its newest version, where that still counts.
 
     It does until another event comes, or the spec names another source. A spec whose own source tracks what the event
@@ -184,7 +184,7 @@ def with_overridden_source(spec: ModelSpec, noted: Basis) -> ModelSpec:
     return spec.model_copy(update={"source": str(noted.spec["source"]), "source_override": override})
 
 
-def require_not_superseded(spec: ModelSpec, noted: Basis | None) -> None:
+def require_not_superseded(spec: ModelSpec, noted: Fingerprint | None) -> None:
     """See that the published version does not come from a later event.
 
     Args:
@@ -205,21 +205,21 @@ def require_not_superseded(spec: ModelSpec, noted: Basis | None) -> None:
         )
 
 
-def surroundings(spec: ModelSpec, reference: SourceReference, *, relative_to: Path, digester: Digester) -> Basis:
-    """The part of a basis that no step of a compile finds; arguments and errors as for `basis_of`."""
+def build_inputs(spec: ModelSpec, reference: SourceReference, *, relative_to: Path, digester: Digester) -> Fingerprint:
+    """The part of a basis that no step of a compile finds; arguments and errors as for `fingerprint_of`."""
     beside = {
-        name: surroundings(
+        name: build_inputs(
             one, parse_reference(one.source, relative_to=relative_to), relative_to=relative_to, digester=digester
         )
-        for name, one in specs_beside(spec).items()
+        for name, one in companion_specs(spec).items()
     }
     return _surroundings(spec, reference, relative_to, digester).model_copy(update={"beside": beside})
 
 
-def _surroundings(spec: ModelSpec, reference: SourceReference, relative_to: Path, digester: Digester) -> Basis:
-    """As `surroundings`, of a spec's own model alone."""
+def _surroundings(spec: ModelSpec, reference: SourceReference, relative_to: Path, digester: Digester) -> Fingerprint:
+    """As `build_inputs`, of a spec's own model alone."""
     is_drawn = spec.random_weights and reference.path is not None
-    return Basis(
+    return Fingerprint(
         version=0,
         spec=_deciding(spec, relative_to, digester),
         source=_own_files(spec, reference, (), digester) if is_drawn else "",
@@ -227,12 +227,14 @@ def _surroundings(spec: ModelSpec, reference: SourceReference, relative_to: Path
         data=_entry_point(spec.data.entry_point, relative_to, digester) if spec.data is not None else "",
         target=target_digest(spec.target),
         tools=tools_of(spec, reference, relative_to),
-        destinations=tuple(words_of_destination(one, relative_to) for one in spec.publish),
+        destinations=tuple(describe_destination(one, relative_to) for one in spec.publish),
         source_override=spec.source_override,
     )
 
 
-def completed(basis: Basis, spec: ModelSpec, model: MadeModel, beside: Mapping[str, MadeModel]) -> Basis:
+def completed(
+    basis: Fingerprint, spec: ModelSpec, model: CompiledModel, beside: Mapping[str, CompiledModel]
+) -> Fingerprint:
     """A basis with what a compile itself found: the models' files or commits, and the data.
 
     Args:
@@ -241,12 +243,12 @@ def completed(basis: Basis, spec: ModelSpec, model: MadeModel, beside: Mapping[s
         model: what was made.
         beside: by name, the models that were made beside it.
     """
-    specs = specs_beside(spec)
+    specs = companion_specs(spec)
     own = {name: _completed(basis.beside[name], specs[name], one) for name, one in beside.items()}
     return _completed(basis, spec, model).model_copy(update={"beside": own})
 
 
-def _completed(basis: Basis, spec: ModelSpec, model: MadeModel) -> Basis:
+def _completed(basis: Fingerprint, spec: ModelSpec, model: CompiledModel) -> Fingerprint:
     """As `completed`, of one model."""
     source, data = model.source, model.data.record if model.data is not None else None
     record = source.record
@@ -275,7 +277,7 @@ def target_digest(name: str) -> str:
     return _target_digest(name, _identity(name))
 
 
-def words_of_destination(destination: Destination, relative_to: Path) -> str:
+def describe_destination(destination: Destination, relative_to: Path) -> str:
     """A destination, and what is to stand there, as a person may read it: the same text for the same."""
     place = destination.to.rstrip("/") if destination.is_s3 else str((relative_to / destination.to).absolute())
     at = f" at {destination.endpoint_url}" if destination.endpoint_url else ""
@@ -333,7 +335,7 @@ def _own_files(spec: ModelSpec, reference: SourceReference, weights: Sequence[st
         raise SourceError(f"cannot read {error.filename}: {error.strerror}", remedy="put it back") from error
 
 
-def _known_data(known: Basis | None, spec: DataSpec) -> str:
+def _known_data(known: Fingerprint | None, spec: DataSpec) -> str:
     """The commit of the same data set as before."""
     before = (known.spec.get("data") or {}) if known is not None else {}
     return known.data if known is not None and before.get("dataset") == spec.dataset else ""

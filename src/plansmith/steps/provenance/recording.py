@@ -38,9 +38,9 @@ class Run:
 
     def record(self, error: BaseException | None) -> RunRecord:
         """What there is to tell when it has ended, with an error or without."""
-        source, report = self._stages.made.get("fetch"), self._stages.made.get("validate")
-        lowered = self._stages.made.get("lower")
-        made = self._stages.made.get("publish")
+        source, report = self._stages.results.get("fetch"), self._stages.results.get("validate")
+        lowered = self._stages.results.get("lower")
+        made = self._stages.results.get("publish")
         published = made if isinstance(made, PublishedVersion) else None
         worst = report.worst().values() if isinstance(report, ValidationReport) else ()
         return RunRecord(

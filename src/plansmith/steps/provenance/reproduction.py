@@ -11,7 +11,7 @@ from plansmith.config.source_reference import SourceReference, parse_reference
 from plansmith.config.spec import ModelSpec, escaped
 from plansmith.records.model import DataSet, SourceModel
 from plansmith.records.release import ReleasedModel
-from plansmith.steps.artifacts import specs_beside
+from plansmith.steps.artifacts import companion_specs
 
 _SCRIPT = """\
 #!/bin/sh
@@ -50,8 +50,8 @@ def reproduction(
     artifacts = Path(spec.artifacts).absolute()
     values = spec.model_dump(mode="json")
     values["source"] = _pinned(reference, source) or spec.source
-    for name, one in specs_beside(spec).items():
-        made, written = (beside or {})[name], values["pipeline"]["beside"][name]
+    for name, one in companion_specs(spec).items():
+        made, written = (beside or {})[name], values["pipeline"]["models"][name]
         written["source"] = _pinned(parse_reference(one.source, relative_to=relative_to), made.source) or one.source
         written["lowering"]["autocast"] = _in_full(one.lowering.autocast, relative_to)
         if one.data is not None:
@@ -63,11 +63,11 @@ def reproduction(
     values["shared_cache"] = None
     if spec.data is not None:
         values["data"] |= _data(spec.data, relative_to, data)
-    given = [one.data.entry_point for one in (spec, *specs_beside(spec).values()) if one.data is not None]
+    given = [one.data.entry_point for one in (spec, *companion_specs(spec).values()) if one.data is not None]
     functions = ", ".join(filter(None, dict.fromkeys(given)))
     folder = shlex.quote(str(relative_to.resolve()))
     own_code = _OWN_CODE.format(entry_point=functions, folder=folder) if functions else ""
-    values["triton"] = spec.triton.found_from(relative_to).model_dump(mode="json")
+    values["triton"] = spec.triton.with_absolute_paths(relative_to).model_dump(mode="json")
     if spec.pipeline is not None:
         values["pipeline"]["script"] = _in_full(spec.pipeline.script, relative_to)
     values["lowering"]["autocast"] = _in_full(spec.lowering.autocast, relative_to)

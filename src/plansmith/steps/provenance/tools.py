@@ -91,9 +91,9 @@ def _parts(spec: ModelSpec, reference: SourceReference) -> Iterator[tuple[str, t
     elif spec.random_weights or (reference.scheme == "timm" and reference.path is None):
         yield "fetch", ("fetch",)
     if is_registered and not is_python:
-        yield "export", ("export", "take_graph")
+        yield "export", ("export", "import_onnx")
     else:
-        yield "export", ("take_graph" if is_graph else "ask_model" if is_python else "export",)
+        yield "export", ("import_onnx" if is_graph else "run_reference" if is_python else "export",)
     lowers = spec.precision is not Precision.FP32 and not is_python
     if spec.data is not None or lowers:
         yield "sample", ("sample",)

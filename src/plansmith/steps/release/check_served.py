@@ -16,8 +16,8 @@ from plansmith.records.model import UNEXPORTED, OnnxModel
 from plansmith.records.pipeline import MODEL_PART, Pipeline, RawCase, Script
 from plansmith.records.release import BESIDE_FOLDER, Manifest, Package
 from plansmith.records.validation import ServedReport, ValidationReport
-from plansmith.steps.artifacts import MadeModel
-from plansmith.steps.runner import Finished, StageRunner
+from plansmith.steps.artifacts import CompiledModel
+from plansmith.steps.runner import StageRunner, StepResult
 from plansmith.triton.config.ensemble import tensor_name
 from plansmith.triton.config.model_config import parse_config
 from plansmith.triton.config.plan_config import instances_take
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 _CASES = {"traced", "single", "untraced", "min", "opt"}
 
 
-def ask_server(
+def run_served_check(
     stages: StageRunner,
     runtime: ServingRuntime,
-    package: Finished[Package],
-    model: MadeModel,
-    beside: Mapping[str, MadeModel] | None = None,
-    script: Finished[Script] | None = None,
-) -> Finished[ServedReport]:
+    package: StepResult[Package],
+    model: CompiledModel,
+    beside: Mapping[str, CompiledModel] | None = None,
+    script: StepResult[Script] | None = None,
+) -> StepResult[ServedReport] | None:
     """Have a server load a release, and compare its answers with the reference's.
 
     Plans are asked nothing that none of their profiles takes, and their plugins are looked for where they were when the
@@ -83,21 +83,19 @@ def ask_server(
         "profiles": [profile.model_dump(mode="json") for profile in (build.profiles if build is not None else ())],
     }
 
-    def check(out: Path) -> Any:
+    def check(out: Path) -> ServedReport:
         _require_comparable(requests.model, onnx.record.mask_input)
         log = stages.log_file("triton")
-        return requests.ask(runtime, scratch=out / "repository", log=log, progress=stages.progress).model_dump(
-            mode="json"
-        )
+        return requests.ask(runtime, scratch=out / "repository", log=log, progress=stages.progress)
 
-    steps: list[Finished[Any] | None] = [script]
+    steps: list[StepResult[Any] | None] = [script]
     steps += [step for one in models.values() for step in (one.onnx, one.validation, one.pipeline)]
     inputs = [package.digest, *(step.digest if step is not None else "" for step in steps)]
     tools = "check_served_python" if onnx.record.exporter == UNEXPORTED else ""
     return stages.stage("check_served", ServedReport, inputs, parameters, check, tools=tools)
 
 
-def ask_release(
+def check_published_release(
     manifest: Manifest,
     release: Path,
     runtime: ServingRuntime,
@@ -122,7 +120,7 @@ def ask_release(
     return release_requests(manifest, release).ask(runtime, scratch=scratch, log=log, progress=progress)
 
 
-def why_not_asked(manifest: Manifest, release: Path) -> str | None:
+def incomparable_reason(manifest: Manifest, release: Path) -> str | None:
     """Why no server's answers can be compared with what a release holds, in words; None where they can."""
     requests = release_requests(manifest, release)
     try:

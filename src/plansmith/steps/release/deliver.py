@@ -8,7 +8,7 @@ from pathlib import Path
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import PlansmithError
 from plansmith.records.destination import Publication
-from plansmith.records.fingerprint import Basis
+from plansmith.records.fingerprint import Fingerprint
 from plansmith.records.release import PublishedVersion
 from plansmith.steps.runner import StageRunner
 from plansmith.stores.transfer.delivery import Delivery, Outgoing
@@ -58,7 +58,7 @@ class Deliveries:
             PlansmithError: a destination cannot be asked, or refuses it.
         """
         self.require_open()
-        found = self._stages.made.get("publish")
+        found = self._stages.results.get("publish")
         if not isinstance(found, PublishedVersion):
             return ()
         release = self._outgoing(found)
@@ -76,15 +76,15 @@ class Deliveries:
         Raises:
             PlansmithError: of the first that fails. The release stands, and the same compile goes on there.
         """
-        self._stages.made["publish"] = published
+        self._stages.results["publish"] = published
         for delivery in self._deliveries:
             made = self._delivered(published, delivery)
             published = published.model_copy(update={"publications": (*published.publications, made)})
-            self._stages.made["publish"] = published
+            self._stages.results["publish"] = published
             told(published)
         return published
 
-    def note(self, published: PublishedVersion, basis: Basis) -> None:
+    def note(self, published: PublishedVersion, basis: Fingerprint) -> None:
         """Note in each destination what the release was made from.
 
         One that cannot be written is told: the release stands there, and who knows it only from there builds it again.

@@ -17,9 +17,9 @@ from plansmith.compilers.python_backend.environment.platform import Platform, pl
 from plansmith.compilers.python_backend.environment.requirements import installed_versions, read_requirements
 from plansmith.compilers.python_backend.environment.wheels import Wheel, collect_wheels
 from plansmith.config.target.targets import Target
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 from plansmith.records.environment import PackedDistribution, PackedEnvironment
-from plansmith.steps.runner import Finished, StageRunner
+from plansmith.steps.runner import StageRunner, StepResult
 from plansmith.system.files import link_or_copy
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class WantedEnvironment:
             "own": own_digest() if plansmith.__name__ in self.held else "",
         }
 
-    def pack(self, stages: StageRunner) -> Finished[PackedEnvironment]:
+    def pack(self, stages: StageRunner) -> StepResult[PackedEnvironment]:
         """Take it from the cache, or pack it and put it there: a part of the current step, within what that builds.
 
         Returns:
@@ -69,17 +69,19 @@ class WantedEnvironment:
             EnvironmentFault: a wheel cannot be got, or they do not go together.
         """
 
-        def build(out: Path) -> Any:
+        def build(out: Path) -> PackedEnvironment:
             with tempfile.TemporaryDirectory(dir=out) as place:
                 wheels = collect_wheels(self.requirements, self.platform, self.held, Path(place), stages.progress)
                 stages.progress(f"packing an environment of {len(wheels)} distributions")
                 unpacked_bytes = write_archive(wheels, self.platform.python, out / ENVIRONMENT_FILE)
-                return self._record(wheels, out / ENVIRONMENT_FILE, unpacked_bytes).model_dump(mode="json")
+                return self._record(wheels, out / ENVIRONMENT_FILE, unpacked_bytes)
 
-        entry, cached = stages.entry(_STEP, [], self.parameters, build)
+        held = stages.entry(_STEP, [], self.parameters, build)
+        assert held is not None, "a release that is built is no look"
+        entry, cached = held
         record = PackedEnvironment.model_validate(entry.record)
-        stages.progress(f"the environment for Python {record.python} takes {bytes_in_words(record.bytes)}")
-        return Finished(record, entry.folder, entry.digest, cached)
+        stages.progress(f"the environment for Python {record.python} takes {format_bytes(record.bytes)}")
+        return StepResult(record, entry.folder, entry.digest, cached)
 
     def _record(self, wheels: Sequence[Wheel], archive: Path, unpacked_bytes: int) -> PackedEnvironment:
         return PackedEnvironment(
@@ -123,7 +125,7 @@ class Packer:
     def __init__(self, stages: StageRunner, wanted: Mapping[str, WantedEnvironment]) -> None:
         self._stages = stages
         self._wanted = wanted
-        self._packed: list[tuple[dict[str, Any], Finished[PackedEnvironment]]] = []
+        self._packed: list[tuple[dict[str, Any], StepResult[PackedEnvironment]]] = []
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -151,7 +153,7 @@ class Packer:
         place_environment(packed, folder)
         return packed.record
 
-    def _pack(self, wanted: WantedEnvironment) -> Finished[PackedEnvironment]:
+    def _pack(self, wanted: WantedEnvironment) -> StepResult[PackedEnvironment]:
         """Parts that need the same have one, even where the cache has no say (`--force`)."""
         parameters = wanted.parameters
         for known, packed in self._packed:
@@ -166,7 +168,7 @@ def add_environment(config: pb.ModelConfig) -> None:
     config.parameters[PARAMETER].string_value = f"$$TRITON_MODEL_DIRECTORY/{ENVIRONMENT_FILE}"
 
 
-def place_environment(environment: Finished[PackedEnvironment], folder: Path) -> str:
+def place_environment(environment: StepResult[PackedEnvironment], folder: Path) -> str:
     """Put the archive beside a model's configuration.
 
     Args:

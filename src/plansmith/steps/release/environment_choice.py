@@ -10,14 +10,14 @@ from plansmith.config.spec import ModelSpec
 from plansmith.config.target.targets import Target
 from plansmith.records.model import EngineKind
 from plansmith.records.pipeline import MODEL_PART
-from plansmith.steps.artifacts import MadeModel
+from plansmith.steps.artifacts import CompiledModel
 from plansmith.steps.release.environment import WantedEnvironment, wanted_environment
 from plansmith.triton.config.ensemble import part_name
 from plansmith.triton.config.script import SCRIPT_PART
 
 
 def environments_of(
-    spec: ModelSpec, model: MadeModel, beside: Mapping[str, MadeModel], target: Target
+    spec: ModelSpec, model: CompiledModel, beside: Mapping[str, CompiledModel], target: Target
 ) -> dict[str, WantedEnvironment]:
     """What Python models bring with them, by part: PyTorch models, and parts around any model.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from plansmith.compilers.python_backend.generation_parameters import GENERATES, STREAMS
 from plansmith.config.target.targets import Target
@@ -16,21 +16,21 @@ from plansmith.data.reference import StoredCases
 from plansmith.errors import EngineError, UsageError
 from plansmith.records.engine import Engine
 from plansmith.records.environment import PackedEnvironment
-from plansmith.records.model import Component, Device, EngineKind, OnnxModel
+from plansmith.records.model import Device, OnnxModel
 from plansmith.records.pipeline import MODEL_PART, Script
 from plansmith.records.release import CONFIG_FILE, MODEL_FOLDER, Package
-from plansmith.steps.artifacts import MadeModel
+from plansmith.steps.artifacts import CompiledModel
 from plansmith.steps.release.environment import Packer, WantedEnvironment
-from plansmith.steps.runner import Finished, StageRunner
+from plansmith.steps.runner import StageRunner, StepResult
 from plansmith.system.files import link_or_copy
 from plansmith.triton.checker.checker import check_package
 from plansmith.triton.config import model_config, plan_config
 from plansmith.triton.config.accelerators import add_profiles
 from plansmith.triton.config.ensemble import Branch, chains_of, member_folder, part_name, write_ensemble
 from plansmith.triton.config.generation import require_uncached, text_package
-from plansmith.triton.config.option_rules import require_fitting
+from plansmith.triton.config.option_rules import facts_of_component, require_fitting
 from plansmith.triton.config.overrides import by_place, configure, hidden_names, served_package, support_files
-from plansmith.triton.config.script import lay_out_script
+from plansmith.triton.config.script import build_script_package
 from plansmith.triton.config.tensor_rules import ModelFacts, chosen_batch
 from plansmith.triton.config.warmup import Warmup, is_wanted, obstacle
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Laid:
+class PackageLayout:
     """What an engine becomes in a release, whatever the spec says of its configuration.
 
     Args:
@@ -58,21 +58,21 @@ class Scripted:
     """A person's script, what it was found to answer, and the version of NumPy that it is served with."""
 
     file: Path
-    found: Finished[Script]
+    found: StepResult[Script]
     numpy: str
 
 
-def lay_out(
+def build_package(
     stages: StageRunner,
     name: str,
     target: Target,
     options: TritonOptions,
-    model: MadeModel,
+    model: CompiledModel,
     *,
-    beside: Mapping[str, MadeModel] | None = None,
+    beside: Mapping[str, CompiledModel] | None = None,
     script: Scripted | None = None,
     environments: Mapping[str, WantedEnvironment] | None = None,
-) -> Finished[Package]:
+) -> StepResult[Package] | None:
     """Write the configuration of a model and put the engine's files where Triton looks for them.
 
     Args:
@@ -94,9 +94,9 @@ def lay_out(
     """
     device, packer, beside = target.device, Packer(stages, environments or {}), beside or {}
     writer = _Writer(stages, name, device, packer, has_script=script is not None)
-    laid = laid_out(name, model)
+    laid = package_layout(name, model)
 
-    def build(out: Path) -> Any:
+    def build(out: Path) -> Package:
         require_fitting(options, _facts(laid.package, model.engine.record, device))
         if GENERATES in model.engine.record.options:
             require_uncached(options)
@@ -110,7 +110,7 @@ def lay_out(
             if script is None:
                 package = write_ensemble(branches, chains, out, options.version_policy)
             else:
-                package = lay_out_script(
+                package = build_script_package(
                     *(script.file, script.found.record.outputs, branches, chains, out),
                     numpy=script.numpy,
                     policy=options.version_policy,
@@ -118,7 +118,7 @@ def lay_out(
                 )
         frontend = model.pipeline.record.frontend if model.pipeline is not None else ""
         _require_sound(package, out, target, dynamo=frontend == "dynamo")
-        return package.model_dump(mode="json")
+        return package
 
     files = support_files(options)
     models = (model, *beside.values())
@@ -139,13 +139,13 @@ def lay_out(
     return stages.stage("package", Package, inputs, parameters, build)
 
 
-def is_ensemble(model: MadeModel) -> bool:
+def is_ensemble(model: CompiledModel) -> bool:
     """Whether something stands around a model that does not do all by itself."""
     pipeline = model.pipeline
     return pipeline is not None and bool(pipeline.record.before or pipeline.record.after)
 
 
-def laid_out(name: str, model: MadeModel) -> Laid:
+def package_layout(name: str, model: CompiledModel) -> PackageLayout:
     """What a model's engine becomes in a release.
 
     Args:
@@ -159,9 +159,9 @@ def laid_out(name: str, model: MadeModel) -> Laid:
     return _plans(name, engine) if engine.plans else _graph(name, engine, model.onnx)
 
 
-def largest_batch_of(model: MadeModel, options: TritonOptions) -> int:
+def largest_batch_of(model: CompiledModel, options: TritonOptions) -> int:
     """The largest batch that a model is served with; 0 where it does not batch."""
-    return chosen_batch(options, laid_out("", model).package.max_batch_size)
+    return chosen_batch(options, package_layout("", model).package.max_batch_size)
 
 
 @dataclass(frozen=True)
@@ -182,9 +182,9 @@ class _Writer:
     packer: Packer
     has_script: bool = False
 
-    def model(self, made: MadeModel, part: str, options: TritonOptions, out: Path) -> Package:
+    def model(self, made: CompiledModel, part: str, options: TritonOptions, out: Path) -> Package:
         """Write a model's configuration and files into a folder, as a release of its own."""
-        laid = laid_out(self.name, made)
+        laid = package_layout(self.name, made)
         package, skipped = _write(
             laid, options, self.device, made.engine.record, made.onnx, out, partial(self.packer.bring, part)
         )
@@ -194,7 +194,7 @@ class _Writer:
             link_or_copy(made.engine.folder / file, out / MODEL_FOLDER / place)
         return package
 
-    def branch(self, name: str, made: MadeModel, options: TritonOptions, out: Path) -> Branch:
+    def branch(self, name: str, made: CompiledModel, options: TritonOptions, out: Path) -> Branch:
         """Write a model into the folder of its member; what stands around it is to be written yet."""
         assert made.pipeline is not None
         self._require_askable(name, made)
@@ -204,7 +204,7 @@ class _Writer:
         package, kind = self.model(made, part, options, folder), str(made.engine.record.kind)
         return Branch(name, package, kind, made.pipeline.record, made.pipeline.folder)
 
-    def _require_askable(self, name: str, made: MadeModel) -> None:
+    def _require_askable(self, name: str, made: CompiledModel) -> None:
         """See that a model beside others answers whole, and that an ensemble does not read what it answers with."""
         options = made.engine.record.options
         if options.get(STREAMS) == "true":
@@ -230,41 +230,11 @@ def _require_sound(package: Package, folder: Path, target: Target, *, dynamo: bo
         )
 
 
-def require_servable(
-    options: TritonOptions, name: str, device: Device, component: Component, kind: EngineKind, onnx: OnnxModel
-) -> None:
-    """See that options fit a graph before an engine is made of it.
-
-    Args:
-        options: with the paths of files absolute.
-        name: of the model.
-        device: what the instances run on.
-        component: the graph.
-        kind: the backend.
-        onnx: knows the ranges of the axes.
-
-    Raises:
-        UsageError: they do not.
-    """
-    largest = model_config.max_batch_size(component, onnx.axes)
-    require_fitting(options, _facts_of(component, kind, device, largest), model=name)
-
-
-def _facts_of(component: Component, kind: EngineKind, device: Device, largest: int) -> ModelFacts:
-    return ModelFacts(
-        engine=kind,
-        device=device,
-        inputs={tensor.name: tensor for tensor in component.inputs},
-        outputs={tensor.name: tensor for tensor in component.outputs},
-        largest=largest,
-    )
-
-
 def _facts(package: Package, engine: Engine, device: Device) -> ModelFacts:
     component = engine.components["model"]
     if GENERATES in engine.options:
         component = component.model_copy(update=dict(package.interface))
-    facts = _facts_of(component, engine.kind, device, package.max_batch_size)
+    facts = facts_of_component(component, engine.kind, device, package.max_batch_size)
     if engine.build is None:
         return facts
     count = len(engine.build.profiles)
@@ -272,11 +242,11 @@ def _facts(package: Package, engine: Engine, device: Device) -> ModelFacts:
 
 
 def _write(
-    laid: Laid,
+    laid: PackageLayout,
     options: TritonOptions,
     device: Device,
     engine: Engine,
-    onnx: Finished[OnnxModel],
+    onnx: StepResult[OnnxModel],
     out: Path,
     bring: Callable[[pb.ModelConfig, Path], PackedEnvironment | None],
 ) -> tuple[Package, list[str]]:
@@ -317,7 +287,7 @@ def _write(
     return served_package(package, config).model_copy(update=update), warmup.skipped
 
 
-def _graph(name: str, engine: Engine, onnx: Finished[OnnxModel]) -> Laid:
+def _graph(name: str, engine: Engine, onnx: StepResult[OnnxModel]) -> PackageLayout:
     """What a graph becomes, or a PyTorch model."""
     component = engine.components["model"]
     placed = {file: (Path(engine.inner_folder) / file).as_posix() for file in component.files}
@@ -330,11 +300,13 @@ def _graph(name: str, engine: Engine, onnx: Finished[OnnxModel]) -> Laid:
     )
     if GENERATES in engine.options:
         package = text_package(package, engine, onnx.record.axes)
-    return Laid(package, placed, lambda package, device: model_config.make_config(package, engine.kind, device))
+    return PackageLayout(
+        package, placed, lambda package, device: model_config.make_config(package, engine.kind, device)
+    )
 
 
-def _plans(name: str, engine: Engine) -> Laid:
+def _plans(name: str, engine: Engine) -> PackageLayout:
     """What plans become."""
     package, files = plan_config.plan_package(name, engine), plan_config.plan_files(engine)
     placed = {plan.file: files[capability] for capability, plan in engine.plans.items()}
-    return Laid(package, placed, lambda package, device: plan_config.make_plan_config(package, engine, device))
+    return PackageLayout(package, placed, lambda package, device: plan_config.make_plan_config(package, engine, device))

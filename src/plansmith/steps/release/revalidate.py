@@ -8,8 +8,10 @@ from pathlib import Path
 
 from plansmith.errors import RepositoryError, UsageError
 from plansmith.records.release import MANIFEST_FILE, Manifest
-from plansmith.records.validation import ValidationReport
+from plansmith.records.validation import ToleranceChange, ValidationReport
 from plansmith.steps.runner import WORKER_MODULE
+from plansmith.steps.worker import tasks
+from plansmith.steps.worker.tasks import ValidateRequest
 from plansmith.system.digest import Digester
 from plansmith.system.process import Worker
 from plansmith.system.temporary import scratch_folder, scratch_name
@@ -55,17 +57,17 @@ def revalidate(release: Path) -> ValidationReport:
     os.close(descriptor)
     recipe = manifest.lowered.recipe if manifest.lowered else None
     with Worker(WORKER_MODULE, Path(log)) as worker:
-        report = worker.call(
-            "validate",
-            engine=manifest.engine.model_dump(mode="json"),
-            engine_folder=str(folder.resolve()),
-            onnx=manifest.onnx.model_dump(mode="json"),
-            reference_folder=str(release.resolve()),
-            tolerances={name: t.model_dump() for name, t in manifest.validation.tolerances.items()},
-            recipe=recipe.model_dump(mode="json") if recipe else None,
+        request = ValidateRequest(
+            engine=manifest.engine,
+            engine_folder=folder.resolve(),
+            onnx=manifest.onnx,
+            reference_folder=release.resolve(),
+            tolerances={n: ToleranceChange(**t.model_dump()) for n, t in manifest.validation.tolerances.items()},
+            recipe=recipe,
         )
+        report = tasks.VALIDATE.run(worker, request)
     Path(log).unlink()  # kept where the gate could not be run: the error names it
-    return ValidationReport.model_validate(report)
+    return report
 
 
 def _require_intact(release: Path, manifest: Manifest) -> None:

@@ -1,4 +1,4 @@
-"""A compile for TensorRT, as the light parent sees it: one plan for each kind of GPU, held to what was asked."""
+"""A compile for TensorRT, as the driver sees it: one plan for each kind of GPU, held to what was asked."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from plansmith.compilers.trt import rules
 from plansmith.compilers.trt.build import build_plan, probe, refit_plan
@@ -20,9 +19,9 @@ from plansmith.config.target.targets import Target
 from plansmith.errors import EngineError, EnvironmentFault, PlansmithError
 from plansmith.records.engine import BuildMachine, BuildRequest, BuildSpec, Engine, Gpu, Plan
 from plansmith.records.model import Component, EngineKind, LoweredModel, OnnxModel
-from plansmith.steps.cache.local import Entry
+from plansmith.steps.cache.local import CacheEntry
 from plansmith.steps.cache.shared_timing import SharedTimingCaches
-from plansmith.steps.runner import Finished, StageRunner, WouldRun
+from plansmith.steps.runner import StageRunner, StepResult
 from plansmith.steps.tensorrt.graph import GraphSteps, PlanGraph
 from plansmith.system import gpus
 from plansmith.system.files import link_or_copy
@@ -46,7 +45,7 @@ class _NotHere(Exception):
 class _Built:
     """A finished plan of the cache."""
 
-    entry: Entry
+    entry: CacheEntry
     plan: Plan
 
 
@@ -69,7 +68,7 @@ class PlanSteps:
         self._stages = stages
         self._spec = spec
         self._target = target
-        self._options = spec.tensorrt.found_from(relative_to)
+        self._options = spec.tensorrt.with_absolute_paths(relative_to)
         self._graphs = GraphSteps(stages, spec, target, self._options)
         timing = artifacts / "cache" / "timing"
         shared = stages.shared
@@ -122,7 +121,7 @@ class PlanSteps:
         if len(refusals) == len(self.kinds):
             raise refusals[0]
 
-    def check(self, onnx: Finished[OnnxModel], lowered: Finished[LoweredModel]) -> PlanGraph:
+    def check(self, onnx: StepResult[OnnxModel], lowered: StepResult[LoweredModel]) -> PlanGraph:
         """Have the graph parsed and built without a GPU; only where the spec asks for it.
 
         Raises:
@@ -130,10 +129,11 @@ class PlanSteps:
         """
         with self._stages.timed("check_build") as clock:
             graph = self._prepared(onnx, lowered)
+            assert graph is not None, "a check is no look"
             clock.cached = graph.cached
         return graph
 
-    def compile(self, onnx: Finished[OnnxModel], lowered: Finished[LoweredModel]) -> Finished[Engine]:
+    def compile(self, onnx: StepResult[OnnxModel], lowered: StepResult[LoweredModel]) -> StepResult[Engine] | None:
         """Build the plans; those for other kinds of GPU come from the cache, or are missing in the result.
 
         Raises:
@@ -146,17 +146,23 @@ class PlanSteps:
             rules.require_target(self._target, self._options, lowered.record.precision, self.known_kinds)
             component = lowered.record.components["model"]
             graph = self._prepared(onnx, lowered)
+            if graph is None or (self._stages.dry and not self.known_kinds):
+                clock.is_missing = True
+                return None
             clock.cached = graph.cached
-            if self._stages.dry and not self.known_kinds:
-                raise WouldRun("compile")
             built: dict[str, _Built] = {}
             refusals = []
             for kind in self.kinds:
                 try:
-                    built[kind.compute_capability], cached = self._plan(graph, kind)
-                    clock.cached &= cached
+                    held = self._plan(graph, kind)
                 except _NotHere as problem:
                     refusals.append(problem.refusal)
+                    continue
+                if held is None:
+                    clock.is_missing = True
+                    return None
+                built[kind.compute_capability], cached = held
+                clock.cached &= cached
             if not built:
                 raise refusals[0]
             for refusal in refusals:
@@ -164,11 +170,14 @@ class PlanSteps:
                 self._stages.notice(f"{refusal.message}; {again}")
             built = {cc: replace(one, plan=self._as_asked(one, graph, lowered.record)) for cc, one in built.items()}
             entry = self._combined(lowered.record, component, graph.build, built)
+            if entry is None:
+                clock.is_missing = True
+                return None
             # The libraries of plugins are keyed by content, and each machine has its own paths to them.
             own = {"build": graph.build, "build_check": graph.check}
             record = Engine.model_validate(entry.record).model_copy(update=own)
-            self._stages.made["compile"] = record
-        return Finished(record, entry.folder, entry.digest, clock.cached)
+            self._stages.results["compile"] = record
+        return StepResult(record, entry.folder, entry.digest, clock.cached)
 
     def require_complete(self, engine: Engine) -> None:
         """See that every kind of GPU has its plan.
@@ -181,7 +190,7 @@ class PlanSteps:
             names = ", ".join(f"{kind.name} ({kind.compute_capability})" for kind in missing)
             raise EngineError(
                 f"there is no plan for {names} yet, and Triton would find none on such a GPU",
-                remedy=f"run the same command on a machine with it, in {rules.containers_in_words(self._target)},"
+                remedy=f"run the same command on a machine with it, in {rules.describe_containers(self._target)},"
                 " with the same --artifacts or --shared-cache and without --force: what was built here stays there",
                 step="compile",
             )
@@ -196,15 +205,15 @@ class PlanSteps:
         return EnvironmentFault(
             "a plan is judged through TensorRT's Python package, which is not here"
             + (f": {self._machine.api_problem}" if self._machine.api_problem else ""),
-            remedy=f"build in {rules.containers_in_words(self._target)}; TensorRT's image has the package, and in"
+            remedy=f"build in {rules.describe_containers(self._target)}; TensorRT's image has the package, and in"
             f" Triton's, which has the libraries: pip install --no-deps {_bindings(self._target)}",
         )
 
-    def _prepared(self, onnx: Finished[OnnxModel], lowered: Finished[LoweredModel]) -> PlanGraph:
+    def _prepared(self, onnx: StepResult[OnnxModel], lowered: StepResult[LoweredModel]) -> PlanGraph | None:
         return self._graphs.prepare(onnx.record, lowered, self.known_kinds)
 
-    def _plan(self, graph: PlanGraph, kind: Gpu) -> tuple[_Built, bool]:
-        """The plan for a kind of GPU, with its weights in it.
+    def _plan(self, graph: PlanGraph, kind: Gpu) -> tuple[_Built, bool] | None:
+        """The plan for a kind of GPU, with its weights in it; None where it only looks, and finds none.
 
         Raises:
             _NotHere: it is not in the cache, and cannot be built on this machine.
@@ -215,7 +224,7 @@ class PlanSteps:
         plugins = [self._stages.digester.file(Path(plugin), foreign=True) for plugin in build.plugins]
         parameters = {**place, "build": flags, "plugins": plugins, "builder": self._options.builder}
 
-        def make(out: Path) -> Any:
+        def make(out: Path) -> Plan:
             try:
                 choice = rules.choose_builder(self._target, self._options, self._machine, kind)
             except PlansmithError as error:
@@ -232,25 +241,25 @@ class PlanSteps:
                 timing_cache="",
                 deadline_seconds=self._options.deadline_minutes * _SECONDS_PER_MINUTE,
             )
-            plan = build_plan(
+            return build_plan(
                 request,
                 log=self._stages.log_file(f"build-sm{_sm(kind.compute_capability)}"),
                 progress=self._stages.progress,
                 waiting=self._stages.waits_for_gpu,
                 cache=self._caches,
             )
-            return plan.model_dump(mode="json")
 
-        entry, cached = self._stages.entry(
-            "compile", [graph.entry.digest], {"of": "plan", **parameters}, make, tools="plan"
-        )
+        held = self._stages.entry("compile", [graph.entry.digest], {"of": "plan", **parameters}, make, tools="plan")
+        if held is None:
+            return None
+        entry, cached = held
         plan = Plan.model_validate(entry.record)
         for warning in () if cached else plan.warnings:
             self._stages.notice(warning)
         if not build.strip_weights:
             return _Built(entry, plan), cached
 
-        def restore(out: Path) -> Any:
+        def restore(out: Path) -> Plan:
             try:
                 here = rules.choose_builder(self._target, self._options, self._machine, kind).gpu
             except PlansmithError as error:
@@ -268,10 +277,13 @@ class PlanSteps:
                 waiting=self._stages.waits_for_gpu,
             )
             size = (out / plan.file).stat().st_size
-            return plan.model_copy(update={"refitted": True, "bytes": size}).model_dump(mode="json")
+            return plan.model_copy(update={"refitted": True, "bytes": size})
 
         inputs = [entry.digest, graph.entry.digest]
-        whole, refitted = self._stages.entry("compile", inputs, {"of": "refitted plan"}, restore, tools="plan")
+        held = self._stages.entry("compile", inputs, {"of": "refitted plan"}, restore, tools="plan")
+        if held is None:
+            return None
+        whole, refitted = held
         return _Built(whole, Plan.model_validate(whole.record)), cached and refitted
 
     def _as_asked(self, built: _Built, graph: PlanGraph, lowered: LoweredModel) -> Plan:
@@ -292,7 +304,7 @@ class PlanSteps:
 
     def _combined(
         self, lowered: LoweredModel, component: Component, build: BuildSpec, built: Mapping[str, _Built]
-    ) -> Entry:
+    ) -> CacheEntry | None:
         """One folder with all plans, and what is told of them."""
         named = {cc: _placed(one.plan, cc, alone=len(built) == 1) for cc, one in built.items()}
         first = next(iter(named.values()))
@@ -306,15 +318,16 @@ class PlanSteps:
             plans=named,
         )
 
-        def gather(out: Path) -> Any:
+        def gather(out: Path) -> Engine:
             for cc, one in built.items():
                 for before, after in zip(_files(one.plan), _files(named[cc]), strict=True):
                     link_or_copy(one.entry.folder / before, out / after)
-            return engine.model_dump(mode="json")
+            return engine
 
         inputs = [one.entry.digest for one in built.values()]
         parameters = {"of": "engine", "precision": lowered.precision, "interface": component.model_dump(mode="json")}
-        return self._stages.entry("compile", inputs, parameters, gather, tools="plan")[0]
+        held = self._stages.entry("compile", inputs, parameters, gather, tools="plan")
+        return None if held is None else held[0]
 
 
 def _bindings(target: Target) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from plansmith.compilers.precision.requests import LintPlanRequest, LintWarnings
 from plansmith.compilers.trt.check.check import check_build
 from plansmith.compilers.trt.check.library import nearest_of
 from plansmith.compilers.trt.formats import require_formats
@@ -16,10 +16,12 @@ from plansmith.config.target.targets import Target
 from plansmith.config.tensorrt import TensorRTOptions
 from plansmith.errors import EngineError, ExportError
 from plansmith.records.engine import BuildCheck, BuildSpec, CheckRequest, Gpu
-from plansmith.records.model import Component, KeptNode, LoweredModel, OnnxModel
-from plansmith.report.text.plan import check_words
-from plansmith.steps.cache.local import Entry
-from plansmith.steps.runner import Finished, StageRunner
+from plansmith.records.model import Component, HighPrecisionNode, LoweredModel, OnnxModel
+from plansmith.report.text.plan import describe_check
+from plansmith.steps.cache.local import CacheEntry
+from plansmith.steps.runner import StageRunner, StepResult
+from plansmith.steps.worker import tasks
+from plansmith.steps.worker.tasks import PlanGraphRequest, PreparedGraph
 
 _SECONDS_PER_MINUTE = 60
 _CHECK_MINUTES = 10
@@ -41,7 +43,7 @@ class PlanGraph:
         check_folder: where its files lie; None where the library could say nothing.
     """
 
-    entry: Entry
+    entry: CacheEntry
     build: BuildSpec
     cached: bool
     check: BuildCheck | None = None
@@ -60,14 +62,19 @@ class PlanGraph:
         return self.entry.folder / self.component.file
 
     @property
-    def component(self) -> Component:
-        """Its own record."""
-        return Component.model_validate(self.entry.record["component"])
+    def prepared(self) -> PreparedGraph:
+        """What is known of it."""
+        return PreparedGraph.model_validate(self.entry.record)
 
     @property
-    def in_fp32(self) -> tuple[KeptNode, ...]:
+    def component(self) -> Component:
+        """Its own record."""
+        return self.prepared.component
+
+    @property
+    def in_fp32(self) -> tuple[HighPrecisionNode, ...]:
         """The nodes that compute in FP32 on purpose."""
-        return tuple(KeptNode.model_validate(node) for node in self.entry.record["in_fp32"])
+        return self.prepared.in_fp32
 
 
 class _Unknown(Exception):
@@ -94,8 +101,10 @@ class GraphSteps:
         self._target = target
         self._options = options
 
-    def prepare(self, onnx: OnnxModel, lowered: Finished[LoweredModel], kinds: Sequence[Gpu]) -> PlanGraph:
+    def prepare(self, onnx: OnnxModel, lowered: StepResult[LoweredModel], kinds: Sequence[Gpu]) -> PlanGraph | None:
         """Make a graph ready, and refuse what TensorRT would refuse, before a GPU is kept busy with it.
+
+        None where it only looks, and something of that has to be done.
 
         Args:
             onnx: the exported graph.
@@ -109,47 +118,55 @@ class GraphSteps:
             EnvironmentFault: there is not enough memory for a check, or its library does not load.
         """
         component, record = lowered.record.components["model"], lowered.record
-        entry, cached = self._ready(lowered)
+        ready = self._ready(lowered)
+        if ready is None:
+            return None
+        entry, cached = ready
         profiles = profiles_of(self._options, component.inputs, onnx.axes, entry.record["shape_inputs"])
-        graph = PlanGraph(entry, self._options.build_spec(profiles), cached)
-        require_formats(graph.build.formats, (*component.inputs, *component.outputs))
+        prepared = PlanGraph(entry, self._options.build_spec(profiles), cached)
+        require_formats(prepared.build.formats, (*component.inputs, *component.outputs))
+        graph: PlanGraph | None = prepared
         if self._options.check_build:
             try:
-                graph = self._checked(graph, record, kinds)
+                graph = self._checked(prepared, record, kinds)
             except EngineError as error:
-                raise self._with_lint(error, graph, record) from error
-        for warning in self._lint(graph, record):
+                raise self._with_lint(error, prepared, record) from error
+        warnings = self._lint(graph, record) if graph is not None else None
+        if graph is None or warnings is None:
+            return None
+        for warning in warnings:
             self._stages.notice(warning)
         if graph.check is not None and graph.check.verdict == "unknown":
-            self._stages.notice(check_words(graph.check))
+            self._stages.notice(describe_check(graph.check))
         return graph
 
-    def _ready(self, lowered: Finished[LoweredModel]) -> tuple[Entry, bool]:
+    def _ready(self, lowered: StepResult[LoweredModel]) -> tuple[CacheEntry, bool] | None:
         """The graph as TensorRT gets it, and its inputs that hold a shape."""
 
-        def prepare(out: Path) -> Any:
-            record = lowered.record.model_dump(mode="json")
-            return self._stages.heavy("plan_graph", lowered=record, folder=str(lowered.folder), out=str(out))
+        def prepare(out: Path) -> PreparedGraph:
+            request = PlanGraphRequest(lowered=lowered.record, folder=lowered.folder, out=out)
+            return self._stages.run_in_worker(tasks.PLAN_GRAPH, request)
 
         return self._stages.entry("compile", [lowered.digest], {"of": "graph"}, prepare, tools="plan_graph")
 
-    def _lint(self, graph: PlanGraph, lowered: LoweredModel) -> tuple[str, ...]:
+    def _lint(self, graph: PlanGraph, lowered: LoweredModel) -> tuple[str, ...] | None:
         """Refuse what TensorRT's parser would refuse or get wrong; the warnings of what it may."""
-        record = lowered.model_copy(update={"components": {"model": graph.component}}).model_dump(mode="json")
-        parameters = {
-            "profiles": [profile.model_dump(mode="json") for profile in graph.build.profiles],
-            "tensorrt": self._target.tensorrt,
-            "plugins": bool(graph.build.plugins),
-            "accepted": list(self._accepted),
-            "built": graph.check is not None and graph.check.verdict == "built",
-        }
+        request = LintPlanRequest(
+            lowered=lowered.model_copy(update={"components": {"model": graph.component}}),
+            folder=graph.entry.folder,
+            profiles=graph.build.profiles,
+            tensorrt=str(self._target.tensorrt),
+            plugins=bool(graph.build.plugins),
+            accepted=self._accepted,
+            built=graph.check is not None and graph.check.verdict == "built",
+        )
 
-        def look(_: Path) -> Any:
-            return self._stages.heavy("lint_plan", lowered=record, folder=str(graph.entry.folder), **parameters)
+        def look(_: Path) -> LintWarnings:
+            return self._stages.run_in_worker(tasks.LINT_PLAN, request)
 
-        inputs = [graph.entry.digest]
-        linted, _ = self._stages.entry("compile", inputs, {"of": "lint", **parameters}, look, tools="plan_lint")
-        return tuple(linted.record["warnings"])
+        inputs, parameters = [graph.entry.digest], request.model_dump(mode="json", exclude={"lowered", "folder"})
+        held = self._stages.entry("compile", inputs, {"of": "lint", **parameters}, look, tools="plan_lint")
+        return None if held is None else LintWarnings.model_validate(held[0].record).warnings
 
     def _with_lint(self, refusal: EngineError, graph: PlanGraph, lowered: LoweredModel) -> EngineError:
         """A refusal with what the lint knows of the same graph, which it would refuse without the check as well."""
@@ -159,7 +176,7 @@ class GraphSteps:
             return EngineError(f"{refusal.message}\n{known.message}", remedy=known.remedy, log=refusal.log)
         return refusal
 
-    def _checked(self, graph: PlanGraph, lowered: LoweredModel, kinds: Sequence[Gpu]) -> PlanGraph:
+    def _checked(self, graph: PlanGraph, lowered: LoweredModel, kinds: Sequence[Gpu]) -> PlanGraph | None:
         """Have the graph parsed and built without a GPU."""
         capabilities = tuple(kind.compute_capability for kind in kinds)
         stand_ins = nearest_of(capabilities)
@@ -175,17 +192,20 @@ class GraphSteps:
         )
         parameters = {"of": "check", **request.model_dump(mode="json", exclude={"graph", "out"})}
 
-        def check(out: Path) -> Any:
+        def check(out: Path) -> BuildCheck:
             self._stages.end_worker()  # the model's memory is the builder's now
             asked = request.model_copy(update={"out": str(out)})
             check = check_build(asked, log=self._stages.log_file("check"), progress=self._stages.progress)
             if check.verdict == "unknown":
                 raise _Unknown(check)
-            return check.model_dump(mode="json")
+            return check
 
         try:
-            entry, cached = self._stages.entry("compile", [graph.entry.digest], parameters, check, tools="plan_check")
+            held = self._stages.entry("compile", [graph.entry.digest], parameters, check, tools="plan_check")
         except _Unknown as unknown:
             return replace(graph, check=unknown.check, cached=False)
+        if held is None:
+            return None
+        entry, cached = held
         built = BuildCheck.model_validate(entry.record)
         return replace(graph, check=built, check_folder=entry.folder, cached=graph.cached and cached)

@@ -11,7 +11,7 @@ from plansmith.compilers.onnx_files import MODEL_FILE
 from plansmith.compilers.shape_inputs import read_shape_inputs
 from plansmith.compilers.trt.formats import require_formats
 from plansmith.compilers.trt.profiles import profiles_of, shapes_of
-from plansmith.compilers.trt.rules import containers_in_words
+from plansmith.compilers.trt.rules import describe_containers
 from plansmith.compilers.trtexec.command import build_command, shell_line
 from plansmith.compilers.trtexec.timing import Measurement, timing_command
 from plansmith.config.shapes import resolve_axes
@@ -32,14 +32,15 @@ from plansmith.records.model import (
     Tensor,
 )
 from plansmith.sources.loaded_model import Signature
-from plansmith.steps.fetch import fetch
-from plansmith.steps.runner import Finished, Listener, StageRunner
+from plansmith.steps.fetch import fetch, load_request
+from plansmith.steps.runner import Listener, StageRunner, StepResult
+from plansmith.steps.worker import tasks
 from plansmith.system.temporary import scratch_folder
 
 _PLAN, _LAYERS, _TIMINGS = "model.plan", "layers.json", "timing.cache"
 
 
-class BuildOutlook(Record):
+class BuildPreview(Record):
     """One build that would be done.
 
     `tensorrt`: the target's version; `containers`: what has it; `gpus`: the kinds that get a plan, none where neither
@@ -95,15 +96,15 @@ class _Known:
     is_there: bool = False
 
 
-def outlook_of(
+def preview_builds(
     spec: ModelSpec,
     reference: SourceReference,
     target: Target,
     gpus: tuple[Gpu, ...],
-    finished: Mapping[str, Finished[Any]],
+    finished: Mapping[str, StepResult[Any]],
     *,
     relative_to: Path,
-) -> BuildOutlook:
+) -> BuildPreview:
     """What the build of a model would be told.
 
     Args:
@@ -118,7 +119,7 @@ def outlook_of(
         UsageError: profiles that the graph cannot have.
         EngineError: formats that its inputs and outputs cannot have.
     """
-    options = spec.tensorrt.found_from(relative_to)
+    options = spec.tensorrt.with_absolute_paths(relative_to)
     known = _known(spec, reference, finished)
     notes, graph = [*known.notes], known.graph
     if known.interface is None:
@@ -149,10 +150,10 @@ def outlook_of(
         inputs=interface.inputs,
         outputs=interface.outputs,
     )
-    return BuildOutlook(
+    return BuildPreview(
         target=target.name,
         tensorrt=str(target.tensorrt),
-        containers=containers_in_words(target),
+        containers=describe_containers(target),
         gpus=gpus,
         precision=spec.precision,
         graph=graph,
@@ -179,10 +180,10 @@ def _told_formats(build: BuildSpec, known: _Known, interface: _Interface) -> dic
     return formats
 
 
-def _known(spec: ModelSpec, reference: SourceReference, finished: Mapping[str, Finished[Any]]) -> _Known:
+def _known(spec: ModelSpec, reference: SourceReference, finished: Mapping[str, StepResult[Any]]) -> _Known:
     """The graph where it is in the cache already, else what the model says of itself."""
     if "lower" in finished:
-        lowered: Finished[LoweredModel] = finished["lower"]
+        lowered: StepResult[LoweredModel] = finished["lower"]
         onnx: OnnxModel = finished["export"].record
         component = lowered.record.components["model"]
         file = lowered.folder / component.file
@@ -235,18 +236,11 @@ def _described(spec: ModelSpec, reference: SourceReference) -> Signature | None:
     """
     if reference.path is None and not (spec.random_weights and reference.scheme == "timm"):
         return None
-    with scratch_folder("outlook") as scratch:
-        stages = StageRunner("outlook", Path(scratch), listener=Listener(), force=False, dry=False)
+    with scratch_folder("preview") as scratch:
+        stages = StageRunner("preview", Path(scratch), listener=Listener(), force=False, dry=False)
         try:
             source = fetch(stages, spec, reference)
-            answer = stages.heavy(
-                "describe",
-                source=source.record.model_dump(include={"scheme", "location", "trust_remote_code", "task"}),
-                folder=str(source.folder),
-                allow_pickle=spec.allow_pickle,
-                inputs=spec.described_inputs,
-                outputs=spec.outputs,
-            )
+            assert source is not None, "what is brought here is no look"
+            return stages.run_in_worker(tasks.DESCRIBE, load_request(spec, source))
         finally:
             stages.close()
-    return Signature.model_validate(answer)

@@ -1,20 +1,21 @@
-"""The gate for TensorRT plans, as the light parent sees it: each plan on a GPU of its kind, in a child of its own."""
+"""The gate for TensorRT plans, as the driver sees it: each plan on a GPU of its kind, in a child of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from plansmith.compilers.trt.evaluation.baselines import require_faster
-from plansmith.compilers.trt.evaluation.evaluate import GivenPlan
+from plansmith.compilers.trt.evaluation.requests import EvaluatePlanRequest, PlanFiles
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import EnvironmentFault
 from plansmith.records.engine import Engine, Gpu, Plan
 from plansmith.records.model import DataSet, LoweredModel, OnnxModel, SourceModel
 from plansmith.records.validation import ValidationReport
-from plansmith.steps.runner import WORKER_MODULE, Finished, StageRunner
+from plansmith.steps.fetch import load_request
+from plansmith.steps.runner import WORKER_MODULE, StageRunner, StepResult
+from plansmith.steps.worker import tasks
 from plansmith.system import gpus
 from plansmith.system.gpu_catalog import is_kind
 from plansmith.system.process import Worker
@@ -23,23 +24,23 @@ from plansmith.validation.held_out import HeldOut
 
 
 @dataclass(frozen=True)
-class JudgedPlans:
+class PlanValidationInputs:
     """An engine with plans, and what they are judged by.
 
     `higher`: the plans of the next higher precision; None where there is none to be faster than.
     """
 
-    engine: Finished[Engine]
-    source: Finished[SourceModel]
-    onnx: Finished[OnnxModel]
-    lowered: Finished[LoweredModel]
-    data: Finished[DataSet] | None
-    higher: Finished[Engine] | None
+    engine: StepResult[Engine]
+    source: StepResult[SourceModel]
+    onnx: StepResult[OnnxModel]
+    lowered: StepResult[LoweredModel]
+    data: StepResult[DataSet] | None
+    higher: StepResult[Engine] | None
 
 
-def judge_plans(
-    stages: StageRunner, spec: ModelSpec, judged: JudgedPlans, *, require: Callable[[ValidationReport], None]
-) -> Finished[ValidationReport]:
+def validate_plans(
+    stages: StageRunner, spec: ModelSpec, judged: PlanValidationInputs, *, require: Callable[[ValidationReport], None]
+) -> StepResult[ValidationReport] | None:
     """Run every plan on a GPU of its kind, beside the lowered graph and FP32, and measure it.
 
     Args:
@@ -58,9 +59,8 @@ def judge_plans(
         "max_metric_drop": spec.data.max_metric_drop if spec.data else None,
     }
 
-    def build(_: Path) -> Any:
-        reports = [_judged(stages, spec, judged, capability) for capability in judged.engine.record.plans]
-        return together(reports).model_dump(mode="json")
+    def build(_: Path) -> ValidationReport:
+        return combined_report([_judged(stages, spec, judged, capability) for capability in judged.engine.record.plans])
 
     every = (judged.engine, judged.onnx, judged.lowered, judged.data, judged.higher)
     inputs = [one.digest for one in every if one is not None]
@@ -78,7 +78,7 @@ def require_plans(report: ValidationReport, *, speed_check: bool) -> None:
         require_faster(report.speeds)
 
 
-def together(reports: Sequence[ValidationReport]) -> ValidationReport:
+def combined_report(reports: Sequence[ValidationReport]) -> ValidationReport:
     """One report for all plans of a release: that of the first that failed, or the first, with what the others add."""
     first = next((report for report in reports if report.verdict == "failed"), reports[0])
     if len(reports) == 1:
@@ -101,7 +101,7 @@ def together(reports: Sequence[ValidationReport]) -> ValidationReport:
     )
 
 
-def _judged(stages: StageRunner, spec: ModelSpec, judged: JudgedPlans, capability: str) -> ValidationReport:
+def _judged(stages: StageRunner, spec: ModelSpec, judged: PlanValidationInputs, capability: str) -> ValidationReport:
     """The report on one plan, from the cache or from a GPU of its kind."""
     plan, spec_data = judged.engine.record.plans[capability], spec.data
     tolerances = {k: v.model_dump(exclude_none=True) for k, v in spec.tolerances.items()}
@@ -110,22 +110,23 @@ def _judged(stages: StageRunner, spec: ModelSpec, judged: JudgedPlans, capabilit
     higher = judged.higher if judged.higher and capability in judged.higher.record.plans else None
     held_out = HeldOut(data=data.record, folder=data.folder, max_metric_drop=max_drop) if data else None
 
-    def ask(_: Path) -> Any:
+    def ask(_: Path) -> ValidationReport:
         gpu = _gpu_for(plan)
         stages.end_worker()  # its memory is the judge's now
         log, environment = stages.log_file("judge"), gpus.environment_of(gpu)
         with Worker(WORKER_MODULE, log, stages.progress, environment=environment) as worker:
-            return worker.call(
-                "judge_plan",
-                plan=_given(judged.engine, capability, judged.lowered),
-                higher=_given(higher, capability) if higher else None,
-                gpu=gpu.model_dump(mode="json"),
-                onnx=judged.onnx.record.model_dump(mode="json"),
-                reference_folder=str(judged.onnx.folder),
-                source=_source(spec, judged.source),
-                tolerances=tolerances,
-                held_out=held_out.model_dump(mode="json") if held_out else None,
+            request = EvaluatePlanRequest(
+                plan=_plan_files(judged.engine, capability, judged.lowered),
+                higher=_plan_files(higher, capability) if higher else None,
+                gpu=gpu,
+                onnx=judged.onnx.record,
+                reference_folder=judged.onnx.folder,
+                # Of an ONNX file there is no PyTorch model, whose speed would tell something.
+                source=None if judged.source.record.scheme == "onnx" else load_request(spec, judged.source),
+                tolerances=spec.tolerances,
+                held_out=held_out,
             )
+            return tasks.EVALUATE_PLAN.run(worker, request)
 
     # By the plan itself: the engine around it is another one on every machine, until all plans are built.
     plans = [stages.digester.file(one.folder / one.record.plans[capability].file) for one in (engine, higher) if one]
@@ -138,30 +139,21 @@ def _judged(stages: StageRunner, spec: ModelSpec, judged: JudgedPlans, capabilit
         "tolerances": tolerances,
         "max_metric_drop": max_drop,
     }
-    entry, _ = stages.entry("validate", [*plans, *others], parameters, ask, tools="measure")
+    held = stages.entry("validate", [*plans, *others], parameters, ask, tools="measure")
+    assert held is not None, "plans that are judged are no look"
+    entry, _ = held
     return ValidationReport.model_validate(entry.record)
 
 
-def _given(engine: Finished[Engine], capability: str, lowered: Finished[LoweredModel] | None = None) -> dict[str, Any]:
-    """A plan as the child is told of it; with its graph where it is judged and not only timed."""
-    given = GivenPlan(engine=engine.record, folder=str(engine.folder), capability=capability)
-    if lowered is not None:
-        graph = lowered.folder / (lowered.record.runnable or lowered.record.components["model"].file)
-        given = given.model_copy(update={"lowered": str(graph), "recipe": lowered.record.recipe})
-    return given.model_dump(mode="json")
-
-
-def _source(spec: ModelSpec, source: Finished[SourceModel]) -> Mapping[str, Any] | None:
-    """What `loading.load` takes; None for an ONNX file, of which there is no PyTorch model."""
-    if source.record.scheme == "onnx":
-        return None
-    return {
-        "source": source.record.model_dump(include={"scheme", "trust_remote_code", "task"}),
-        "folder": str(source.folder),
-        "allow_pickle": spec.allow_pickle,
-        "inputs": spec.described_inputs,
-        "outputs": spec.outputs,
-    }
+def _plan_files(
+    engine: StepResult[Engine], capability: str, lowered: StepResult[LoweredModel] | None = None
+) -> PlanFiles:
+    """A plan and where it lies; with its graph where it is judged and not only timed."""
+    plan = PlanFiles(engine=engine.record, folder=engine.folder, capability=capability)
+    if lowered is None:
+        return plan
+    graph = lowered.folder / (lowered.record.runnable or lowered.record.components["model"].file)
+    return plan.model_copy(update={"lowered": graph, "recipe": lowered.record.recipe})
 
 
 def _gpu_for(plan: Plan) -> Gpu:

@@ -1,4 +1,4 @@
-"""The heavy child of a compile: loads the model once and does the steps that need it.
+"""The worker of a compile: loads the model once and does the steps that need it.
 
 Run as `python -m plansmith.steps.worker <file descriptor> <parent>` by `process.Worker`.
 """
@@ -6,23 +6,25 @@ Run as `python -m plansmith.steps.worker <file descriptor> <parent>` by `process
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from plansmith.compilers.export.export import ask_model, describe, export
-from plansmith.compilers.precision.given import check_given
+from plansmith.compilers.export.export import describe, export, run_reference
+from plansmith.compilers.export.requests import LoadRequest
 from plansmith.compilers.precision.lowering import lower
-from plansmith.compilers.trt.evaluation.evaluate import judge_plan
+from plansmith.compilers.precision.prelowered import check_prelowered
+from plansmith.compilers.trt.evaluation.evaluate import evaluate_plan
 from plansmith.compilers.trt.lint import lint_plan
 from plansmith.config.pipeline import PipelineOptions
 from plansmith.errors import EnvironmentFault, UsageError, first_line
 from plansmith.pipelines.build import join
 from plansmith.pipelines.script import script
 from plansmith.records.engine import Engine
-from plansmith.records.model import EngineKind, LoweredModel, OnnxModel, Precision, Recipe
-from plansmith.records.validation import ToleranceChange
-from plansmith.steps.worker.import_onnx import take_graph
+from plansmith.records.model import EngineKind, Precision, Record
+from plansmith.records.validation import ValidationReport
+from plansmith.steps.worker import tasks
+from plansmith.steps.worker.import_onnx import import_onnx
 from plansmith.steps.worker.sampling import entry_point_digest, sample
 from plansmith.system.process import serve
 
@@ -30,92 +32,102 @@ RANDOM_SEED = 0
 
 Progress = Callable[[str], None]
 
+Q = TypeVar("Q", bound=Record)
+R = TypeVar("R", bound=Record)
 
-def timm_hub_id(*, name: str, progress: Progress) -> dict[str, str]:
+
+def timm_hub_id(request: tasks.TimmName, progress: Progress) -> tasks.HubId:
     """The hub repository of a timm name."""
     from plansmith.sources import timm
 
     progress("looking the name up")
-    return {"hub_id": timm.hub_id(name)}
+    return tasks.HubId(hub_id=timm.hub_id(request.name))
 
 
-def graph_files(*, path: str, progress: Progress) -> dict[str, Any]:
+def graph_files(request: tasks.GraphFile, progress: Progress) -> tasks.GraphWeights:
     """The files of weights that an ONNX file needs beside it."""
     from plansmith.sources import onnx_file
 
     progress("looking for the weights of the graph")
-    return {"weights": onnx_file.weights_of(Path(path))}
+    return tasks.GraphWeights(weights=onnx_file.weights_of(request.path))
 
 
-def make_random(
-    *, scheme: str, location: str, trust_remote_code: bool, task: str, out: str, progress: Progress
-) -> dict[str, Any]:
-    """Write a model with random weights; `location` is a timm name or a transformers directory."""
+def make_random(request: tasks.RandomModelRequest, progress: Progress) -> tasks.Nothing:
+    """Write a model with random weights."""
     progress("drawing random weights")
-    if scheme == "timm":
+    if request.scheme == "timm":
         from plansmith.sources import timm
 
-        timm.make_random(location, Path(out), seed=RANDOM_SEED)
+        timm.make_random(request.location, request.out, seed=RANDOM_SEED)
     else:
         from plansmith.sources.huggingface import models
 
-        models.make_random(Path(location), Path(out), seed=RANDOM_SEED, trust_remote_code=trust_remote_code, task=task)
-    return {}
+        models.make_random(
+            Path(request.location),
+            request.out,
+            seed=RANDOM_SEED,
+            trust_remote_code=request.trust_remote_code,
+            task=request.task,
+        )
+    return tasks.Nothing()
 
 
-def compile_engine(
-    *, lowered: Mapping[str, Any], folder: str, max_opset: int, max_ir_version: int, out: str, progress: Progress
-) -> dict[str, Any]:
+def compile_engine(request: tasks.EngineRequest, progress: Progress) -> Engine:
     """Make the ONNX Runtime engine of a graph."""
     from plansmith.compilers.onnxrt import compile_onnxruntime
 
     progress("making the engine")
-    model = LoweredModel.model_validate(lowered)
-    engine = compile_onnxruntime(model, Path(folder), Path(out), max_opset=max_opset, max_ir_version=max_ir_version)
-    return engine.model_dump(mode="json")
+    return compile_onnxruntime(
+        request.lowered,
+        request.folder,
+        request.out,
+        max_opset=request.max_opset,
+        max_ir_version=request.max_ir_version,
+    )
 
 
-def compile_python(
-    *,
-    lowered: Mapping[str, Any],
-    source: Mapping[str, Any],
-    folder: str,
-    files: Sequence[str],
-    lasting: bool,
-    out: str,
-    progress: Progress,
-    pipeline: Mapping[str, Any] | None = None,
-    **settings: Any,
-) -> dict[str, Any]:
+def compile_python(request: tasks.ModelFolderRequest, progress: Progress) -> Engine:
     """Lay out the folder from which Triton's Python backend serves a PyTorch model, or the text that it generates."""
     from plansmith.compilers.python_backend.model_folder import ServedModel, write_folder
 
     progress("laying out the model")
-    component = LoweredModel.model_validate(lowered).components["model"]
-    generation = _generation(source, Path(folder), pipeline)
-    if generation is not None and settings["torch_compile"]:
+    model, component = request.model, request.lowered.components["model"]
+    generation = _generation(model, request.pipeline)
+    if generation is not None and request.torch_compile:
         raise UsageError(
             "python.torch_compile compiles a model for the shapes that it is served at, and text grows by a token each"
             " time that the model is asked",
             remedy="leave torch_compile out, or say pipeline: {output: tensors}",
         )
+    assert model.scheme in {"hf", "timm"}
     served = ServedModel(
-        **source, **settings, inputs=component.inputs, outputs=component.outputs, generation=generation
+        scheme="timm" if model.scheme == "timm" else "hf",
+        trust_remote_code=model.trust_remote_code,
+        task=model.task or None,
+        described=model.inputs,
+        wanted=model.outputs,
+        inputs=component.inputs,
+        outputs=component.outputs,
+        axes=request.axes,
+        precision=request.lowered.precision,
+        torch_compile=request.torch_compile,
+        generation=generation,
     )
-    paths = [Path(folder, file) for file in files]
-    return write_folder(served, Path(folder), paths, Path(out), lasting=lasting).model_dump(mode="json")
+    paths = [model.folder / file for file in request.files]
+    return write_folder(served, model.folder, paths, request.out, lasting=request.lasting)
 
 
-def _generation(source: Mapping[str, Any], folder: Path, pipeline: Mapping[str, Any] | None) -> PipelineOptions | None:
+def _generation(model: LoadRequest, options: PipelineOptions | None) -> PipelineOptions | None:
     """What the spec says of the text that a model generates; None where it serves the model's outputs."""
     from plansmith.compilers.python_backend.generator_loading import wants_generation
 
-    options = PipelineOptions.model_validate(pipeline) if pipeline is not None else None
-    told = {"trust_remote_code": source["trust_remote_code"], "task": source["task"] or ""}
-    return options if wants_generation(folder, source["scheme"], options, **told) else None
+    wants = wants_generation(
+        model.folder, model.scheme, options, trust_remote_code=model.trust_remote_code, task=model.task
+    )
+    return options if wants else None
 
 
-def plan_graph(*, lowered: Mapping[str, Any], folder: str, out: str, progress: Progress) -> dict[str, Any]:
+def plan_graph(request: tasks.PlanGraphRequest, progress: Progress) -> tasks.PreparedGraph:
     """The graph that TensorRT gets: in FP32 without what is redundant, as it is where it was lowered."""
     import onnx
 
@@ -125,81 +137,76 @@ def plan_graph(*, lowered: Mapping[str, Any], folder: str, out: str, progress: P
     from plansmith.system.files import link_or_copy
 
     progress("making the graph ready for TensorRT")
-    model = LoweredModel.model_validate(lowered)
-    component = model.components["model"]
-    if model.precision is Precision.FP32:
-        component = clean(component, Path(folder), Path(out))
+    is_fp32 = request.lowered.precision is Precision.FP32
+    component = request.lowered.components["model"]
+    if is_fp32:
+        component = clean(component, request.folder, request.out)
     else:
         for file in component.files:
-            link_or_copy(Path(folder, file), Path(out, file))
-    graph = onnx.load(Path(out, component.file), load_external_data=False)
-    high = () if model.precision is Precision.FP32 else nodes_in_fp32(Path(out, component.file))
-    return {
-        "component": component.model_dump(mode="json"),
-        "shape_inputs": shape_inputs(graph),
-        "in_fp32": [node.model_dump(mode="json") for node in high],
-    }
+            link_or_copy(request.folder / file, request.out / file)
+    path = request.out / component.file
+    graph = onnx.load(path, load_external_data=False)
+    return tasks.PreparedGraph(
+        component=component,
+        shape_inputs=tuple(shape_inputs(graph)),
+        in_fp32=() if is_fp32 else nodes_in_fp32(path),
+    )
 
 
-def validate(
-    *,
-    engine: Mapping[str, Any],
-    engine_folder: str,
-    onnx: Mapping[str, Any],
-    reference_folder: str,
-    tolerances: Mapping[str, Any],
-    progress: Progress,
-    held_out: Mapping[str, Any] | None = None,
-    recipe: Mapping[str, Any] | None = None,
-    runnable: str = "",
-) -> dict[str, Any]:
+def validate(request: tasks.ValidateRequest, progress: Progress) -> ValidationReport:
     """Run the gate; the verdict is in the report."""
-    from plansmith.compilers.python_backend.candidate import own_way
+    from plansmith.compilers.python_backend.candidate import candidate_runner
     from plansmith.validation import gate
-    from plansmith.validation.held_out import HeldOut
 
-    made = Engine.model_validate(engine)
-    report = gate.validate(
+    engine, folder = request.engine, request.engine_folder
+    return gate.validate(
         gate.Candidate(
-            made,
-            Path(engine_folder),
-            own_way=own_way(made, Path(engine_folder), progress) if made.kind is EngineKind.PYTHON else None,
-            recipe=Recipe.model_validate(recipe) if recipe is not None else None,
-            runnable=Path(runnable) if runnable else None,
+            engine,
+            folder,
+            own_way=candidate_runner(engine, folder, progress) if engine.kind is EngineKind.PYTHON else None,
+            recipe=request.recipe,
+            runnable=request.runnable,
         ),
-        OnnxModel.model_validate(onnx),
-        Path(reference_folder),
-        overrides={k: ToleranceChange.model_validate(v) for k, v in tolerances.items()},
+        request.onnx,
+        request.reference_folder,
+        overrides=request.tolerances,
         progress=progress,
-        held_out=HeldOut.model_validate(held_out) if held_out is not None else None,
+        held_out=request.held_out,
     )
-    return report.model_dump(mode="json")
 
 
-FUNCTIONS = {
-    f.__name__: f
-    for f in (
-        timm_hub_id,
-        graph_files,
-        make_random,
-        describe,
-        export,
-        ask_model,
-        take_graph,
-        entry_point_digest,
-        sample,
-        check_given,
-        lower,
-        lint_plan,
-        compile_engine,
-        compile_python,
-        plan_graph,
-        validate,
-        judge_plan,
-        join,
-        script,
+def _served(task: tasks.Task[Q, R], function: Callable[[Q, Progress], R]) -> tuple[str, Callable[..., Any]]:
+    """A task, and the function that does it, as JSON in and out."""
+
+    def call(*, request: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
+        return function(task.request.model_validate(request), progress).model_dump(mode="json")
+
+    return task.name, call
+
+
+FUNCTIONS = dict(
+    (
+        _served(tasks.TIMM_HUB_ID, timm_hub_id),
+        _served(tasks.GRAPH_FILES, graph_files),
+        _served(tasks.MAKE_RANDOM, make_random),
+        _served(tasks.DESCRIBE, describe),
+        _served(tasks.EXPORT, export),
+        _served(tasks.RUN_REFERENCE, run_reference),
+        _served(tasks.IMPORT_ONNX, import_onnx),
+        _served(tasks.ENTRY_POINT_DIGEST, entry_point_digest),
+        _served(tasks.SAMPLE, sample),
+        _served(tasks.CHECK_PRELOWERED, check_prelowered),
+        _served(tasks.LOWER, lower),
+        _served(tasks.LINT_PLAN, lint_plan),
+        _served(tasks.COMPILE_ENGINE, compile_engine),
+        _served(tasks.COMPILE_PYTHON, compile_python),
+        _served(tasks.PLAN_GRAPH, plan_graph),
+        _served(tasks.VALIDATE, validate),
+        _served(tasks.EVALUATE_PLAN, evaluate_plan),
+        _served(tasks.JOIN, join),
+        _served(tasks.SCRIPT, script),
     )
-}
+)
 
 
 def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,40 +1,20 @@
-"""Taking an ONNX file as it is, in the heavy child: checked, its axes named, its own answers the reference."""
+"""Taking an ONNX file as it is, in the worker: checked, its axes named, its own answers the reference."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from plansmith.compilers.export.loading import axes_of, plan_graph
-from plansmith.compilers.export.model_calls import Progress, ask_planned, require_repeatable
+from plansmith.compilers.export.model_calls import Progress, reference_at_shape, require_repeatable
+from plansmith.compilers.export.requests import ImportRequest
 from plansmith.compilers.shape_inputs import shape_inputs
 from plansmith.data.reference import REFERENCE
 from plansmith.errors import UsageError
 from plansmith.records.model import BATCH, EngineKind, OnnxModel, Precision, ReferenceSet
 
 
-def take_graph(
-    *,
-    path: str,
-    shapes: Mapping[str, Any],
-    profiles: Mapping[str, Any],
-    inputs: Mapping[str, Any],
-    outputs: Sequence[str],
-    out: str,
-    progress: Progress,
-) -> dict[str, Any]:
-    """Check an ONNX file, name what varies in it, and store its own answers as the reference.
-
-    Args:
-        path: of the file.
-        shapes: the ranges of inputs; those of the profiles where there are none.
-        profiles: those of a TensorRT plan, for all of them together.
-        inputs: what the spec says of inputs.
-        outputs: their names.
-        out: the folder to write to.
-        progress: told what is being done.
-    """
+def import_onnx(request: ImportRequest, progress: Progress) -> OnnxModel:
+    """Check an ONNX file, name what varies in it, and store its own answers as the reference."""
     import onnxruntime
 
     from plansmith.compilers import onnx_files
@@ -42,17 +22,18 @@ def take_graph(
     from plansmith.data.reference import is_inside, plan_cases, store_case
 
     progress("checking the graph")
-    model, plan = plan_graph(Path(path), inputs, outputs, profiles)
+    profiles, out = request.profiles, request.out
+    model, plan = plan_graph(request.path, request.inputs, request.outputs, profiles)
     tensors, precision = plan.tensors, onnx_import.detect_precision(model)
     held = shape_inputs(model)
-    axes = axes_of(plan, shapes or {name: given for name, given in profiles.items() if name not in held})
-    written = onnx_import.write(model, tensors, Path(path), Path(out))
-    asked = onnx_import.Asked(written)
+    axes = axes_of(plan, request.shapes or {name: one for name, one in profiles.items() if name not in held})
+    written = onnx_import.write(model, tensors, request.path, out)
+    asked = onnx_import.OriginalGraph(written)
     planned = plan_cases(axes, plan.able(axes))
     cases = []
     for name, sizes in planned:
         try:
-            feed, answer = ask_planned(asked, plan, axes, (name, sizes), progress)
+            feed, answer = reference_at_shape(asked, plan, axes, (name, sizes), progress)
         except UsageError:
             _require_sound(written, precision)  # a mistake in the graph tells more than the shapes that it fails at
             raise
@@ -61,10 +42,10 @@ def take_graph(
         if name == "traced" and all(t.dims[0] == BATCH for t in tensors):
             asked.require_independent_samples(tensors, feed, answer, precision)
         inside = is_inside(sizes, axes)
-        cases.append(store_case(name, sizes, feed, answer, Path(out) / REFERENCE, in_range=inside))
+        cases.append(store_case(name, sizes, feed, answer, out / REFERENCE, in_range=inside))
     asked.close()
     onnx_import.name_outputs(model, written, asked.shapes, [case.axes for case in cases])
-    onnx = OnnxModel(
+    return OnnxModel(
         components={"model": onnx_files.describe_model(model, written)},
         axes=axes,
         mask_input=plan.mask_input,
@@ -79,7 +60,6 @@ def take_graph(
             guessed=plan.guessed,
         ),
     )
-    return onnx.model_dump(mode="json")
 
 
 def _require_sound(path: Path, precision: Precision) -> None:

@@ -14,7 +14,7 @@ from plansmith.data.reference import store_case
 from plansmith.data.sample import Sample, extent, make_sample
 from plansmith.data.task import Answers
 from plansmith.errors import UsageError, first_line
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 from plansmith.records.model import BATCH, AxisRange, Case, Measured, Pooling, SampleSet
 from plansmith.sources.loaded_model import SEQUENCE, Align
 from plansmith.system.memory import tells_of_memory
@@ -38,7 +38,7 @@ _MOST_BYTES = 16 << 30
 
 
 @dataclass(frozen=True)
-class AskedModel:
+class SampledModel:
     """A model that can be asked, what is known of it, and where its answers go."""
 
     plan: InputPlan
@@ -103,7 +103,7 @@ class AskedModel:
 class SampleSets:
     """Makes the two sets: batches of samples, asked and stored one at a time."""
 
-    about: AskedModel
+    about: SampledModel
     batch: AxisRange
     labels: Kind
     apart: bool
@@ -173,7 +173,7 @@ class SampleSets:
         expected = stored.stat().st_size // size * samples
         if expected > _MOST_BYTES:
             raise UsageError(
-                f"data: the model's answers to {samples} samples for {name} would take {bytes_in_words(expected)}",
+                f"data: the model's answers to {samples} samples for {name} would take {format_bytes(expected)}",
                 remedy="keep only the outputs that matter with `outputs`, set fewer samples under `data`, or shorter"
                 " sequences with `shapes`",
             )

@@ -1,13 +1,14 @@
-"""Sampling, in the heavy child: real data become calibration and evaluation sets, with the source model's answers."""
+"""Sampling, in the worker: real data become calibration and evaluation sets, with the source model's answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from plansmith.compilers.export.loading import load, plan_graph, served_changes
+from plansmith.compilers.export.loading import load, plan_graph
+from plansmith.compilers.export.requests import LoadRequest
 from plansmith.config.data import DEFAULT_CALIBRATION, TEXT_PAIR, DataSpec
 from plansmith.data.batches import own_shapes
 from plansmith.data.labels import Classes, Kind, converted, kind_of
@@ -20,8 +21,9 @@ from plansmith.errors import UsageError
 from plansmith.records.model import BARE_SCHEMES, BATCH, AxisRange, Case, DataSet, SampleSet
 from plansmith.sources.dynamic_axes.fixed import with_tied
 from plansmith.sources.huggingface.heads import class_names, pooling_of
-from plansmith.sources.served_form import source_arrays
-from plansmith.steps.worker.sample_sets import CALIBRATION, AskedModel, SampleSets
+from plansmith.sources.served_form import changes_of, source_arrays
+from plansmith.steps.worker.sample_request import EntryPointRequest, SampleDigest, SampleRequest
+from plansmith.steps.worker.sample_sets import CALIBRATION, SampledModel, SampleSets
 from plansmith.system.digest import digest_of
 
 if TYPE_CHECKING:
@@ -35,85 +37,57 @@ if TYPE_CHECKING:
 Progress = Callable[[str], None]
 
 
-def sample(
-    *,
-    source: Mapping[str, Any],
-    folder: str,
-    allow_pickle: bool,
-    axes: Mapping[str, Any],
-    inputs: Mapping[str, Any],
-    outputs: Sequence[str],
-    data: Mapping[str, Any] | None,
-    place: Mapping[str, Any] | None,
-    out: str,
-    progress: Progress,
-) -> dict[str, Any]:
+def sample(request: SampleRequest, progress: Progress) -> DataSet:
     """Store the samples of both sets as the model's inputs, with its FP32 answers and the labels.
-
-    Args:
-        source: scheme, location, trust_remote_code, task and device of the model.
-        folder: holds its files.
-        allow_pickle: whether pickled weights may be read.
-        axes: the ranges that the model was exported for, or the name of the axis that one always is in the graph;
-            the model's own range for those that are missing.
-        inputs: what the spec says about inputs.
-        outputs: those to keep; all when empty.
-        data: the spec's DataSpec; None: plansmith's own inputs, for calibration alone.
-        place: where the data lie (a DataPlace); None without data.
-        out: the folder to store in.
-        progress: told what is done.
 
     Raises:
         UsageError: the data do not fit the model, or there are too few.
         SourceError: model or data cannot be read.
     """
     progress("loading the model")
-    plan, ask = _open(source, Path(folder), allow_pickle, inputs, outputs)
-    plan = with_tied(plan, {axis: known for axis, known in axes.items() if isinstance(known, str)})
-    is_bare = source["scheme"] in BARE_SCHEMES
-    about = AskedModel(
+    model = request.model
+    plan, ask = _open(model)
+    plan = with_tied(plan, request.tied)
+    is_bare = model.scheme in BARE_SCHEMES
+    about = SampledModel(
         plan=plan,
-        axes=plan.axes | {a: AxisRange.model_validate(r) for a, r in axes.items() if not isinstance(r, str)},
+        axes=plan.axes | request.axes,
         ask=ask,
-        class_names={} if is_bare else class_names(Path(folder)),
-        pooling=None if is_bare else pooling_of(Path(folder), source["task"] or "", outputs),
-        out=Path(out),
+        class_names={} if is_bare else class_names(model.folder),
+        pooling=None if is_bare else pooling_of(model.folder, model.task, model.outputs),
+        out=request.out,
         progress=progress,
     )
-    if data is None or place is None:
-        found = _own_inputs(about)
-    else:
-        found = _given_samples(about, DataSpec.model_validate(data), DataPlace.model_validate(place))
-    return found.model_dump(mode="json")
+    if request.data is None or request.place is None:
+        return _own_inputs(about)
+    return _given_samples(about, request.data, request.place)
 
 
-def entry_point_digest(*, entry_point: str, place: Mapping[str, Any], progress: Progress) -> dict[str, str]:
+def entry_point_digest(request: EntryPointRequest, progress: Progress) -> SampleDigest:
     """Run the user's function once: the digest of all that it yields, which is what a cached result goes by."""
-    progress(f"running {entry_point}")
-    return {"digest": digest_of_samples(DataPlace.model_validate(place), entry_point)}
+    progress(f"running {request.entry_point}")
+    return SampleDigest(digest=digest_of_samples(request.place, request.entry_point))
 
 
-def _open(
-    source: Mapping[str, Any], folder: Path, allow_pickle: bool, inputs: Mapping[str, Any], outputs: Sequence[str]
-) -> tuple[InputPlan, Callable[[Arrays], Arrays]]:
+def _open(request: LoadRequest) -> tuple[InputPlan, Callable[[Arrays], Arrays]]:
     """What the source model is fed with, and the model itself."""
-    if source["scheme"] != "onnx":
-        live = load(source, folder, allow_pickle, inputs, outputs).on(source.get("device", "cpu"))
+    if request.scheme != "onnx":
+        live = load(request).on(request.device)
         return live.inputs, live.ask
     from plansmith.compilers.export import onnx_import
 
-    path, changes = Path(source["location"]), served_changes(inputs)
-    _, plan = plan_graph(path, inputs, outputs)
-    asked = onnx_import.Asked(path)
+    path, changes = Path(request.location), changes_of(request.inputs)
+    _, plan = plan_graph(path, request.inputs, request.outputs)
+    asked = onnx_import.OriginalGraph(path)
 
     def ask(feed: Arrays) -> Arrays:
         answer = asked.run(source_arrays(feed, changes))
-        return {name: answer[name] for name in outputs or answer}
+        return {name: answer[name] for name in request.outputs or answer}
 
     return plan, ask
 
 
-def _given_samples(about: AskedModel, spec: DataSpec, place: DataPlace) -> DataSet:
+def _given_samples(about: SampledModel, spec: DataSpec, place: DataPlace) -> DataSet:
     """The sets of somebody's data."""
     about.progress("reading the data")
     labelled = spec.metric not in {"none", "neighbours"}
@@ -154,7 +128,7 @@ def _given_samples(about: AskedModel, spec: DataSpec, place: DataPlace) -> DataS
     )
 
 
-def _first_answers(about: AskedModel, drawn: Draw, batch: AxisRange) -> Answers:
+def _first_answers(about: SampledModel, drawn: Draw, batch: AxisRange) -> Answers:
     """What the model's answers look like, told by the smallest batch."""
     if len(drawn.calibration) < batch.min:
         raise UsageError(
@@ -166,7 +140,7 @@ def _first_answers(about: AskedModel, drawn: Draw, batch: AxisRange) -> Answers:
     return describe_answers(about.answer(feed), batch.min)
 
 
-def _own_inputs(about: AskedModel) -> DataSet:
+def _own_inputs(about: SampledModel) -> DataSet:
     """Calibration with what plansmith brings itself, at shapes from the smallest to the largest."""
     plan = about.plan
     cases: list[Case] = []

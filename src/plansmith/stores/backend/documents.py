@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from plansmith.errors import RepositoryError, first_line
 from plansmith.records.model import Record
-from plansmith.stores.backend.object_store import Changed, Objects, Taken
+from plansmith.stores.backend.object_store import Changed, KeyTaken, Objects
 from plansmith.stores.backend.turns import Lapsed, alone
 
 R = TypeVar("R", bound=Record)
@@ -63,7 +63,7 @@ def change(objects: Objects, key: str, kind: type[R], changed: Callable[[R | Non
     while time.monotonic() - begun < _MOST_SECONDS:
         try:
             return _changed_once(objects, key, kind, changed)
-        except (Taken, Changed, Lapsed):
+        except (KeyTaken, Changed, Lapsed):
             time.sleep(random.uniform(0, pause))  # noqa: S311 - no secret
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
     raise RepositoryError(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from plansmith.errors import RepositoryError
-from plansmith.stores.backend.object_store import Abilities, Changed, Moved, Taken, untold
+from plansmith.stores.backend.object_store import Abilities, Changed, KeyTaken, Moved, untold
 from plansmith.system.aws.s3.objects import Document, Held
 from plansmith.system.files import fsync_path, link_or_copy, locked, make_folder, move_into_place, storage_errors
 
@@ -81,7 +81,7 @@ class FolderObjects:
             if found is None:
                 self.put(key, content)
         if found is not None and found.content != content:
-            raise Taken(key)
+            raise KeyTaken(key)
         return _tag(content)
 
     def swap(self, key: str, content: bytes, tag: str) -> str:

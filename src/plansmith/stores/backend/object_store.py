@@ -17,7 +17,7 @@ def untold(_bytes: int) -> None:
     """For whoever does not want to know."""
 
 
-class Taken(Exception):
+class KeyTaken(Exception):
     """There is an object under the key already, another one than what was to be written."""
 
 

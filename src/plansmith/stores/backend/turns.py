@@ -77,7 +77,7 @@ def turn(
     seconds: float = SECONDS,
     margin_seconds: float = MARGIN_SECONDS,
     waiting: Waiting = warn,
-) -> Iterator[Turn]:
+) -> Iterator[LockClaim]:
     """Wait for the turn to change what bears a name, and have it for a short while.
 
     Args:
@@ -87,7 +87,7 @@ def turn(
         margin_seconds: how long before that the turn is taken for lost by who has it.
         waiting: told if it takes more than a moment until this one's turn comes.
     """
-    mine = Turn(objects, name, seconds, margin_seconds, waiting)
+    mine = LockClaim(objects, name, seconds, margin_seconds, waiting)
     mine.wait()
     try:
         yield mine
@@ -95,7 +95,7 @@ def turn(
         mine.give_back()
 
 
-class Turn:
+class LockClaim:
     """A place in the row of those who want to change something; arguments as for `turn`."""
 
     def __init__(self, objects: Objects, name: str, seconds: float, margin_seconds: float, waiting: Waiting) -> None:

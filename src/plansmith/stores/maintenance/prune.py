@@ -27,7 +27,7 @@ from plansmith.stores.layout import (
     object_key,
     release_key,
 )
-from plansmith.stores.maintenance.retention import LIVE_SECONDS, Fate, Retention, fates, without
+from plansmith.stores.maintenance.retention import LIVE_SECONDS, Retention, RetentionDecision, fates, without
 from plansmith.stores.reader import in_parallel, live_reports
 from plansmith.stores.records import Catalogue, StoredVersion
 from plansmith.stores.store import Store
@@ -40,7 +40,7 @@ _AT_ONCE = 100
 Kind = Literal["version", "list", "content", "report"]
 
 
-class Gone(Record):
+class PrunedItem(Record):
     """One thing that went, or would go: a version as MODEL@VERSION, the rest by its key; why; and its size."""
 
     kind: Kind
@@ -61,7 +61,7 @@ class Pruning(Record):
     """What came of it; `freed_bytes`: of the contents that went."""
 
     place: str
-    gone: tuple[Gone, ...]
+    gone: tuple[PrunedItem, ...]
     staying: tuple[Staying, ...]
     freed_bytes: int
 
@@ -76,7 +76,7 @@ class Pruner:
         settle_seconds: how long to wait, once contents are gone, before it is looked whether a release needs them that
             was published at this very moment.
         ignoring: keys of what shared caches need no longer.
-        only: names, as in `Gone`, of what may go; everything where it is None.
+        only: names, as in `PrunedItem`, of what may go; everything where it is None.
         went: given each thing when it is gone.
     """
 
@@ -89,7 +89,7 @@ class Pruner:
         settle_seconds: float = 3.0,
         ignoring: Container[str] = (),
         only: Container[str] | None = None,
-        went: Callable[[Gone], None] = lambda _: None,
+        went: Callable[[PrunedItem], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._only = only
@@ -101,7 +101,7 @@ class Pruner:
         self._now = store.objects.now()
         self._went = went
         self._staying: list[Staying] = []
-        self._gone: list[Gone] = []
+        self._gone: list[PrunedItem] = []
 
     def prune(self) -> Pruning:
         """All models, then what belongs to none.
@@ -129,14 +129,14 @@ class Pruner:
             self._objects.remove(held.key for held in quiet)
         else:
             self._note(*map(_list, unlisted), *map(_content, contents))
-        self._note(*(Gone(kind="report", name=held.key, why="its loader is gone") for held in quiet))
+        self._note(*(PrunedItem(kind="report", name=held.key, why="its loader is gone") for held in quiet))
         if not self._dry:
             self._objects.give_up(self._now - GRACE_SECONDS)
             self._require_whole(left, {name_in(held.key) for held in contents})
         freed = sum(held.bytes for held in contents)
         return Pruning(place=self._store.place, gone=tuple(self._gone), staying=tuple(self._staying), freed_bytes=freed)
 
-    def _note(self, *gone: Gone) -> None:
+    def _note(self, *gone: PrunedItem) -> None:
         self._gone += gone
         for one in gone if not self._dry else ():
             self._went(one)
@@ -144,7 +144,7 @@ class Pruner:
     def _mark(self, model: str) -> Catalogue:
         """Have the catalogue say which versions of a model are given up."""
         seen = live_reports(self._store, model)
-        found: list[Fate] = []
+        found: list[RetentionDecision] = []
 
         def changed(old: Catalogue) -> Catalogue:
             found[:] = [self._fate(model, one) for one in fates(old, self._retention, seen, self._now)]
@@ -155,7 +155,7 @@ class Pruner:
             version = fate.version
             if fate.stays is None:
                 why = f"published {version.published[:10]}, and nothing holds it"
-                self._note(Gone(kind="version", name=_name(model, version), why=why))
+                self._note(PrunedItem(kind="version", name=_name(model, version), why=why))
             else:
                 self._staying.append(Staying(model=model, version=version.version, why=fate.stays))
         return after
@@ -218,7 +218,7 @@ class Pruner:
                     remedy=f"publish it again: plansmith publish {model} {self._store.typed} --resend",
                 )
 
-    def _fate(self, model: str, fate: Fate) -> Fate:
+    def _fate(self, model: str, fate: RetentionDecision) -> RetentionDecision:
         """The fate of a version, which stays where it is not meant."""
         if fate.stays is None and not self._is_meant(_name(model, fate.version)):
             return replace(fate, stays="not among those that were found before")
@@ -234,12 +234,12 @@ class Pruner:
         return self._only is None or name in self._only
 
 
-def _list(held: Held) -> Gone:
-    return Gone(kind="list", name=held.key, why="no version has it")
+def _list(held: Held) -> PrunedItem:
+    return PrunedItem(kind="list", name=held.key, why="no version has it")
 
 
-def _content(held: Held) -> Gone:
-    return Gone(kind="content", name=held.key, why="nothing needs it", bytes=held.bytes)
+def _content(held: Held) -> PrunedItem:
+    return PrunedItem(kind="content", name=held.key, why="nothing needs it", bytes=held.bytes)
 
 
 def _name(model: str, version: StoredVersion) -> str:

@@ -25,14 +25,14 @@ class Retention:
 
 
 @dataclass(frozen=True)
-class Fate:
+class RetentionDecision:
     """Whether a version that stands is given up: `stays` says why not, None where it is."""
 
     version: StoredVersion
     stays: str | None
 
 
-def fates(catalogue: Catalogue, retention: Retention, seen: Iterable[Seen], now: float) -> list[Fate]:
+def fates(catalogue: Catalogue, retention: Retention, seen: Iterable[Seen], now: float) -> list[RetentionDecision]:
     """What becomes of the versions that stand, ascending.
 
     Args:
@@ -52,11 +52,11 @@ def fates(catalogue: Catalogue, retention: Retention, seen: Iterable[Seen], now:
             stays = f"one of the newest {retention.keep}"
         if stays is None and seconds_of(version.published) > now - retention.seconds:
             stays = "young"
-        found.append(Fate(version, stays))
+        found.append(RetentionDecision(version, stays))
     return found
 
 
-def without(catalogue: Catalogue, found: Iterable[Fate]) -> Catalogue:
+def without(catalogue: Catalogue, found: Iterable[RetentionDecision]) -> Catalogue:
     """The catalogue in which those versions are pruned that are given up."""
     gone = {fate.version.version for fate in found if fate.stays is None}
     if not gone:

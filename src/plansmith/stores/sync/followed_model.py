@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plansmith.errors import EnvironmentFault, PlansmithError, RepositoryError, ServedCheckError, in_one_line
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 from plansmith.records.destination import CURRENT
 from plansmith.records.model import Record
 from plansmith.stores.backend.documents import content_of, utc_now
@@ -19,7 +19,7 @@ from plansmith.stores.records import Catalogue, LiveReport, Pointer
 from plansmith.stores.store import Store
 from plansmith.stores.sync.mirror import Mirror
 from plansmith.stores.sync.pull import pull
-from plansmith.stores.sync.servers import Loaders
+from plansmith.stores.sync.servers import MirrorServers
 from plansmith.stores.sync.state_file import read_note, write_note
 from plansmith.system.files import storage_errors
 from plansmith.triton.repository.release import policy_of
@@ -92,7 +92,7 @@ class Following(Record):
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class SyncContext:
     """What all models have in common.
 
     Args:
@@ -109,7 +109,7 @@ class Surroundings:
 
     store: Store
     mirror: Mirror
-    loaders: Loaders
+    loaders: MirrorServers
     name: str
     alias: str = CURRENT
     pause_seconds: float = 10
@@ -129,7 +129,7 @@ class FollowedModel:
         around: what it shares with others.
     """
 
-    def __init__(self, model: str, around: Surroundings) -> None:
+    def __init__(self, model: str, around: SyncContext) -> None:
         self._model = model
         self._around = around
         self._mirror = around.mirror
@@ -219,7 +219,7 @@ class FollowedModel:
             moved=self._around.moved,
         )
         if not pulled.unchanged:
-            fetched, total = bytes_in_words(pulled.fetched_bytes), bytes_in_words(pulled.total_bytes)
+            fetched, total = format_bytes(pulled.fetched_bytes), format_bytes(pulled.total_bytes)
             self._say(f"version {pulled.version} is here, {fetched} of {total} fetched")
 
     def _keep(self) -> bool:

@@ -31,7 +31,7 @@ class _Loader:
     away: EnvironmentFault | None = None
 
 
-class Loaders:
+class MirrorServers:
     """Servers by their addresses, which read one mirror.
 
     One that cannot be asked is passed over, and loads what the mirror shows once it answers again. A version that a

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from plansmith.errors import EnvironmentFault, PlansmithError, RepositoryError, in_one_line
 from plansmith.stores.records import Catalogue
 from plansmith.stores.store import Store
-from plansmith.stores.sync.followed_model import FollowedModel, Pause, Surroundings, fault_of, in_words
+from plansmith.stores.sync.followed_model import FollowedModel, Pause, SyncContext, fault_of, in_words
 
 
 class Sync:
@@ -20,7 +20,7 @@ class Sync:
         models: these alone; all of the store that have the alias where there are none.
     """
 
-    def __init__(self, around: Surroundings, models: tuple[str, ...] = ()) -> None:
+    def __init__(self, around: SyncContext, models: tuple[str, ...] = ()) -> None:
         self._around = around
         self._named = models
         self._models = {model: FollowedModel(model, around) for model in models or around.mirror.repository.models()}

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from plansmith.errors import RepositoryError
 from plansmith.records.destination import Destination, Publication
-from plansmith.records.fingerprint import Basis
+from plansmith.records.fingerprint import Fingerprint
 from plansmith.records.release import Manifest
-from plansmith.stores.fingerprints import write_basis
+from plansmith.stores.fingerprints import write_fingerprint
 from plansmith.stores.initialize import require_ours
 from plansmith.stores.open import open_store
 from plansmith.stores.repository_view import keep_view, refresh_view
 from plansmith.stores.transfer.publication import Tally, Terms, plan_release, publish_release
-from plansmith.stores.transfer.upload import Onlooker
+from plansmith.stores.transfer.upload import TransferProgress
 from plansmith.system.digest import Digester
 from plansmith.triton.repository.nesting import repositories_in, repository_around
 
@@ -90,7 +90,7 @@ class Delivery:
             outgoing.manifest,
             outgoing.digester,
             terms=self._own(terms),
-            onlooker=Onlooker(begins=tally.begin, moved=tally.add),
+            observer=TransferProgress(begins=tally.begin, moved=tally.add),
         )
         if self._destination.view:
             progress(f"showing it in the repository of {self.place}", None)
@@ -99,9 +99,9 @@ class Delivery:
             refresh_view(self._store, made.model)
         return made.model_copy(update={"view": self._destination.view})
 
-    def note(self, model: str, digest: str, basis: Basis) -> None:
+    def note(self, model: str, digest: str, basis: Fingerprint) -> None:
         """Note there what a release was made from; `digest`: its own there. Errors as for `publish`."""
-        write_basis(self._store, model, digest, basis)
+        write_fingerprint(self._store, model, digest, basis)
 
     def _own(self, terms: Terms) -> Terms:
         return replace(terms, aliases=self._destination.aliases)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plansmith.errors import RepositoryError
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 from plansmith.records.destination import CURRENT, Publication
 from plansmith.records.model import FileEntry
 from plansmith.records.release import Manifest
@@ -21,7 +21,7 @@ from plansmith.stores.layout import release_key
 from plansmith.stores.reader import read_stored_manifest
 from plansmith.stores.records import Catalogue, StoredRelease, StoredVersion
 from plansmith.stores.store import Store
-from plansmith.stores.transfer.upload import NOBODY, Onlooker, files_of, missing_contents, send_contents
+from plansmith.stores.transfer.upload import NOBODY, TransferProgress, files_of, missing_contents, send_contents
 from plansmith.system.digest import Digester, digest_of_files
 from plansmith.triton.repository.release import require_same_interface, stands_for
 
@@ -56,7 +56,7 @@ def publish_release(
     digester: Digester,
     *,
     terms: Terms = Terms(),
-    onlooker: Onlooker = NOBODY,
+    observer: TransferProgress = NOBODY,
 ) -> Publication:
     """Bring a release of a repository into a store, under its number there where that is free and the highest.
 
@@ -68,7 +68,7 @@ def publish_release(
         manifest: its manifest.
         digester: hashes the files that the manifest does not list.
         terms: how it is published.
-        onlooker: told how the contents are sent.
+        observer: told how the contents are sent.
 
     Raises:
         RepositoryError: the store is another target's, or holds what is not plansmith's; an alias stands for a version
@@ -78,7 +78,7 @@ def publish_release(
     for _ in range(_ATTEMPTS):
         entry = _entry(store, folder, manifest, digester, terms)
         with suppress(_Stale):
-            return _published(store, folder, entry, onlooker)
+            return _published(store, folder, entry, observer)
     raise RepositoryError(
         f"what {store.place} had of {manifest.name} was pruned each time that it was to be published again",
         remedy="see who prunes it, and run the same command again",
@@ -101,7 +101,7 @@ class _Stale(Exception):
     """The version that a release was to stay was pruned after it was looked at."""
 
 
-def _published(store: Store, folder: Path, entry: _Entry, onlooker: Onlooker) -> Publication:
+def _published(store: Store, folder: Path, entry: _Entry, observer: TransferProgress) -> Publication:
     """Publish a release that was looked at.
 
     Raises:
@@ -109,7 +109,7 @@ def _published(store: Store, folder: Path, entry: _Entry, onlooker: Onlooker) ->
     """
     sent = 0
     if entry.is_new or entry.terms.resend:
-        sent = send_contents(store.objects, folder, entry.files, onlooker, again=entry.terms.resend)
+        sent = send_contents(store.objects, folder, entry.files, observer, again=entry.terms.resend)
         entry.list_files(store)
     before = entry.before
 
@@ -291,5 +291,5 @@ class Tally:
             if now < self._told + _SECONDS_BETWEEN_WORDS and self._done < self._total:
                 return
             self._told = now
-            words = f"{self._words}, {bytes_in_words(self._done)} of {bytes_in_words(self._total)}"
+            words = f"{self._words}, {format_bytes(self._done)} of {format_bytes(self._total)}"
             self._progress(words, self._done / self._total if self._total else None)

@@ -22,7 +22,7 @@ _ROUNDS = 4
 
 
 @dataclass(frozen=True)
-class Onlooker:
+class TransferProgress:
     """Told how contents are sent.
 
     Args:
@@ -34,7 +34,7 @@ class Onlooker:
     moved: Moved = untold
 
 
-NOBODY = Onlooker()
+NOBODY = TransferProgress()
 """Does not want to know."""
 
 
@@ -64,7 +64,12 @@ def missing_contents(objects: Objects, files: Sequence[FileEntry]) -> list[FileE
 
 
 def send_contents(
-    objects: Objects, folder: Path, files: Sequence[FileEntry], onlooker: Onlooker = NOBODY, *, again: bool = False
+    objects: Objects,
+    folder: Path,
+    files: Sequence[FileEntry],
+    observer: TransferProgress = NOBODY,
+    *,
+    again: bool = False,
 ) -> int:
     """Bring the contents of files in, and see at the end that all are there and young; how many bytes were sent.
 
@@ -74,13 +79,13 @@ def send_contents(
         objects: the store's.
         folder: holds the files.
         files: by their names in it.
-        onlooker: told how it goes.
+        observer: told how it goes.
         again: send what is there, too.
 
     Raises:
         RepositoryError: a file is not what its digest says, or contents go while others come.
     """
-    tally = _Tally(onlooker.moved)
+    tally = _Tally(observer.moved)
     kept: set[str] = set()
     for _ in range(_ROUNDS):
         found = _looked_up(objects, files)
@@ -90,7 +95,7 @@ def send_contents(
             return tally.bytes
         in_parallel(lambda key: _keep(objects, key), old)
         kept.update(old)
-        onlooker.begins(sum(file.bytes for file in missing))
+        observer.begins(sum(file.bytes for file in missing))
         _send(objects, folder, missing, tally)
         again = False
     raise RepositoryError(

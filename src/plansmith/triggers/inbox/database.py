@@ -13,7 +13,7 @@ from plansmith.errors import EnvironmentFault, UsageError
 from plansmith.triggers.inbox.database_engine import BEGIN, READS, engine_of
 from plansmith.triggers.inbox.faults import database_faults
 from plansmith.triggers.inbox.location import shown
-from plansmith.triggers.inbox.schema import found_file, found_tables, has_inbox
+from plansmith.triggers.inbox.schema import create_file, create_tables, has_inbox
 
 if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Dialect, TextClause
@@ -44,7 +44,7 @@ class Database:
         if self._file is not None and not self._file.exists():
             self._require_making(make=make)
             with database_faults(self.place):
-                found_file(self._file)
+                create_file(self._file)
         self._identity = self._identity_now()
         self._engine = engine_of(url)
         try:
@@ -122,7 +122,7 @@ class Database:
                 f"{self.place} is an empty database, and no inbox", remedy="remove the file, or name another"
             )
         self._require_making(make=make)
-        found_tables(connection, self.place)
+        create_tables(connection, self.place)
 
     def _require_making(self, *, make: bool) -> None:
         if not make:

@@ -65,7 +65,7 @@ class Sibling:
     told: WriteBack | None
 
 
-class Entry(Record):
+class InboxEntry(Record):
     """One event of one delivery, and what came of it.
 
     `delivery`: its id as the registry gave it; a digest of that where it is long or no plain text. `content_key`: of

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from plansmith.errors import EnvironmentFault
 from plansmith.triggers.inbox import sql
 from plansmith.triggers.inbox.database import Database, runner
-from plansmith.triggers.inbox.entry import STATES, Entry, StartedRun, State
+from plansmith.triggers.inbox.entry import STATES, InboxEntry, StartedRun, State
 from plansmith.triggers.inbox.location import read_url
 from plansmith.triggers.inbox.rows import Delivery, entry_of, key_of, place_of, plain, row_of, written_runs
 from plansmith.triggers.inbox.write_back_sql import FORGET, FORGET_WITHOUT_ENTRY, WANT
@@ -105,7 +105,7 @@ class Inbox:
                     new[n] = sum(add(sql.ADD_CHANGE, **row) for row in changes) > 0
         return new
 
-    def claim(self, worker: str, now: datetime, lease_seconds: float) -> Entry | None:
+    def claim(self, worker: str, now: datetime, lease_seconds: float) -> InboxEntry | None:
         """Give a worker the oldest entry that is due; None where there is none.
 
         It is the worker's until it says what came of it. When its lease has run out before, others get it, too.
@@ -134,12 +134,12 @@ class Inbox:
                     given = {"id": row["id"], "lease": lease["lease"], "now": lease["now"], "started": row["started"]}
                     run(sql.SET_ASIDE, **given, reason=reason)
 
-    def renew(self, entry: Entry, now: datetime, lease_seconds: float) -> bool:
+    def renew(self, entry: InboxEntry, now: datetime, lease_seconds: float) -> bool:
         """Have an entry for longer; as `finish` otherwise."""
         until = (now + timedelta(seconds=lease_seconds)).timestamp()
         return self._release(sql.RENEW, entry, lease_until=until)
 
-    def finish(self, entry: Entry, runs: Sequence[StartedRun], *, tell: bool = False, reason: str = "") -> bool:
+    def finish(self, entry: InboxEntry, runs: Sequence[StartedRun], *, tell: bool = False, reason: str = "") -> bool:
         """An entry is done: it became these runs, or needs none.
 
         Args:
@@ -155,7 +155,13 @@ class Inbox:
         return self._release(sql.FINISH, entry, *([WANT] if tell else []), **given)
 
     def postpone(
-        self, entry: Entry, reason: str, next_at: datetime, *, failed: bool = True, started: Sequence[StartedRun] = ()
+        self,
+        entry: InboxEntry,
+        reason: str,
+        next_at: datetime,
+        *,
+        failed: bool = True,
+        started: Sequence[StartedRun] = (),
     ) -> bool:
         """Have an entry tried again, not before a time; as `finish` otherwise.
 
@@ -170,7 +176,7 @@ class Inbox:
         given = {"reason": plain(reason), "next_try": next_at.timestamp(), "uncounted": int(not failed)}
         return self._release(sql.POSTPONE, entry, **given, started=known)
 
-    def set_aside(self, entry: Entry, reason: str, *, started: Sequence[StartedRun] = ()) -> bool:
+    def set_aside(self, entry: InboxEntry, reason: str, *, started: Sequence[StartedRun] = ()) -> bool:
         """Leave an entry for a person to decide; as `finish` and `postpone` otherwise."""
         known = written_runs(entry.with_started(started))
         return self._release(sql.SET_ASIDE, entry, reason=plain(reason), started=known)
@@ -189,7 +195,7 @@ class Inbox:
 
     def entries(
         self, *, state: State | None = None, registry: str | None = None, not_written: bool = False, limit: int = 100
-    ) -> tuple[Entry, ...]:
+    ) -> tuple[InboxEntry, ...]:
         """The newest entries, newest first.
 
         Args:
@@ -209,7 +215,7 @@ class Inbox:
             rows = runner(connection)(statement, **named).mappings().all()
         return tuple(map(self._listed, rows))
 
-    def entry(self, number: int) -> Entry | None:
+    def entry(self, number: int) -> InboxEntry | None:
         """One entry; None where there is none of this id."""
         with self._database.reading() as connection:
             row = runner(connection)(sql.READ_ENTRY, id=number).mappings().one_or_none()
@@ -285,7 +291,7 @@ class Inbox:
         """Let go of the database."""
         self._database.close()
 
-    def _release(self, statement: str, entry: Entry, *then: str, **values: Any) -> bool:
+    def _release(self, statement: str, entry: InboxEntry, *then: str, **values: Any) -> bool:
         now = self._clock().timestamp()
         with self._database.writing() as connection:
             run = runner(connection)
@@ -303,7 +309,7 @@ class Inbox:
                 run(FORGET, id=number)
         return tuple(number for number in dict.fromkeys(ids) if changed[number])
 
-    def _listed(self, row: Mapping[str, Any]) -> Entry:
+    def _listed(self, row: Mapping[str, Any]) -> InboxEntry:
         try:
             return entry_of(row)
         except ValidationError as error:

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from plansmith.system.digest import digest_of
-from plansmith.triggers.inbox.entry import Entry, StartedRun, WriteBack
+from plansmith.triggers.inbox.entry import InboxEntry, StartedRun, WriteBack
 from plansmith.triggers.registries.event import Event
 
 _LONGEST_KEY, _LONGEST_TEXT = 200, 2000
@@ -46,14 +46,14 @@ def row_of(delivery: Delivery, event: Event, received: float) -> dict[str, Any]:
     }
 
 
-def entry_of(row: Mapping[str, Any]) -> Entry:
+def entry_of(row: Mapping[str, Any]) -> InboxEntry:
     """The entry of a row.
 
     Raises:
         ValidationError: it is none.
     """
     until, settled = row["lease_until"], row["settled"]
-    return Entry(
+    return InboxEntry(
         id=row["id"],
         registry=row["registry"],
         delivery=row["delivery"],

@@ -29,7 +29,7 @@ _LOCK = 0x706C616E  # "plan": whoever makes tables in a PostgreSQL holds the adv
 _TAKE_LOCK = "SELECT pg_advisory_xact_lock(:number)"
 
 
-def found_file(path: Path) -> None:
+def create_file(path: Path) -> None:
     """Make the file of an inbox in SQLite, which appears whole; where another process was first, its stays.
 
     Raises:
@@ -122,7 +122,7 @@ def _upgrade(connection: Connection, place: str) -> None:
     connection.execute(sa.text(CHANGE_VERSION), {"version": SCHEMA})
 
 
-def found_tables(connection: Connection, place: str) -> None:
+def create_tables(connection: Connection, place: str) -> None:
     """Make the tables in a PostgreSQL where they are missing; of several who do it at once, one does.
 
     Args:

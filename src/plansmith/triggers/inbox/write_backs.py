@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from plansmith.triggers.inbox import write_back_sql as statements
 from plansmith.triggers.inbox.database import Database, runner
-from plansmith.triggers.inbox.entry import Entry, Sibling, WriteBack, WriteBackState
+from plansmith.triggers.inbox.entry import InboxEntry, Sibling, WriteBack, WriteBackState
 from plansmith.triggers.inbox.rows import plain, read_runs, write_back_of
 from plansmith.triggers.inbox.sql import PASS_OVER_LOCKED
 
@@ -97,7 +97,7 @@ class WriteBacks:
             found = {row.state: row.number for row in runner(connection)(statements.COUNT_STATES)}
         return {state: found.get(state, 0) for state in get_args(WriteBackState)}
 
-    def of_version(self, entry: Entry) -> tuple[Sibling, ...]:
+    def of_version(self, entry: InboxEntry) -> tuple[Sibling, ...]:
         """All entries of the same content whose runs the registry is told of, or will be; the oldest first."""
         with self._database.reading() as connection:
             rows = runner(connection)(statements.OF_VERSION, content_key=entry.content_key).mappings().all()

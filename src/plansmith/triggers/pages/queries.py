@@ -17,7 +17,7 @@ from plansmith.config.multi_target import folder_of, repository_of
 from plansmith.errors import PlansmithError
 from plansmith.fleet.plan import plan_fleet
 from plansmith.fleet.release_source import source_of_release
-from plansmith.fleet.status import standings
+from plansmith.fleet.status import model_statuses
 from plansmith.records.model import Record
 from plansmith.steps.provenance.history import HISTORY, History
 from plansmith.stores.diff import Differences, differences, side_of_folder
@@ -53,7 +53,7 @@ def query_fleet(*, specs: Sequence[str]) -> FleetResult:
             status=status,
             artifacts=artifacts_of.get((status.model, status.target, status.repository)) or str(artifacts),
         )
-        for status in standings(planned, [repository_of({})], artifacts)
+        for status in model_statuses(planned, [repository_of({})], artifacts)
     ]
     return FleetResult(models=tuple(models), notices=tuple(notices))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plansmith.fleet.release_source import ReleaseSource
-from plansmith.fleet.status import Standing
+from plansmith.fleet.status import ModelStatus
 from plansmith.records.model import Record
 from plansmith.steps.provenance.history import RunRecord
 from plansmith.system.digest import digest_of
@@ -26,7 +26,7 @@ class FleetModel(Record):
         artifacts: the folder, from the root on, where its compiles are noted.
     """
 
-    status: Standing
+    status: ModelStatus
     artifacts: str
 
     @property

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from plansmith import __version__
 from plansmith.fleet.text import in_table
-from plansmith.formatting import age_in_words, minute
+from plansmith.formatting import format_age, minute
 from plansmith.report.templating import template_environment
 from plansmith.stores.difference_text import describe_change, shorten_digests
 from plansmith.system.digest import digest_of
@@ -43,7 +43,7 @@ def style_version() -> str:
 def _environment() -> Environment:
     environment = template_environment(_PACKAGE)
     environment.filters |= {
-        "age": age_in_words,
+        "age": format_age,
         "change": describe_change,
         "in_table": in_table,
         "minute": _minute,

@@ -10,7 +10,7 @@ from itertools import pairwise
 from urllib.parse import quote, urlencode, urlsplit
 
 from plansmith.fleet.records import NEXT
-from plansmith.fleet.status import Standing
+from plansmith.fleet.status import ModelStatus
 from plansmith.fleet.text import from_here, in_table, names
 from plansmith.triggers.inbox.entry import STATES, State
 from plansmith.triggers.pages.query_results import FleetModel, HistoryResult
@@ -115,7 +115,7 @@ def fleet_rows(models: Sequence[FleetModel]) -> list[FleetRow]:
     return sorted(rows, key=lambda row: (order[row.model.status.state], row.name, row.model.status.target))
 
 
-def reason_of(status: Standing) -> Reason:
+def reason_of(status: ModelStatus) -> Reason:
     """Why a model is in its state."""
     remedy = status.why.rpartition(NEXT)[2] if NEXT in status.why else ""
     return Reason(in_table(status.why), remedy)

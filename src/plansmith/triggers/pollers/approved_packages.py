@@ -17,7 +17,7 @@ from plansmith.errors import EnvironmentFault, UsageError
 from plansmith.system.aws.service import AwsService
 from plansmith.triggers.pollers.poller import FaultNotices, Tell, is_pattern, rules_for
 from plansmith.triggers.pollers.sqs import region_in
-from plansmith.triggers.registries.delivery import Delivery, Refused
+from plansmith.triggers.registries.delivery import Delivery, RequestRejected
 from plansmith.triggers.registries.sagemaker_messages import read_package
 
 REGISTERED_DAYS = 14
@@ -110,7 +110,7 @@ class ApprovedPackages:
         try:
             at = changed.timestamp() if changed else 0
             delivery = read_package(self._config, found, registry=self._name, at=at)
-        except Refused as refused:
+        except RequestRejected as refused:
             self._notices.wrong(arn, f"the package {arn} is left out: {refused.reason}")
             return None
         return delivery if isinstance(delivery, Delivery) else None

@@ -8,7 +8,7 @@ from plansmith.config.service.patterns import is_match
 from plansmith.config.service.triggers import Change, MlflowRegistry, Rule
 from plansmith.triggers.pollers.poller import FaultNotices, Poller, Tell, is_pattern, is_wanted, polled, rules_for
 from plansmith.triggers.registries.body import is_showable
-from plansmith.triggers.registries.delivery import Delivery, Refused
+from plansmith.triggers.registries.delivery import Delivery, RequestRejected
 from plansmith.triggers.registries.event import OWN_TAGS, Event
 from plansmith.triggers.registries.mlflow import event_of
 from plansmith.triggers.registries.mlflow_api import MlflowApi, ModelVersion, stages_of
@@ -84,7 +84,7 @@ class MlflowPoller(Poller):
         for version, change, value in sorted(states, key=lambda one: (_number(one[0]), order.index(one[1]), one[2])):
             try:
                 event = event_of(self._name, model, version, change, value)
-            except Refused as refused:
+            except RequestRejected as refused:
                 self._told.wrong(f"{model} {version}", f"{model!r}, version {version!r} is left out: {refused.reason}")
                 continue
             if is_wanted(self._rules, event):

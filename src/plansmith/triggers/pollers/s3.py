@@ -14,14 +14,14 @@ from pathlib import Path
 
 from plansmith.config.s3_uri import ARCHIVE_SUFFIXES
 from plansmith.config.service.triggers import Rule, S3Registry
-from plansmith.records.destination import Place
+from plansmith.records.destination import Location
 from plansmith.sources.bucket_objects import revision_of
 from plansmith.system.aws.s3.bucket import Bucket
 from plansmith.system.aws.s3.objects import Held
 from plansmith.triggers.pollers.poller import FaultNotices, Poller, Tell, is_wanted, polled
 from plansmith.triggers.pollers.sqs import WAIT_SECONDS, Message, Queue
 from plansmith.triggers.registries.body import is_showable
-from plansmith.triggers.registries.delivery import Delivery, Refused
+from plansmith.triggers.registries.delivery import Delivery, RequestRejected
 from plansmith.triggers.registries.event import Event
 from plansmith.triggers.registries.s3_messages import written_keys
 
@@ -56,7 +56,7 @@ class S3Poller(Poller):
         self._ready = config.ready
         self._tell = tell
         self._notices = FaultNotices(tell)
-        self._bucket = Bucket(Place(to=config.prefix, region=region, endpoint_url=config.endpoint_url), Path())
+        self._bucket = Bucket(Location(to=config.prefix, region=region, endpoint_url=config.endpoint_url), Path())
         self._queue: Queue | None = None
         if config.queue_url and not listing_only:
             self._queue = Queue(
@@ -105,7 +105,7 @@ class S3Poller(Poller):
         """The models whose ready object a message says was written."""
         try:
             keys = written_keys(message.body, bucket=self._bucket.name)
-        except Refused as refused:
+        except RequestRejected as refused:
             self._tell(f"a message of {len(message.body)} bytes is not understood and deleted: {refused.reason}")
             return
         start = self._bucket.full("x").removesuffix("x")

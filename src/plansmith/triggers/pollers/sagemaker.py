@@ -8,7 +8,7 @@ from plansmith.config.service.triggers import Rule, SageMakerRegistry
 from plansmith.triggers.pollers.approved_packages import ApprovedPackages
 from plansmith.triggers.pollers.poller import Poller, Tell
 from plansmith.triggers.pollers.sqs import WAIT_SECONDS, Message, Queue
-from plansmith.triggers.registries.delivery import Delivery, Refused
+from plansmith.triggers.registries.delivery import Delivery, RequestRejected
 from plansmith.triggers.registries.sagemaker_messages import read_message
 
 _MOST_POLLS = 1000
@@ -85,7 +85,7 @@ class SageMakerPoller(Poller):
     def _read(self, message: Message) -> Delivery | None:
         try:
             found = read_message(self._config, message.body, registry=self._name)
-        except Refused as refused:
+        except RequestRejected as refused:
             self._tell(f"a message of {len(message.body)} bytes is not understood and deleted: {refused.reason}")
             return None
         return found if isinstance(found, Delivery) else None

@@ -26,7 +26,7 @@ from plansmith.triggers.metrics import Metrics
 from plansmith.triggers.receiver.log_limiter import LogLimiter
 from plansmith.triggers.receiver.rate_limit import Rates
 from plansmith.triggers.receiver.request_body import BodyReader, Unread, address_of, headers_of
-from plansmith.triggers.registries.delivery import Delivery, Ignored, Refused
+from plansmith.triggers.registries.delivery import Delivery, Ignored, RequestRejected
 from plansmith.triggers.registries.parse import delivering, read_delivery
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class _Receiver:
         size = len(body)
         try:
             found = read_delivery(config, headers_of(request), body, registry=registry, secrets=secrets, now=now)
-        except Refused as refused:
+        except RequestRejected as refused:
             if refused.kind == "signature" and registry in self._awaited:
                 return _Outcome("unjudged", 503, reason=_UNKNOWN, size=size, wait_seconds=_SECRET_SECONDS)
             return _Outcome(refused.kind, _STATUS_OF_REFUSAL[refused.kind], reason=refused.reason, size=size)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from plansmith.triggers.registries.delivery import Refused
+from plansmith.triggers.registries.delivery import RequestRejected
 
 _LONGEST_NUMBER = 25
 _DEEPEST = 32
@@ -23,9 +23,9 @@ def read_object(body: bytes) -> dict[str, Any]:
     try:
         found = _DECODER.decode(body.decode())
     except (ValueError, RecursionError):
-        raise Refused("malformed", "the body is no JSON") from None
+        raise RequestRejected("malformed", "the body is no JSON") from None
     if not isinstance(found, dict):
-        raise Refused("malformed", "the body is no object")
+        raise RequestRejected("malformed", "the body is no object")
     _check_depth(found)
     return found
 
@@ -38,7 +38,7 @@ def object_of(values: Mapping[str, Any], key: str) -> dict[str, Any]:
     """
     found = values.get(key)
     if not isinstance(found, dict):
-        raise Refused("malformed", f"{key} is no object")
+        raise RequestRejected("malformed", f"{key} is no object")
     return found
 
 
@@ -50,9 +50,9 @@ def name_of(values: Mapping[str, Any], key: str, *, longest: int = _LONGEST_NAME
     """
     found = values.get(key)
     if not isinstance(found, str) or not found:
-        raise Refused("malformed", f"{key} is no text")
+        raise RequestRejected("malformed", f"{key} is no text")
     if not is_showable(found, longest=longest):
-        raise Refused("malformed", f"{key} is too long, or has characters that cannot be shown")
+        raise RequestRejected("malformed", f"{key} is too long, or has characters that cannot be shown")
     return found
 
 
@@ -64,24 +64,24 @@ def is_showable(text: str, *, longest: int = _LONGEST_NAME) -> bool:
 def _read_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise Refused("malformed", "a key stands in an object twice")
+        raise RequestRejected("malformed", "a key stands in an object twice")
     return found
 
 
 def _read_integer(digits: str) -> int:
     if len(digits) > _LONGEST_NUMBER:
-        raise Refused("malformed", "a number is too long")
+        raise RequestRejected("malformed", "a number is too long")
     return int(digits)
 
 
 def _read_fraction(digits: str) -> float:
     if not math.isfinite(found := float(digits)):
-        raise Refused("malformed", "a number is too large")
+        raise RequestRejected("malformed", "a number is too large")
     return found
 
 
 def _refuse_constant(_name: str) -> NoReturn:
-    raise Refused("malformed", "a number is none")
+    raise RequestRejected("malformed", "a number is none")
 
 
 def _check_depth(found: dict[str, Any]) -> None:
@@ -91,7 +91,7 @@ def _check_depth(found: dict[str, Any]) -> None:
         level = [part for part in inner if isinstance(part, dict | list)]
         if not level:
             return
-    raise Refused("malformed", "it has too many levels")
+    raise RequestRejected("malformed", "it has too many levels")
 
 
 _DECODER = json.JSONDecoder(

@@ -31,7 +31,7 @@ class Ignored(Record):
     reason: str
 
 
-class Refused(Exception):
+class RequestRejected(Exception):
     """A request that nothing may follow from.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Any
 from plansmith.config.service.triggers import HubRegistry
 from plansmith.system.digest import digest_of
 from plansmith.triggers.registries.body import name_of, object_of, read_object
-from plansmith.triggers.registries.delivery import Delivery, Ignored, Refused
+from plansmith.triggers.registries.delivery import Delivery, Ignored, RequestRejected
 from plansmith.triggers.registries.event import Event
 from plansmith.triggers.registries.signature import is_any
 
@@ -50,16 +50,16 @@ def read_delivery(
         Refused: it is not of the Hub, or not what the Hub sends.
     """
     if not (given := headers.get(HEADER, "")):
-        raise Refused("signature", "there is no secret")
+        raise RequestRejected("signature", "there is no secret")
     if not is_any(given, [secret for secret in secrets if secret]):
-        raise Refused("signature", "the secret is none that is known here")
+        raise RequestRejected("signature", "the secret is none that is known here")
     values = read_object(body)
     event, repo = object_of(values, "event"), object_of(values, "repo")
     if not _is_push(name_of(event, "scope"), name_of(event, "action")) or name_of(repo, "type") != "model":
         return Ignored(reason="nothing that a build cares for")
     model, number = name_of(repo, "name"), name_of(repo, "id")
     if not _REPOSITORY.fullmatch(model) or ".." in model:
-        raise Refused("malformed", "name is of no repository")
+        raise RequestRejected("malformed", "name is of no repository")
     moved = sorted(set(_moved(values)))
     if not moved:
         return Ignored(reason="no branch and no tag moved")
@@ -81,13 +81,13 @@ def _moved(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if refs is None:
         return
     if not isinstance(refs, list):
-        raise Refused("malformed", "updatedRefs is no list")
+        raise RequestRejected("malformed", "updatedRefs is no list")
     for one in refs:
         if not isinstance(one, dict):
-            raise Refused("malformed", "updatedRefs holds what is no object")
+            raise RequestRejected("malformed", "updatedRefs holds what is no object")
         ref = name_of(one, "ref")
         if not ref.startswith(_FOLLOWED) or one.get("newSha") is None:
             continue
         if ref in _FOLLOWED or not _COMMIT.fullmatch(commit := name_of(one, "newSha")):
-            raise Refused("malformed", "updatedRefs holds what is no commit of a branch or tag")
+            raise RequestRejected("malformed", "updatedRefs holds what is no commit of a branch or tag")
         yield ref, commit

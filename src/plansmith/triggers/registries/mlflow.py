@@ -12,7 +12,7 @@ from typing import Any
 
 from plansmith.config.service.triggers import Change, MlflowRegistry
 from plansmith.triggers.registries.body import is_showable, name_of, object_of, read_object
-from plansmith.triggers.registries.delivery import Delivery, Ignored, Refused
+from plansmith.triggers.registries.delivery import Delivery, Ignored, RequestRejected
 from plansmith.triggers.registries.event import OWN_TAGS, Event
 from plansmith.triggers.registries.signature import SignedHeaders, proven_id
 
@@ -77,9 +77,9 @@ def event_of(registry: str, model: str, version: str, change: Change, value: str
         Refused: no model or version is called so.
     """
     if "/" in model or ":" in model:  # MLflow refuses them too: they would name another version in an address
-        raise Refused("malformed", "name has a / or :")
+        raise RequestRejected("malformed", "name has a / or :")
     if not _VERSION.fullmatch(version):
-        raise Refused("malformed", "version is no number")
+        raise RequestRejected("malformed", "version is no number")
     source = f"mlflow:models:/{model}/{version}"
     return Event(registry=registry, model=model, version=version, change=change, value=value, source=source)
 
@@ -95,5 +95,5 @@ def _value_of(config: MlflowRegistry, change: Change, data: Mapping[str, Any]) -
     if key.startswith(OWN_TAGS):
         return Ignored(reason="a tag of our own")
     if not isinstance(value, str):
-        raise Refused("malformed", "value is no text")
+        raise RequestRejected("malformed", "value is no text")
     return f"{key}={value}" if is_showable(value) else Ignored(reason="a tag that holds a text")

@@ -20,7 +20,7 @@ from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Re
 from plansmith.errors import EnvironmentFault, UsageError
 from plansmith.records.model import Record
 from plansmith.triggers.registries.body import read_object
-from plansmith.triggers.registries.delivery import Refused
+from plansmith.triggers.registries.delivery import RequestRejected
 
 _PATH = "/api/2.0/mlflow/"
 _SECONDS_TO_ANSWER = 20
@@ -179,7 +179,7 @@ class MlflowApi:
             ) from error
         try:
             return read_object(body)
-        except Refused:
+        except RequestRejected:
             raise self._no_mlflow() from None
 
     def _connected(self) -> OpenerDirector:
@@ -212,7 +212,7 @@ class MlflowApi:
         """What MLflow says is wrong; nothing where it is a web server that says so."""
         try:
             return read_object(self._read(error))
-        except (Refused, OSError, http.client.HTTPException):
+        except (RequestRejected, OSError, http.client.HTTPException):
             return {}
 
     def _refusal(self, status: int) -> EnvironmentFault:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from urllib.parse import unquote_plus
 
 from plansmith.triggers.registries.body import name_of, object_of, read_object
-from plansmith.triggers.registries.delivery import Refused
+from plansmith.triggers.registries.delivery import RequestRejected
 
 _TEST = "s3:TestEvent"
 _WRITTEN = "ObjectCreated:"
@@ -27,14 +27,14 @@ def written_keys(body: bytes, *, bucket: str) -> list[str]:
         return []
     records = values.get("Records")
     if not isinstance(records, list) or not all(isinstance(one, dict) for one in records):
-        raise Refused("malformed", "Records is no list of objects")
+        raise RequestRejected("malformed", "Records is no list of objects")
     return list(dict.fromkeys(_keys(records, bucket)))
 
 
 def _keys(records: list[dict[str, object]], bucket: str) -> Iterator[str]:
     for one in records:
         if one.get("eventSource") != "aws:s3":
-            raise Refused("malformed", "a record is not of S3")
+            raise RequestRejected("malformed", "a record is not of S3")
         about = object_of(one, "s3")
         key = unquote_plus(name_of(object_of(about, "object"), "key", longest=4096))
         if name_of(one, "eventName").startswith(_WRITTEN) and name_of(object_of(about, "bucket"), "name") == bucket:

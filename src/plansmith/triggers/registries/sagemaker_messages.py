@@ -15,7 +15,7 @@ from typing import Any
 from plansmith.config.service.triggers import SageMakerRegistry
 from plansmith.system.digest import digest_of
 from plansmith.triggers.registries.body import name_of, object_of, read_object
-from plansmith.triggers.registries.delivery import Delivery, Ignored, Refused
+from plansmith.triggers.registries.delivery import Delivery, Ignored, RequestRejected
 from plansmith.triggers.registries.event import Event
 
 _SOURCE = "aws.sagemaker"
@@ -40,9 +40,9 @@ def read_message(config: SageMakerRegistry, body: bytes, *, registry: str) -> De
     """
     values = read_object(body)
     if name_of(values, "source") != _SOURCE or name_of(values, "detail-type") != _TYPE:
-        raise Refused("malformed", "it is no event of a model package")
+        raise RequestRejected("malformed", "it is no event of a model package")
     if config.account and values.get("account") != config.account:
-        raise Refused("signature", "it is of another account")
+        raise RequestRejected("signature", "it is of another account")
     return read_package(config, object_of(values, "detail"), registry=registry, at=_moment(values.get("time")))
 
 
@@ -71,7 +71,7 @@ def read_package(
     try:
         version = _arn(config, detail, group)
         address, image = _artefact(object_of(detail, "InferenceSpecification"))
-    except Refused as refused:
+    except RequestRejected as refused:
         if refused.kind != "malformed":
             raise
         wrong = refused.reason
@@ -86,9 +86,9 @@ def _arn(config: SageMakerRegistry, detail: Mapping[str, Any], group: str) -> st
     arn = name_of(detail, "ModelPackageArn")
     found = _ARN.fullmatch(arn)
     if not found or found[2] != group:
-        raise Refused("malformed", "ModelPackageArn is of no version of its group")
+        raise RequestRejected("malformed", "ModelPackageArn is of no version of its group")
     if config.account and found[1] != config.account:
-        raise Refused("signature", "its package is of another account")
+        raise RequestRejected("signature", "its package is of another account")
     return arn
 
 
@@ -118,7 +118,7 @@ def _artefact(specification: Mapping[str, Any]) -> tuple[str, str]:
     """The address of the one artefact of a package, and the digest of the image that it is served with, or nothing."""
     containers = specification.get("Containers")
     if not isinstance(containers, list) or len(containers) != 1 or not isinstance(containers[0], dict):
-        raise Refused("malformed", "InferenceSpecification has not one container")
+        raise RequestRejected("malformed", "InferenceSpecification has not one container")
     (container,) = containers
     if "ModelDataUrl" in container:
         address = name_of(container, "ModelDataUrl", longest=_LONGEST_URL)
@@ -126,5 +126,5 @@ def _artefact(specification: Mapping[str, Any]) -> tuple[str, str]:
         place = object_of(object_of(container, "ModelDataSource"), "S3DataSource")
         address = name_of(place, "S3Uri", longest=_LONGEST_URL)
     if not _S3.fullmatch(address):
-        raise Refused("malformed", "the artefact is not in S3")
+        raise RequestRejected("malformed", "the artefact is not in S3")
     return address.rstrip("/"), name_of(container, "ImageDigest") if container.get("ImageDigest") else ""

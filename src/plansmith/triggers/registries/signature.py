@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from plansmith.triggers.registries.delivery import Refused
+from plansmith.triggers.registries.delivery import RequestRejected
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _UNIX_SECONDS = re.compile(r"[0-9]{1,12}")
@@ -64,15 +64,17 @@ def proven_id(
     delivery, timestamp = headers.get(names.delivery, ""), headers.get(names.timestamp, "")
     given = headers.get(names.signature, "")
     if not given:
-        raise Refused("signature", "there is none")
+        raise RequestRejected("signature", "there is none")
     if not is_any(given, [signature_of(secret, delivery, timestamp, body) for secret in secrets if secret]):
-        raise Refused("signature", "it is of no secret that is known here")
+        raise RequestRejected("signature", "it is of no secret that is known here")
     if not _UNIX_SECONDS.fullmatch(timestamp):
-        raise Refused("timestamp", "it is no Unix time")
+        raise RequestRejected("timestamp", "it is no Unix time")
     if (seconds := now - int(timestamp)) > window_seconds:
-        raise Refused("timestamp", f"it is from {seconds:.0f} s ago, and window_seconds is {window_seconds:.0f}")
+        raise RequestRejected(
+            "timestamp", f"it is from {seconds:.0f} s ago, and window_seconds is {window_seconds:.0f}"
+        )
     if -seconds > window_seconds:
-        raise Refused("timestamp", f"it is {-seconds:.0f} s ahead, and window_seconds is {window_seconds:.0f}")
+        raise RequestRejected("timestamp", f"it is {-seconds:.0f} s ahead, and window_seconds is {window_seconds:.0f}")
     if not _ID.fullmatch(delivery):
-        raise Refused("malformed", "the delivery's id is none")
+        raise RequestRejected("malformed", "the delivery's id is none")
     return delivery

@@ -30,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from plansmith.config.service.triggers import HookRegistry
 from plansmith.triggers.registries.allowed_sources import is_allowed
 from plansmith.triggers.registries.body import name_of, read_object
-from plansmith.triggers.registries.delivery import Delivery, Ignored, Refused
+from plansmith.triggers.registries.delivery import Delivery, Ignored, RequestRejected
 from plansmith.triggers.registries.event import Event
 from plansmith.triggers.registries.signature import SignedHeaders, proven_id
 
@@ -65,10 +65,10 @@ def read_delivery(
     found = proven_id(HEADERS, headers, body, secrets=secrets, window_seconds=config.window_seconds, now=now)
     values = read_object(body)
     if values.keys() - _KEYS:
-        raise Refused("malformed", "it has a key that means nothing here")
+        raise RequestRejected("malformed", "it has a key that means nothing here")
     source = name_of(values, "source", longest=_LONGEST_SOURCE) if "source" in values else ""
     if source and not is_allowed(source, config.sources):
-        raise Refused("malformed", "source is none of those that are allowed")
+        raise RequestRejected("malformed", "source is none of those that are allowed")
     model, version = name_of(values, "model"), name_of(values, "version")
     event = Event(registry=registry, model=model, version=version, change="asked", source=source)
     return Delivery(id=found, events=(event,), expires=True)

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, Self
 
 from plansmith.errors import RepositoryError, first_line
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 
 MOST_ENTRIES = 100_000
 MOST_BYTES = 64 * 2**30
@@ -107,13 +107,13 @@ def _inside(path: Path, name: str) -> PurePosixPath:
 def _require_room(path: Path, folder: Path, size: int, total: int, most: int) -> None:
     """See that there is room for one more file, whose size is part of the total already."""
     if total > most:
-        raise _refused(path, f"it unpacks to more than {bytes_in_words(most)}")
+        raise _refused(path, f"it unpacks to more than {format_bytes(most)}")
     disk = shutil.disk_usage(folder)
     kept = min(_KEPT_FREE, int(disk.total * _KEPT_FREE_SHARE))
     if disk.free - size < kept:
         raise RepositoryError(
-            f"{path} does not fit: {bytes_in_words(disk.free)} are left in {folder.parent.parent},"
-            f" of which {bytes_in_words(kept)} stay free",
+            f"{path} does not fit: {format_bytes(disk.free)} are left in {folder.parent.parent},"
+            f" of which {format_bytes(kept)} stay free",
             remedy="set TMPDIR to a folder with more room, or unpack it yourself and name the folder",
         )
 

@@ -14,7 +14,7 @@ from plansmith.errors import RepositoryError
 from plansmith.records.release import CONFIG_FILE, Package
 from plansmith.triton.checker.autocomplete import folders_of
 from plansmith.triton.checker.findings import Finding, Rule, Severity
-from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
 from plansmith.triton.checker.reader import read_models, read_package, target_name, variants_of
 from plansmith.triton.checker.rules import dynamo as dynamo_rules
 from plansmith.triton.checker.rules import sagemaker as sagemaker_rules
@@ -36,14 +36,14 @@ class RuleModule(Protocol):
 
     RULES: tuple[Rule, ...]
 
-    def check(self, model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+    def check(self, model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
         """What breaks the module's rules in one model."""
 
 
 class RepositoryRules(Protocol):
     """A module of rules that also hold for a repository as a whole, such as how many models it may have."""
 
-    def check_whole(self, surroundings: Surroundings) -> Iterator[Finding]:
+    def check_whole(self, surroundings: CheckContext) -> Iterator[Finding]:
         """What breaks them; once for each check."""
 
 
@@ -102,7 +102,7 @@ def check_repository(
         EngineError: the target that the repository is for is not known any more.
     """
     _require_repository(root)
-    surroundings = Surroundings(root, {}, target or _own_target(root), sagemaker, dynamo, tuple(arguments))
+    surroundings = CheckContext(root, {}, target or _own_target(root), sagemaker, dynamo, tuple(arguments))
     if _is_model(root):
         return _of_one_model(surroundings)
     present = read_models(root, next(iter(surroundings.argument("model-config-name")), ""))
@@ -136,12 +136,12 @@ def check_package(
     read += [read_package(member.model, folder / member.folder) for member in package.members]
     given = (*package.server_arguments, *arguments)
     models = {model.name: model for model in read}
-    surroundings = Surroundings(folder.parent, models, target, dynamo=dynamo, arguments=given)
+    surroundings = CheckContext(folder.parent, models, target, dynamo=dynamo, arguments=given)
     modules = tuple(module for module in _MODULES if module is not layout)  # of repositories alone
     return sorted({found for model in read for found in _check_one(model, surroundings, modules)}, key=_order)
 
 
-def _check_model(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+def _check_model(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     """Findings of a model, and of what its other configurations would make of it: no errors, as none is in use."""
     yield from _check_one(model, surroundings)
     for variant in variants_of(model):
@@ -153,14 +153,14 @@ def _check_model(model: ModelFolder, surroundings: Surroundings) -> Iterator[Fin
 
 
 def _check_one(
-    model: ModelFolder, surroundings: Surroundings, modules: Sequence[RuleModule] = _MODULES
+    model: ModelFolder, surroundings: CheckContext, modules: Sequence[RuleModule] = _MODULES
 ) -> list[Finding]:
     found = [finding for module in modules for finding in _guarded(module, model, surroundings)]
     hopeless = {finding.place for finding in found if finding.rule in file.NO_MODEL}
     return [finding for finding in found if finding.place not in hopeless or finding.rule in file.NO_MODEL]
 
 
-def _guarded(module: RuleModule, model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+def _guarded(module: RuleModule, model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     """What a module finds; that it cannot read something is a finding as well."""
     try:
         yield from module.check(model, surroundings)
@@ -173,11 +173,11 @@ def _guarded(module: RuleModule, model: ModelFolder, surroundings: Surroundings)
         )
 
 
-def _with_models(surroundings: Surroundings, models: Mapping[str, ModelFolder]) -> Surroundings:
+def _with_models(surroundings: CheckContext, models: Mapping[str, ModelFolder]) -> CheckContext:
     return replace(surroundings, models=models)
 
 
-def _as_served(surroundings: Surroundings) -> Surroundings:
+def _as_served(surroundings: CheckContext) -> CheckContext:
     """With the arguments that `plansmith serve` starts a server with for releases of ours; SageMaker is told them."""
     if surroundings.is_for_sagemaker:
         return surroundings
@@ -191,7 +191,7 @@ def _order(finding: Finding) -> tuple[str, str, int, int, str, str]:
     return finding.model, finding.place, finding.line, severity, finding.rule, finding.message
 
 
-def _of_one_model(surroundings: Surroundings) -> list[Finding]:
+def _of_one_model(surroundings: CheckContext) -> list[Finding]:
     """What is wrong in the folder of one model, which is no repository: to SageMaker, that it is none."""
     root = surroundings.root.absolute()
     if not surroundings.is_for_sagemaker:

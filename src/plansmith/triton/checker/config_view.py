@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb
@@ -48,7 +48,7 @@ def inner_dims(entry: pb.ModelInput | pb.ModelOutput) -> tuple[int, ...]:
     return tuple(entry.reshape.shape if entry.HasField("reshape") else entry.dims)
 
 
-def dims_in_words(dims: Iterable[int | str]) -> str:
+def format_config_dims(dims: Iterable[int | str]) -> str:
     """Dims as in a configuration; "?" for one of which nothing is said."""
     return f"[{', '.join(str(dim) if dim != '' else '?' for dim in dims)}]"
 
@@ -65,12 +65,12 @@ def entry_line(model: ModelFolder, name: str) -> int:
     return model.line_of(f'"{name}"') or model.line_of(f"'{name}'")
 
 
-def completes(surroundings: Surroundings) -> bool:
+def completes(surroundings: CheckContext) -> bool:
     """Whether the server completes configurations, as it does unless it is told not to."""
     return not any(argument in _NO_COMPLETION for argument in surroundings.arguments)
 
 
-def made_inputs(config: pb.ModelConfig) -> tuple[str, ...]:
+def generated_inputs(config: pb.ModelConfig) -> tuple[str, ...]:
     """Inputs of the model that Triton makes itself: controls and states of sequences, and those of `batch_input`."""
     controls = (control.name for control in config.sequence_batching.control_input)
     states = (state.input_name for state in config.sequence_batching.state)
@@ -84,7 +84,7 @@ def has_own_batch(config: pb.ModelConfig, entry: pb.ModelInput | pb.ModelOutput)
     return bool(getattr(entry, "allow_ragged_batch", False)) or entry.name in targets
 
 
-def backend_setting(surroundings: Surroundings, backend: str, setting: str) -> str:
+def backend_setting(surroundings: CheckContext, backend: str, setting: str) -> str:
     """What the server's arguments say of a backend's setting; the last one counts; empty where none does."""
     wanted = f"{backend},{setting}="
     found = [value for value in surroundings.argument("backend-config") if value.startswith(wanted)]

@@ -75,7 +75,7 @@ class ModelFolder:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class CheckContext:
     """What models are checked against.
 
     Args:

@@ -56,18 +56,18 @@ class Signature(Record):
     def words(self) -> str:
         """A line for each input and output."""
         rows = [("input", t) for t in self.inputs] + [("output", t) for t in self.outputs]
-        lines = [f"{kind} {tensor_words(t)}{', may be left out' * (t.name in self.optional)}" for kind, t in rows]
+        lines = [f"{kind} {format_tensor(t)}{', may be left out' * (t.name in self.optional)}" for kind, t in rows]
         if self.max_batch_size:
             lines.append(f"{BATCH} is at most {self.max_batch_size} in a request; larger ones are split")
         return "\n".join(lines)
 
 
-def tensor_words(tensor: Tensor) -> str:
+def format_tensor(tensor: Tensor) -> str:
     """Such as `input_ids: int64 [batch, length]`."""
-    return f"{tensor.name}: {tensor.dtype} {dims_words(tensor.dims)}"
+    return f"{tensor.name}: {tensor.dtype} {format_dims(tensor.dims)}"
 
 
-def dims_words(dims: tuple[Dim, ...]) -> str:
+def format_dims(dims: tuple[Dim, ...]) -> str:
     """Such as `[batch, 3]`."""
     return f"[{', '.join(map(str, dims))}]"
 

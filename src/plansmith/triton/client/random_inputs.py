@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from plansmith.errors import UsageError
 from plansmith.records.model import ANONYMOUS, BATCH, Tensor
-from plansmith.triton.client.dtypes import BFLOAT16, STRING, Signature, dims_words, numpy_dtype
+from plansmith.triton.client.dtypes import BFLOAT16, STRING, Signature, format_dims, numpy_dtype
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,7 +84,7 @@ def _axes(signature: Signature, name: str, shape: tuple[int, ...]) -> dict[_Axis
     if not fits(tensor, shape):
         raise UsageError(
             f"input {name!r} cannot have the shape {'x'.join(map(str, shape))}",
-            remedy=f"give one that fits {dims_words(tensor.dims)}",
+            remedy=f"give one that fits {format_dims(tensor.dims)}",
         )
     return {_axis(tensor, place): shape[place] for place, dim in enumerate(tensor.dims) if not isinstance(dim, int)}
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from plansmith.errors import UsageError
 from plansmith.records.model import ANONYMOUS, Dim, Tensor
-from plansmith.triton.client.dtypes import BFLOAT16, STRING, Signature, dims_words, numpy_dtype, wire_shape
+from plansmith.triton.client.dtypes import BFLOAT16, STRING, Signature, format_dims, numpy_dtype, wire_shape
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,7 +38,7 @@ def checked_feed(signature: Signature, feed: Mapping[str, object]) -> dict[str, 
     by_name = {t.name: t for t in signature.inputs}
     problems = [_unknown(name, sorted(by_name)) for name in feed if name not in by_name]
     problems += [
-        f"input {name!r} is missing: it takes {by_name[name].dtype} {dims_words(by_name[name].dims)}"
+        f"input {name!r} is missing: it takes {by_name[name].dtype} {format_dims(by_name[name].dims)}"
         for name in missing_inputs(signature, feed)
     ]
     arrays: dict[str, NDArray[Any]] = {}
@@ -192,12 +192,12 @@ def _wrong_sizes(tensors: Mapping[str, Tensor], arrays: Arrays) -> list[str]:
         dims = tensors[name].dims
         shape = list(array.shape)
         if len(dims) != array.ndim:
-            problems.append(f"input {name!r} takes {dims_words(dims)} and was given {shape}")
+            problems.append(f"input {name!r} takes {format_dims(dims)} and was given {shape}")
             continue
         for dim, size in zip(dims, shape, strict=True):
             if isinstance(dim, int):
                 if dim != size:
-                    problems.append(f"input {name!r} takes {dims_words(dims)} and was given {shape}")
+                    problems.append(f"input {name!r} takes {format_dims(dims)} and was given {shape}")
                     break
             elif dim != ANONYMOUS:
                 before, other = settled.setdefault(dim, (size, name))

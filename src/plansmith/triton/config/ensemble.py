@@ -197,7 +197,7 @@ def _require_together(branch: Branch, first: Branch) -> None:
         raise UsageError(
             f"the models of a pipeline answer the same requests, and {branch.name} takes {theirs} where the spec's own"
             f" model takes {ours}",
-            remedy=f"leave {branch.name} out of `pipeline: beside`, or give it the same `input`",
+            remedy=f"leave {branch.name} out of `pipeline: models`, or give it the same `input`",
         )
 
 

@@ -14,8 +14,9 @@ from plansmith.config.triton import TritonOptions
 from plansmith.config.triton.instances import InstanceGroup
 from plansmith.config.triton.optimization import Accelerator
 from plansmith.errors import UsageError
-from plansmith.records.model import BATCH_RANGE, Device, EngineKind
+from plansmith.records.model import BATCH_RANGE, Component, Device, EngineKind, OnnxModel
 from plansmith.records.release import OWN_NAMES
+from plansmith.triton.config.model_config import max_batch_size
 from plansmith.triton.config.overrides import hidden_names, place_of
 from plansmith.triton.config.tensor_rules import ModelFacts, chosen_batch, tensor_problems, warmup_problems
 
@@ -52,7 +53,7 @@ def require_served(spec: ModelSpec, name: str, device: Device, folder: Path) -> 
     Raises:
         UsageError: names every key of `triton:` that does not fit.
     """
-    options = spec.triton.found_from(folder)
+    options = spec.triton.with_absolute_paths(folder)
     require_fitting(options, facts_of(spec, device), _unasked(spec), model=name)
 
 
@@ -217,3 +218,34 @@ def _output_names(options: TritonOptions) -> Iterator[tuple[str, str]]:
     yield from (("batch_output.target_name", name) for one in options.batch_output for name in one.target_name)
     if options.sequence_batching is not None:
         yield from (("sequence_batching.state.output_name", one.output_name) for one in options.sequence_batching.state)
+
+
+def require_servable(
+    options: TritonOptions, name: str, device: Device, component: Component, kind: EngineKind, onnx: OnnxModel
+) -> None:
+    """See that options fit a graph before an engine is made of it.
+
+    Args:
+        options: with the paths of files absolute.
+        name: of the model.
+        device: what the instances run on.
+        component: the graph.
+        kind: the backend.
+        onnx: knows the ranges of the axes.
+
+    Raises:
+        UsageError: they do not.
+    """
+    largest = max_batch_size(component, onnx.axes)
+    require_fitting(options, facts_of_component(component, kind, device, largest), model=name)
+
+
+def facts_of_component(component: Component, kind: EngineKind, device: Device, largest: int) -> ModelFacts:
+    """What a graph tells of its model; `largest` is its largest batch."""
+    return ModelFacts(
+        engine=kind,
+        device=device,
+        inputs={tensor.name: tensor for tensor in component.inputs},
+        outputs={tensor.name: tensor for tensor in component.outputs},
+        largest=largest,
+    )

@@ -72,7 +72,7 @@ def is_script(package: Package) -> bool:
     return bool(package.members) and SCRIPT_FILE in package.model_files
 
 
-def lay_out_script(
+def build_script_package(
     script: Path,
     outputs: Sequence[Tensor],
     branches: Sequence[Branch],

@@ -14,21 +14,21 @@ from pathlib import Path
 
 from plansmith.config.target.targets import DEFAULT_TARGET, Target, load_target
 from plansmith.errors import RepositoryError, in_one_line
-from plansmith.records.fingerprint import Basis
+from plansmith.records.fingerprint import Fingerprint
 from plansmith.records.release import MANIFEST_FILE, Manifest, PublishedVersion
 from plansmith.system.digest import Digester
 from plansmith.system.files import storage_errors
 from plansmith.triton.repository.ensemble_members import ModelMembers, is_part
-from plansmith.triton.repository.fingerprints import Bases
+from plansmith.triton.repository.fingerprints import Fingerprints
 from plansmith.triton.repository.marker import RepositoryMarker, read_marker
 from plansmith.triton.repository.nesting import STORE_SUFFIX, require_alone
-from plansmith.triton.repository.publish_view import Showing
+from plansmith.triton.repository.publish_view import ModelViewPublication
 from plansmith.triton.repository.release import damaged_file, misfit, read_manifest, stands_for
 from plansmith.triton.repository.view import ModelViews
 from plansmith.triton.repository.withdrawals import Withdrawals
 
 
-class Holdings:
+class RepositoryContents:
     """What the repository of one target holds.
 
     Args:
@@ -120,9 +120,9 @@ class Holdings:
         """The parts of a model's releases that Triton is shown."""
         return ModelMembers(model, self.root, self.store, self._digester)
 
-    def showing(self, model: str) -> Showing:
+    def showing(self, model: str) -> ModelViewPublication:
         """A model's view and its parts together."""
-        return Showing(self.views(model), self.members(model))
+        return ModelViewPublication(self.views(model), self.members(model))
 
     def find(self, text: str) -> tuple[str, int]:
         """The model and version that MODEL[@VERSION] names; the leading one where none is given.
@@ -205,13 +205,13 @@ class Holdings:
         numbers = self.views(model).shown() if marker is not None and marker.mirrors else self.standing(model)
         return numbers[-1] if numbers else None
 
-    def basis(self, model: str) -> Basis | None:
+    def basis(self, model: str) -> Fingerprint | None:
         """What the newest version of a model was made from; None where nobody noted it.
 
         Raises:
             RepositoryError: the note is damaged, or of another version of plansmith.
         """
-        return Bases(self.store).read(model)
+        return Fingerprints(self.store).read(model)
 
     def holds(self, newest: Manifest, draft: Manifest) -> bool:
         """Whether a draft's newest release is all that it would become, and whole."""

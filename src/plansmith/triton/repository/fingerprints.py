@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from plansmith.errors import RepositoryError, first_line
-from plansmith.records.fingerprint import Basis
+from plansmith.records.fingerprint import Fingerprint
 from plansmith.records.model import SCHEMA_VERSION
 from plansmith.system.files import fsync_path, make_folder, move_into_place, staging_folder
 
@@ -15,7 +15,7 @@ BASIS_FOLDER = "basis"
 _REMEDY = "compile the model again: the note is written anew"
 
 
-class Bases:
+class Fingerprints:
     """One note for each model, `<store>/basis/<model>.json`; whoever writes one holds the model's lock.
 
     Args:
@@ -26,7 +26,7 @@ class Bases:
         self._folder = store / BASIS_FOLDER
         self._staging = store / "staging"
 
-    def read(self, model: str) -> Basis | None:
+    def read(self, model: str) -> Fingerprint | None:
         """What the newest version was made from; None where nobody noted it.
 
         Raises:
@@ -37,14 +37,14 @@ class Bases:
             fields = json.loads(file.read_bytes())
             form = fields["schema_version"]
             if form == SCHEMA_VERSION:
-                return Basis.model_validate(fields)
+                return Fingerprint.model_validate(fields)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RepositoryError(f"{file} cannot be read: {first_line(error)}", remedy=_REMEDY) from error
         raise RepositoryError(f"{file} has form {form}, and this plansmith reads form {SCHEMA_VERSION}", remedy=_REMEDY)
 
-    def write(self, model: str, basis: Basis) -> None:
+    def write(self, model: str, basis: Fingerprint) -> None:
         """Note what a version was made from; the note appears whole.
 
         Raises:

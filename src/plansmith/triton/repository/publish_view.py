@@ -9,7 +9,7 @@ from plansmith.triton.repository.ensemble_members import ModelMembers
 from plansmith.triton.repository.view import ModelViews
 
 
-class Showing:
+class ModelViewPublication:
     """The view of one model and its parts; those who change them hold the model's lock.
 
     Args:

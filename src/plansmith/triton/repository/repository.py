@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from plansmith.errors import PlansmithError, RepositoryError, ServedCheckError, in_one_line
-from plansmith.records.fingerprint import Basis
+from plansmith.records.fingerprint import Fingerprint
 from plansmith.records.release import MANIFEST_FILE, Manifest, PublishedVersion
 from plansmith.system.files import (
     HeldByAnother,
@@ -29,8 +29,8 @@ from plansmith.system.files import (
     storage_errors,
     sweep,
 )
-from plansmith.triton.repository.contents import Holdings
-from plansmith.triton.repository.fingerprints import Bases
+from plansmith.triton.repository.contents import RepositoryContents
+from plansmith.triton.repository.fingerprints import Fingerprints
 from plansmith.triton.repository.marker import RepositoryMarker, write_marker
 from plansmith.triton.repository.release import damaged_file, misfit, read_manifest, require_same_interface
 
@@ -49,7 +49,7 @@ class Servers(Protocol):
         ...
 
 
-class ModelRepository(Holdings):
+class ModelRepository(RepositoryContents):
     """The Triton model repository of one target.
 
     Args:
@@ -64,7 +64,7 @@ class ModelRepository(Holdings):
         """While held, no other process publishes or collects versions of a model."""
         return locked(self.store / "locks" / "models" / model, waiting)
 
-    def note_basis(self, model: str, basis: Basis, waiting: Waiting = lambda _: None) -> None:
+    def store_fingerprint(self, model: str, basis: Fingerprint, waiting: Waiting = lambda _: None) -> None:
         """Note what the newest version was made from, unless another one is the newest by now.
 
         Where the same version was published to before, it still is.
@@ -81,7 +81,7 @@ class ModelRepository(Holdings):
                     places = tuple(dict.fromkeys((*before.destinations, *basis.destinations)))
                     stored = before.stored | basis.stored
                     basis = basis.model_copy(update={"destinations": places, "stored": stored})
-            Bases(self.store).write(model, basis)
+            Fingerprints(self.store).write(model, basis)
 
     def remove(self, folder: Path) -> None:
         """Take a release or a view away: out of sight in one rename, then off the disk."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Self
 
 from plansmith.config.python import OWNER_VARIABLE, SITE_VARIABLE
 from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 from plansmith.system.memory import Watch
 from plansmith.system.process import ProcessGroup
 from plansmith.system.temporary import scratch_name
@@ -43,7 +43,7 @@ _BATCHING = Path(__file__).parents[2] / "compilers" / "python_backend" / "batchi
 _ONNXRUNTIME, _DALI, _PYTHON = "onnxruntime", "dali", "python"
 
 
-def lay_out_backends(
+def build_backend_folder(
     folder: Path,
     installation: Installation,
     site: Path | None = None,
@@ -178,7 +178,7 @@ class TritonServer:
             scratch = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix=f"{self._token}-", dir=place)))
             # The Python backend puts both paths into a shell command without quoting them.
             (scratch / _REPOSITORY).symlink_to(self._repository)
-            lay_out_backends(scratch / _BACKENDS, self._installation, self._site, self._dali_site, lent)
+            build_backend_folder(scratch / _BACKENDS, self._installation, self._site, self._dali_site, lent)
             for _ in range(_PORT_ATTEMPTS):
                 attempt = undo.enter_context(ExitStack())
                 self._launch(scratch, attempt)
@@ -316,8 +316,8 @@ class TritonServer:
     def _too_large(self, held: int) -> EnvironmentFault:
         assert self._memory_bytes is not None
         return EnvironmentFault(
-            f"Triton was ended: with its Python models it held {bytes_in_words(held)} of memory, and may hold"
-            f" {bytes_in_words(self._memory_bytes)}",
+            f"Triton was ended: with its Python models it held {format_bytes(held)} of memory, and may hold"
+            f" {format_bytes(self._memory_bytes)}",
             remedy="allow it more (plansmith serve --memory; the served check allows what this machine has free), or"
             " have it serve fewer models or instances",
             log=self.log,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from plansmith import __version__
-from plansmith.formatting import bytes_in_words, minute
+from plansmith.formatting import format_bytes, minute
 from plansmith.loadtest.report.findings import format_number
 from plansmith.records.model import EngineKind
 from plansmith.report.line_plot import (
@@ -208,7 +208,7 @@ def _cells(outcome: Outcome) -> tuple[str, ...]:
         format_number(measurement.throughput),
         *(format_number(value) if measurement.answered else "" for value in latencies),
         "" if measurement.batch_size is None else f"{measurement.batch_size:.1f}",
-        "" if measurement.memory_bytes is None else bytes_in_words(measurement.memory_bytes),
+        "" if measurement.memory_bytes is None else format_bytes(measurement.memory_bytes),
         outcome.length,
     )
 

@@ -20,7 +20,7 @@ from plansmith.system.files import link_or_copy, storage_errors, write_file
 from plansmith.system.temporary import scratch_folder
 from plansmith.system.urls import Address, read_address
 from plansmith.system.urls import Protocol as RequestProtocol
-from plansmith.triton.server.control.client import ToldServer
+from plansmith.triton.server.control.client import ModelControlClient
 from plansmith.triton.server.runtime import find_serving_runtime
 from plansmith.triton.server.server import TritonServer
 from plansmith.tuning.builds import CompiledBuild
@@ -142,7 +142,7 @@ class RemoteServer:
     @contextmanager
     def serve(self, build: CompiledBuild, configuration: Configuration) -> Iterator[ServedTrial]:
         """See `TrialServer`; what a killed process left there is unloaded first."""
-        control = ToldServer(self.url, load_seconds=LOAD_SECONDS)
+        control = ModelControlClient(self.url, load_seconds=LOAD_SECONDS)
         device = load_target(build.manifest.target).device
         staged = stage_release(build, configuration, device, self.name)
         names = [model.name for model in reversed(staged.models)]

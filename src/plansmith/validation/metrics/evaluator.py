@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 WORST_SAMPLES = 10
 
 
-class Judge:
+class Evaluator:
     """Takes in answers and tells what they are worth.
 
     Args:
@@ -83,7 +83,7 @@ class Judge:
         places = [rows[k] for k in kept]
         sides: dict[str, tuple[Array, Array]] = {}
         for tensor in self._outputs:
-            expected, found = stored.answer[tensor.name], kept_samples(answer[tensor.name], stored)
+            expected, found = stored.answer[tensor.name], stored_samples(answer[tensor.name], stored)
             valid = self._padding.valid(tensor, stored.feed)
             if expected.shape[:1] != stored.rows.shape:  # one answer for the whole batch
                 self._agreements[tensor.name].add(expected[None], found[None], None, places[:1])
@@ -126,7 +126,7 @@ class Judge:
             measure.add(Sample(self._seen + int(k), answers, None if valid is None else valid[k], labels))
 
 
-def kept_samples(answer: Array, stored: StoredCase) -> Array:
+def stored_samples(answer: Array, stored: StoredCase) -> Array:
     """Of an answer to a whole batch, the samples that the reference kept."""
     batch = len(next(iter(stored.feed.values())))
     return answer[stored.rows] if answer.shape[:1] == (batch,) else answer

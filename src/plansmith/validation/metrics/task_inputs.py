@@ -24,10 +24,10 @@ from plansmith.validation.metrics.task_metrics import (
     AnswerF1,
     Spearman,
     TokenF1,
+    agreement_metric,
     best_span,
-    judged_agreement,
-    judged_token_agreement,
     of_agreement,
+    token_agreement_metric,
 )
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def measure_of(task: Task, outputs: Sequence[Tensor], mask: Tensor | None) -> Me
     """The measure of a task; `outputs` are those that `output_roles.measured_outputs` named."""
     first = outputs[0]
     if task.metric == "accuracy":
-        return _OfClasses(first.name)
+        return _ClassificationMetric(first.name)
     if task.metric == "token-f1":
         return _OfTokens(first.name)
     if task.metric == "answer-f1":
@@ -80,7 +80,7 @@ def measure_of(task: Task, outputs: Sequence[Tensor], mask: Tensor | None) -> Me
     return _OfEmbeddings(first.name, task, value=role is Role.VALUE)
 
 
-class _OfClasses:
+class _ClassificationMetric:
     def __init__(self, output: str) -> None:
         self._output = output
         self._accuracy = Accuracy()
@@ -95,7 +95,7 @@ class _OfClasses:
     def results(self, agreement: Agreement, limits: Limits) -> list[TaskMetric]:
         same, _ = agreement.same_classes()
         return self._accuracy.results(limits.scores) or (
-            [judged_agreement("same first class", same > 0, limits.classes)] if same.size else []
+            [agreement_metric("same first class", same > 0, limits.classes)] if same.size else []
         )
 
 
@@ -118,7 +118,7 @@ class _OfTokens:
     def results(self, agreement: Agreement, limits: Limits) -> list[TaskMetric]:
         same, tokens = agreement.same_classes()
         return self._f1.results(limits.scores) or (
-            [judged_token_agreement("same class of a token", same, tokens, limits.classes)] if same.size else []
+            [token_agreement_metric("same class of a token", same, tokens, limits.classes)] if same.size else []
         )
 
 
@@ -172,7 +172,7 @@ class _OfEmbeddings:
         if found := self._spearman.results(limits.scores):
             return found
         same = agreement.same_neighbours()
-        return [judged_agreement("same nearest neighbour", same, limits.neighbours)] if same.size else []
+        return [agreement_metric("same nearest neighbour", same, limits.neighbours)] if same.size else []
 
 
 def _require_class(label: int, classes: int, output: str) -> None:

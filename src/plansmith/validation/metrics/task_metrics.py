@@ -41,7 +41,7 @@ FEWEST_PAIRS = 30
 _ROUNDING = 1e-9
 
 
-def judged(name: str, samples: int, reference: float, change: Interval, max_drop: float) -> TaskMetric:
+def metric_verdict(name: str, samples: int, reference: float, change: Interval, max_drop: float) -> TaskMetric:
     """A measure held against what it may lose.
 
     It fails where the change itself is beyond the limit; it is proven where its whole interval is within.
@@ -65,26 +65,26 @@ def judged(name: str, samples: int, reference: float, change: Interval, max_drop
     )
 
 
-def judged_shares(name: str, reference: Flags, candidate: Flags, max_drop: float) -> TaskMetric:
+def share_metric(name: str, reference: Flags, candidate: Flags, max_drop: float) -> TaskMetric:
     """A share of samples that are right, of two candidates on the same samples."""
     gained, lost = int(np.sum(candidate & ~reference)), int(np.sum(reference & ~candidate))
     change = paired_difference(gained, lost, len(reference))
-    return judged(name, len(reference), float(np.mean(reference)), change, max_drop)
+    return metric_verdict(name, len(reference), float(np.mean(reference)), change, max_drop)
 
 
-def judged_agreement(name: str, same: Flags, max_drop: float) -> TaskMetric:
+def agreement_metric(name: str, same: Flags, max_drop: float) -> TaskMetric:
     """The share of samples that get the reference's own answer."""
     found = share(int(np.sum(same)), len(same))
     change = Interval(value=found.value - 1, low=found.low - 1, high=found.high - 1)
-    return of_agreement(judged(name, len(same), 1.0, change, max_drop))
+    return of_agreement(metric_verdict(name, len(same), 1.0, change, max_drop))
 
 
-def judged_token_agreement(name: str, same: Ints, tokens: Ints, max_drop: float) -> TaskMetric:
+def token_agreement_metric(name: str, same: Ints, tokens: Ints, max_drop: float) -> TaskMetric:
     """The share of tokens that get the reference's own answer; samples, not tokens, are independent of each other."""
     samples = len(tokens)
     found = bootstrapped(lambda weights: (weights @ same) / np.maximum(weights @ tokens, 1) - 1, samples)
     change = widened(found, (same - tokens).astype(np.float64))
-    return of_agreement(judged(name, samples, 1.0, change, max_drop))
+    return of_agreement(metric_verdict(name, samples, 1.0, change, max_drop))
 
 
 def of_agreement(metric: TaskMetric) -> TaskMetric:
@@ -117,7 +117,7 @@ class Accuracy:
     def results(self, max_drop: float) -> list[TaskMetric]:
         """Top-1, and top-5 where there are more than five classes."""
         return [
-            judged_shares(f"top-{first} accuracy", np.array(reference), np.array(candidate), max_drop)
+            share_metric(f"top-{first} accuracy", np.array(reference), np.array(candidate), max_drop)
             for first, (reference, candidate) in self._right.items()
             if reference and first < max(2, self._classes)
         ]
@@ -160,7 +160,7 @@ class TokenF1:
         better = (counts[1][0].sum(axis=1) - counts[0][0].sum(axis=1)).astype(np.float64)
         interval = widened(bootstrapped(change, samples), better)
         reference = float(macro(np.ones((1, samples)), *counts[0])[0])
-        return [judged("token F1 (macro)", samples, reference, interval, max_drop)]
+        return [metric_verdict("token F1 (macro)", samples, reference, interval, max_drop)]
 
 
 class AnswerF1:
@@ -185,12 +185,12 @@ class AnswerF1:
         """Exact match and F1."""
         if not self._exact[0]:
             return []
-        exact = judged_shares(self._names[0], np.array(self._exact[0]), np.array(self._exact[1]), max_drop)
+        exact = share_metric(self._names[0], np.array(self._exact[0]), np.array(self._exact[1]), max_drop)
         reference, candidate = (np.array(side) for side in self._f1)
         difference = candidate - reference
         samples = len(difference)
         change = widened(bootstrapped(lambda weights: np.asarray(weights @ difference / samples), samples), difference)
-        return [exact, judged(self._names[1], samples, float(np.mean(reference)), change, max_drop)]
+        return [exact, metric_verdict(self._names[1], samples, float(np.mean(reference)), change, max_drop)]
 
 
 class Spearman:
@@ -225,7 +225,7 @@ class Spearman:
             interval = Interval(value=-reference, low=-reference, high=-reference)
         if pairs < FEWEST_PAIRS:
             interval = at_least(interval, paired_difference(0, 0, pairs))
-        return [judged("Spearman correlation", pairs, reference, interval, max_drop)]
+        return [metric_verdict("Spearman correlation", pairs, reference, interval, max_drop)]
 
 
 def overlap_f1(found: tuple[int, int], label: tuple[int, int]) -> float:
@@ -298,5 +298,5 @@ def _counts(rows: list[Ints], classes: Ints) -> Floats:
 
 def _nothing_to_rank(pairs: int, max_drop: float) -> TaskMetric:
     unknown = Interval(value=0.0, low=-2.0, high=2.0)
-    metric = judged("Spearman correlation", pairs, 0.0, unknown, max_drop)
+    metric = metric_verdict("Spearman correlation", pairs, 0.0, unknown, max_drop)
     return metric.model_copy(update={"failures": ("all scores, or all of the model's answers, are the same",)})

@@ -9,7 +9,7 @@ import pytest
 
 from plansmith.records.engine import Engine
 from plansmith.records.model import OnnxModel
-from plansmith.steps.runner import Finished
+from plansmith.steps.runner import StepResult
 
 from .releases import make_engine, make_reference
 
@@ -25,12 +25,12 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Finished[Engine]:
+def engine(tmp_path: Path) -> StepResult[Engine]:
     """A model for the Python backend that needs a package."""
     return make_engine(tmp_path / "engine")
 
 
 @pytest.fixture
-def reference(engine: Finished[Engine], tmp_path: Path) -> Finished[OnnxModel]:
+def reference(engine: StepResult[Engine], tmp_path: Path) -> StepResult[OnnxModel]:
     """One case."""
     return make_reference(engine, tmp_path)

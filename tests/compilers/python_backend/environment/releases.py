@@ -17,8 +17,8 @@ from plansmith.records.model import AxisRange, Component, EngineKind, OnnxModel,
 from plansmith.records.pipeline import Pipeline
 from plansmith.records.release import Package
 from plansmith.steps.release.environment_choice import environments_of
-from plansmith.steps.release.package import lay_out
-from plansmith.steps.runner import Finished, Listener, StageRunner
+from plansmith.steps.release.package import build_package
+from plansmith.steps.runner import Listener, StageRunner, StepResult
 
 from ....support.made import made_model
 
@@ -38,7 +38,7 @@ X = np.arange(6, dtype=np.float32).reshape(2, 3)
 CASE = StoredCase("opt", {"x": X}, {"y": X * 7}, np.arange(2))
 
 
-def make_engine(folder: Path) -> Finished[Engine]:
+def make_engine(folder: Path) -> StepResult[Engine]:
     """A model for the Python backend that needs a package."""
     folder.mkdir()
     (folder / "model.py").write_text(MODEL)
@@ -58,10 +58,10 @@ def make_engine(folder: Path) -> Finished[Engine]:
         options={},
         toolchain={},
     )
-    return Finished(record, folder, hashlib.sha256(MODEL.encode()).hexdigest(), cached=False)
+    return StepResult(record, folder, hashlib.sha256(MODEL.encode()).hexdigest(), cached=False)
 
 
-def make_reference(engine: Finished[Engine], folder: Path) -> Finished[OnnxModel]:
+def make_reference(engine: StepResult[Engine], folder: Path) -> StepResult[OnnxModel]:
     """One case."""
     stored = store_case("opt", {"batch": 2}, CASE.feed, CASE.answer, folder / "reference")
     record = OnnxModel(
@@ -73,7 +73,7 @@ def make_reference(engine: Finished[Engine], folder: Path) -> Finished[OnnxModel
         precision=Precision.FP32,
         reference=ReferenceSet(runtime="none", data="none", cases=(stored,)),
     )
-    return Finished(record, folder, "onnx", cached=False)
+    return StepResult(record, folder, "onnx", cached=False)
 
 
 def spec_of(environment: str) -> ModelSpec:
@@ -83,21 +83,30 @@ def spec_of(environment: str) -> ModelSpec:
 
 
 def release(
-    engine: Finished[Engine],
-    reference: Finished[OnnxModel],
+    engine: StepResult[Engine], reference: StepResult[OnnxModel], artifacts: Path, **fields: Any
+) -> StepResult[Package]:
+    """The package step of a spec with such an environment; fields are those of `look`."""
+    made = look(engine, reference, artifacts, dry=False, **fields)
+    assert made is not None
+    return made
+
+
+def look(
+    engine: StepResult[Engine],
+    reference: StepResult[OnnxModel],
     artifacts: Path,
     *,
     environment: str,
-    pipeline: Finished[Pipeline] | None = None,
+    pipeline: StepResult[Pipeline] | None = None,
     listener: Listener | None = None,
     force: bool = False,
-    dry: bool = False,
-) -> Finished[Package]:
-    """The package step of such a spec."""
+    dry: bool = True,
+) -> StepResult[Package] | None:
+    """The same for one that only looks; None where it finds nothing."""
     stages = StageRunner("odd", artifacts, listener=listener or Listener(), force=force, dry=dry)
     try:
         made = made_model(engine=engine, onnx=reference, pipeline=pipeline)
         wanted = environments_of(spec_of(environment), made, {}, IMAGE)
-        return lay_out(stages, "odd", IMAGE, TritonOptions(), made, environments=wanted)
+        return build_package(stages, "odd", IMAGE, TritonOptions(), made, environments=wanted)
     finally:
         stages.close()

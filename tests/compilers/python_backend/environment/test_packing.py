@@ -17,7 +17,7 @@ from plansmith.steps.release.environment import (
     place_environment,
     wanted_environment,
 )
-from plansmith.steps.runner import Finished, Listener, StageRunner
+from plansmith.steps.runner import Listener, StageRunner, StepResult
 from plansmith.triton.checker.checker import check_repository
 from plansmith.triton.config.model_config import text_of
 
@@ -37,7 +37,7 @@ class Told(Listener):
         self.lines.append(text)
 
 
-def pack(tmp_path: Path, wanted: WantedEnvironment, told: Told | None = None) -> Finished[PackedEnvironment]:
+def pack(tmp_path: Path, wanted: WantedEnvironment, told: Told | None = None) -> StepResult[PackedEnvironment]:
     """With the cache of the test."""
     stages = StageRunner("tiny", tmp_path / "artifacts", listener=told or Told(), force=False, dry=False)
     try:

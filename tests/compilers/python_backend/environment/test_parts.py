@@ -19,7 +19,7 @@ from plansmith.records.model import EngineKind, OnnxModel, Tensor
 from plansmith.records.pipeline import Part, Pipeline
 from plansmith.steps.release.environment import PARAMETER
 from plansmith.steps.release.environment_choice import environments_of
-from plansmith.steps.runner import Finished, Listener, WouldRun
+from plansmith.steps.runner import Listener, StepResult
 from plansmith.triton.client import Client
 from plansmith.triton.config.model_config import parse_config
 
@@ -27,7 +27,7 @@ from ....support.cli.commands import compile_model, run, serve
 from ....support.made import made_model
 from ....support.pipelines.columns import column
 from ....support.real_sentences import real_sentences
-from .releases import IMAGE, release, spec_of
+from .releases import IMAGE, look, release, spec_of
 from .tiny import write_wheel
 
 MODELS = Path(__file__).parents[4] / "configs" / "models"
@@ -50,7 +50,7 @@ def tensor(name: str) -> Tensor:
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, index: Path) -> Finished[Pipeline]:
+def pipeline(tmp_path: Path, index: Path) -> StepResult[Pipeline]:
     """One part before the model and two behind it."""
     write_wheel(index, "ape")
     write_wheel(index, "zoo", "2.0")
@@ -75,13 +75,17 @@ def pipeline(tmp_path: Path, index: Path) -> Finished[Pipeline]:
         cases=(),
         source="nobody",
     )
-    return Finished(record, tmp_path / "pipeline", hashlib.sha256(CODE.encode()).hexdigest(), cached=False)
+    return StepResult(record, tmp_path / "pipeline", hashlib.sha256(CODE.encode()).hexdigest(), cached=False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("force", [False, True], ids=["", "force"])
 def test_every_python_part_brings_its_environment_and_parts_that_need_the_same_share_one(
-    force: bool, engine: Finished[Engine], reference: Finished[OnnxModel], pipeline: Finished[Pipeline], tmp_path: Path
+    force: bool,
+    engine: StepResult[Engine],
+    reference: StepResult[OnnxModel],
+    pipeline: StepResult[Pipeline],
+    tmp_path: Path,
 ) -> None:
     told = Told()
     asked: dict[str, Any] = {"environment": "packed", "pipeline": pipeline}
@@ -110,7 +114,7 @@ def test_every_python_part_brings_its_environment_and_parts_that_need_the_same_s
 
 @pytest.mark.slow
 def test_parts_that_leave_their_packages_to_the_image_bring_none_and_are_other_models(
-    engine: Finished[Engine], reference: Finished[OnnxModel], pipeline: Finished[Pipeline], tmp_path: Path
+    engine: StepResult[Engine], reference: StepResult[OnnxModel], pipeline: StepResult[Pipeline], tmp_path: Path
 ) -> None:
     packed, left = (
         release(engine, reference, tmp_path / "artifacts", environment=choice, pipeline=pipeline)
@@ -125,26 +129,25 @@ def test_parts_that_leave_their_packages_to_the_image_bring_none_and_are_other_m
 
 @pytest.mark.slow
 def test_what_a_part_needs_counts_in_the_key_of_the_release(
-    engine: Finished[Engine], reference: Finished[OnnxModel], pipeline: Finished[Pipeline], tmp_path: Path
+    engine: StepResult[Engine], reference: StepResult[OnnxModel], pipeline: StepResult[Pipeline], tmp_path: Path
 ) -> None:
     asked: dict[str, Any] = {"environment": "packed", "pipeline": pipeline}
     release(engine, reference, tmp_path / "artifacts", **asked)
-    assert release(engine, reference, tmp_path / "artifacts", **asked, dry=True).cached
+    assert look(engine, reference, tmp_path / "artifacts", **asked) is not None
     (pipeline.folder / "last" / "requirements.txt").write_text(NEEDS["before"])
-    with pytest.raises(WouldRun):
-        release(engine, reference, tmp_path / "artifacts", **asked, dry=True)
+    assert look(engine, reference, tmp_path / "artifacts", **asked) is None
     assert release(engine, reference, tmp_path / "artifacts", **asked | {"environment": "image"}).record.members
 
 
 @pytest.mark.parametrize("kind", [EngineKind.ONNXRUNTIME, EngineKind.TENSORRT])
 def test_parts_bring_theirs_whatever_serves_the_model_and_dali_brings_none(
-    kind: EngineKind, engine: Finished[Engine], pipeline: Finished[Pipeline]
+    kind: EngineKind, engine: StepResult[Engine], pipeline: StepResult[Pipeline]
 ) -> None:
-    other = Finished(engine.record.model_copy(update={"kind": kind}), engine.folder, "other", cached=False)
+    other = StepResult(engine.record.model_copy(update={"kind": kind}), engine.folder, "other", cached=False)
     before = pipeline.record.before[0].model_copy(update={"backend": "dali", "files": ("model.dali",)})
     record = pipeline.record.model_copy(update={"before": (before,)})
     (pipeline.folder / "before" / "requirements.txt").unlink()
-    dali = Finished(record, pipeline.folder, "dali", cached=False)
+    dali = StepResult(record, pipeline.folder, "dali", cached=False)
     found = environments_of(spec_of("packed"), made_model(engine=other, pipeline=dali), {}, IMAGE)
     assert [*found] == ["behind", "last"]
     assert environments_of(spec_of("packed"), made_model(engine=other), {}, IMAGE) == {}

@@ -17,7 +17,7 @@ from plansmith.records.model import EngineKind, OnnxModel
 from plansmith.records.release import Package
 from plansmith.records.validation import Tolerance
 from plansmith.steps.release.environment import PARAMETER
-from plansmith.steps.runner import Finished
+from plansmith.steps.runner import StepResult
 from plansmith.triton.client import Client
 from plansmith.triton.config.model_config import parse_config
 from plansmith.triton.server.installation import find_installation
@@ -28,12 +28,12 @@ from ....support.cli.command import CommandLine
 from ....support.cli.commands import serve
 from ....support.faults.packages import draft_of, publish
 from ....support.waiting import soon
-from .releases import CASE, X, release
+from .releases import CASE, X, look, release
 from .tiny import write_wheel
 
 
 def test_a_release_brings_the_environment_that_its_spec_has_packed(
-    engine: Finished[Engine], reference: Finished[OnnxModel], index: Path, tmp_path: Path
+    engine: StepResult[Engine], reference: StepResult[OnnxModel], index: Path, tmp_path: Path
 ) -> None:
     write_wheel(index, "ape")
     packed = release(engine, reference, tmp_path, environment="packed")
@@ -46,11 +46,11 @@ def test_a_release_brings_the_environment_that_its_spec_has_packed(
     assert config.parameters[PARAMETER].string_value == "$$TRITON_MODEL_DIRECTORY/env.tar.gz"
     (line,) = environment_lines(packed.record)
     assert line.startswith("odd brings its environment for Python 3.12: 1 package, ")
-    assert release(engine, reference, tmp_path, environment="packed", dry=True).cached
+    assert look(engine, reference, tmp_path, environment="packed") is not None
 
 
 def test_a_release_that_leaves_its_environment_to_the_image_brings_none(
-    engine: Finished[Engine], reference: Finished[OnnxModel], tmp_path: Path
+    engine: StepResult[Engine], reference: StepResult[OnnxModel], tmp_path: Path
 ) -> None:
     left = release(engine, reference, tmp_path, environment="image")
     assert left.record.environment is None
@@ -61,7 +61,7 @@ def test_a_release_that_leaves_its_environment_to_the_image_brings_none(
 
 @pytest.mark.slow
 def test_packages_that_no_index_has_end_the_packing_and_leave_no_release(
-    engine: Finished[Engine], reference: Finished[OnnxModel], index: Path, tmp_path: Path
+    engine: StepResult[Engine], reference: StepResult[OnnxModel], index: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(EnvironmentFault, match=r"pip could not get ape==1\.0 for Python 3\.12") as missing:
         release(engine, reference, tmp_path, environment="packed")
@@ -85,12 +85,12 @@ def pythons_beside() -> str:
 
 @pytest.fixture
 def packed(
-    engine: Finished[Engine],
-    reference: Finished[OnnxModel],
+    engine: StepResult[Engine],
+    reference: StepResult[OnnxModel],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     pythons_beside: str,  # noqa: ARG001 - without them nothing is packed
-) -> Finished[Package]:
+) -> StepResult[Package]:
     """A release that brings its environment, for Python 3.12."""
     (tmp_path / "links").mkdir()
     write_wheel(tmp_path / "links", "ape", files={"ape.py": "FACTOR = 7\n"}, needs=["numpy==1.26.4"])
@@ -101,7 +101,7 @@ def packed(
 @pytest.mark.slow
 @pytest.mark.xdist_group("environments")
 def test_the_served_check_lends_a_release_the_python_of_its_image(
-    packed: Finished[Package], pythons_beside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    packed: StepResult[Package], pythons_beside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = ServingRuntime(find_installation(), None, "none", "cpu")
     asked: dict[str, Any] = {
@@ -127,7 +127,7 @@ def test_the_served_check_lends_a_release_the_python_of_its_image(
 @pytest.mark.parametrize("follow", [(), ("--follow",)], ids=["", "follow"])
 def test_a_release_that_was_published_is_served_here_with_the_python_of_its_image(
     follow: tuple[str, ...],
-    packed: Finished[Package],
+    packed: StepResult[Package],
     pythons_beside: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -17,7 +17,7 @@ from plansmith.compilers.trt.check.check import check_build
 from plansmith.compilers.trt.inspection.layer_summary import stored_layers
 from plansmith.errors import EngineError, EnvironmentFault
 from plansmith.records.engine import BuildCheck, BuildSpec, CheckRequest
-from plansmith.records.model import KeptNode, Precision
+from plansmith.records.model import HighPrecisionNode, Precision
 
 from ....support.tensorrt import rtx
 
@@ -89,7 +89,7 @@ def test_several_kinds_of_gpu_are_built_for_at_once(tmp_path: Path) -> None:
 def test_layers_in_fp32_are_refused_unless_they_are_to_be(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="1 of 1 layers of the plan that compute came out in FP32, and FP16 was ask"):
         checked(tmp_path, convolution(np.float32))
-    kept = (KeptNode(node="conv", op_type="Conv", reason="FP32 in the graph"),)
+    kept = (HighPrecisionNode(node="conv", op_type="Conv", reason="FP32 in the graph"),)
     with pytest.raises(EngineError, match="no layer of the plan computes in FP16"):
         checked(tmp_path, convolution(np.float32), in_fp32=kept)
 
@@ -107,7 +107,7 @@ def test_a_refusal_names_the_node_and_who_refuses(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("rtx_installed")
 def test_a_node_is_known_by_a_name_in_any_alphabet(tmp_path: Path) -> None:
     name = "block, Dimensions: [1] / 畳み込み"
-    kept = (KeptNode(node=name, op_type="Conv", reason="FP32 in the graph"),)
+    kept = (HighPrecisionNode(node=name, op_type="Conv", reason="FP32 in the graph"),)
     conv = helper.make_node("Conv", ["x", "w"], ["h"], name=name, pads=[1, 1, 1, 1])
     cast = helper.make_node("Cast", ["h"], ["c"], to=HALF)
     second = helper.make_node("Conv", ["c", "v"], ["d"], name="second", pads=[1, 1, 1, 1])

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import PlansmithError
-from plansmith.fleet.zoo.entries import Entry, read_list, shipped_list
+from plansmith.fleet.zoo.entries import ZooEntry, read_list, shipped_list
 from plansmith.fleet.zoo.save import save
 from plansmith.records.model import EngineKind
-from plansmith.steps.model_steps import ModelSteps
+from plansmith.steps.context import start_stages
+from plansmith.steps.model_steps import check_build, model_context
 
 from ....support.tensorrt import rtx
 
@@ -38,9 +40,9 @@ DIFFERENT = {
 """What is said of the models whose graphs are not built, and why."""
 
 
-def entries() -> dict[str, Entry]:
+def entries() -> dict[str, ZooEntry]:
     """The first entry of the zoo for each name."""
-    found: dict[str, Entry] = {}
+    found: dict[str, ZooEntry] = {}
     for entry in read_list(shipped_list()):
         found.setdefault(entry.model_type or f"timm:{entry.timm}", entry)
     names = OF_ALL if os.environ.get("PLANSMITH_SOAK_BUILDS") else USUAL
@@ -49,7 +51,7 @@ def entries() -> dict[str, Entry]:
 
 @pytest.mark.parametrize(("name", "entry"), entries().items(), ids=list(entries()))
 def test_the_graphs_of_a_model_become_plans(
-    name: str, entry: Entry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, entry: ZooEntry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rtx.install(monkeypatch)
     monkeypatch.chdir(tmp_path)
@@ -74,8 +76,9 @@ def ended(source: str, precision: str, folder: Path) -> str:
         }
     )
     try:
-        with ModelSteps(spec, relative_to=folder) as steps:
-            check = steps.check_build()
+        context = model_context(spec, folder, lambda: start_stages(spec, folder))
+        with closing(context.stages):
+            check = check_build(context)
     except PlansmithError as error:
         return error.message if error.step == "check_build" else ""
     return check.reason

@@ -13,9 +13,9 @@ import pytest
 from plansmith.compilers import onnx_files
 from plansmith.compilers.trtexec.building import (
     build,
-    cache_in_words,
+    describe_cache,
+    first_warnings,
     gpu_environment,
-    kept_warnings,
     request_command,
 )
 from plansmith.compilers.trtexec.output import TrtexecOutput
@@ -290,10 +290,10 @@ def test_a_build_that_takes_too_long_is_ended_and_says_which_limit(graph: Path) 
     ],
 )
 def test_the_timing_cache_is_told_in_words(said: TrtexecOutput, file: str, words: str) -> None:
-    assert cache_in_words(said, file) == words
+    assert describe_cache(said, file) == words
 
 
 def test_of_many_warnings_the_first_are_kept() -> None:
     many = [f"w{number}" for number in range(25)]
-    assert kept_warnings(many) == (*many[:20], "5 more warnings stand in the log")
-    assert kept_warnings(many[:20]) == tuple(many[:20])
+    assert first_warnings(many) == (*many[:20], "5 more warnings stand in the log")
+    assert first_warnings(many[:20]) == tuple(many[:20])

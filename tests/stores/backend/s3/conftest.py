@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plansmith.records.destination import Place
+from plansmith.records.destination import Location
 from plansmith.stores.backend.s3 import S3Objects
 from plansmith.system.aws.s3.client import connect
 
@@ -39,7 +39,7 @@ def shared_client(running_proxy: FaultProxy) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
-        client = connect(Place(to="s3://any", endpoint_url=running_proxy.endpoint), Path())
+        client = connect(Location(to="s3://any", endpoint_url=running_proxy.endpoint), Path())
     yield client
     client.close()
 

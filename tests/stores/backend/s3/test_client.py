@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from plansmith.errors import EnvironmentFault
-from plansmith.records.destination import Place
+from plansmith.records.destination import Location
 from plansmith.stores.backend.s3 import S3Objects
 from plansmith.stores.open import open_objects
 from plansmith.system.aws.s3.client import connect
@@ -41,7 +41,7 @@ def address(client: Any) -> str:
 
 
 def test_aws_has_a_name_for_each_bucket_and_other_servers_have_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Place(to="s3://bucket/models", region="eu-west-1")
+    place = Location(to="s3://bucket/models", region="eu-west-1")
     assert address(connect(place, Path())) == "https://bucket.s3.eu-west-1.amazonaws.com/a"
     here = place.model_copy(update={"endpoint_url": "http://minio.lan:9000"})
     assert address(connect(here, Path())) == "http://minio.lan:9000/bucket/a"
@@ -57,16 +57,16 @@ def test_the_usual_chain_completes_a_place(monkeypatch: pytest.MonkeyPatch, tmp_
     )
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.delenv("AWS_DEFAULT_REGION")
-    client = connect(Place(to="s3://bucket/models", profile="work"), Path())
+    client = connect(Location(to="s3://bucket/models", profile="work"), Path())
     assert client.meta.region_name == "eu-west-1"
     assert address(client) == "http://minio.lan:9000/bucket/a"
-    named = connect(Place(to="s3://bucket/models", profile="work", region="eu-north-1"), Path())
+    named = connect(Location(to="s3://bucket/models", profile="work", region="eu-north-1"), Path())
     assert named.meta.region_name == "eu-north-1"
 
 
 @pytest.mark.slow
 def test_the_variable_of_the_region_that_most_tools_read_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Place(to="s3://bucket/models")
+    place = Location(to="s3://bucket/models")
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     assert connect(place, Path()).meta.region_name == "eu-west-1"
     named = place.model_copy(update={"region": "eu-north-1"})
@@ -76,7 +76,7 @@ def test_the_variable_of_the_region_that_most_tools_read_is_read(monkeypatch: py
 @pytest.mark.slow
 def test_bodies_are_signed_where_nothing_else_protects_them() -> None:
     def signs_bodies(url: str) -> bool:
-        client = connect(Place(to="s3://bucket/models", endpoint_url=url), Path())
+        client = connect(Location(to="s3://bucket/models", endpoint_url=url), Path())
         return bool(client.meta.config.s3["payload_signing_enabled"])
 
     assert signs_bodies("http://minio.lan:9000")
@@ -84,7 +84,7 @@ def test_bodies_are_signed_where_nothing_else_protects_them() -> None:
 
 
 def test_opening_a_store_asks_for_nothing() -> None:
-    objects = open_objects(Place(to="s3://bucket/team/", profile="nobody"), Path())
+    objects = open_objects(Location(to="s3://bucket/team/", profile="nobody"), Path())
     assert isinstance(objects, S3Objects)
     assert objects.place == "s3://bucket/team"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plansmith.errors import RepositoryError
-from plansmith.stores.backend.object_store import UNKNOWN, Abilities, Changed, Taken
+from plansmith.stores.backend.object_store import UNKNOWN, Abilities, Changed, KeyTaken
 from plansmith.stores.backend.s3 import S3Objects
 
 from ....support.stores.fault_proxy import (
@@ -83,7 +83,7 @@ def test_who_lost_is_told_though_the_answer_got_lost(s3: S3, through: S3Objects,
     proxy.reset(first_write(another_is_quicker))
     with pytest.raises(Changed):
         through.swap(KEY, b"mine", before)
-    with pytest.raises(Taken):
+    with pytest.raises(KeyTaken):
         through.create(KEY, b"mine")
     assert content(through) == b"another's"
 
@@ -119,7 +119,7 @@ def test_a_server_that_keeps_no_conditions_is_told_none(through: S3Objects, prox
     through.abilities = UNKNOWN
     proxy.handling = refusing_conditions
     tag = through.create(KEY, b"first")
-    with pytest.raises(Taken):
+    with pytest.raises(KeyTaken):
         through.create(KEY, b"second")
     with pytest.raises(Changed):
         through.swap(KEY, b"second", "another")

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import EnvironmentFault, PlansmithError, RepositoryError, UsageError
-from plansmith.records.destination import Place
+from plansmith.records.destination import Location
 from plansmith.stores.backend.s3 import S3Objects
 
 from ....support.prefect.wire import Wire
@@ -225,7 +225,7 @@ def test_a_server_of_web_pages_is_no_s3_server(s3: S3, status: int) -> None:
 
 
 def test_a_bucket_that_is_not_there_is_told(s3: S3) -> None:
-    text = fault(S3Objects(Place(to="s3://not-there/x", endpoint_url=s3.endpoint), Path()))
+    text = fault(S3Objects(Location(to="s3://not-there/x", endpoint_url=s3.endpoint), Path()))
     assert f"there is no bucket 'not-there' at {s3.endpoint.removeprefix('http://')}\n" in text
     assert f"aws s3 mb s3://not-there --endpoint-url {s3.endpoint}" in text
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from plansmith.stores.backend.s3.thread_pool import Lanes
+from plansmith.stores.backend.s3.thread_pool import TransferPool
 
 
 def test_results_come_in_the_order_of_the_jobs() -> None:
@@ -17,11 +17,11 @@ def test_results_come_in_the_order_of_the_jobs() -> None:
         time.sleep(0.002 * (number % 3))
         return number
 
-    assert Lanes().run(partial(job, number) for number in range(30)) == list(range(30))
+    assert TransferPool().run(partial(job, number) for number in range(30)) == list(range(30))
 
 
 def test_no_more_pieces_are_made_than_there_is_room_for() -> None:
-    lanes = Lanes()
+    lanes = TransferPool()
     held: set[int] = set()
     most: list[int] = []
     lock = threading.Lock()
@@ -49,7 +49,7 @@ def test_no_more_pieces_are_made_than_there_is_room_for() -> None:
 
 
 def test_the_first_failure_ends_a_run_and_leaves_room_for_others() -> None:
-    lanes = Lanes()
+    lanes = TransferPool()
     begun: list[int] = []
 
     def job(number: int) -> None:
@@ -66,7 +66,7 @@ def test_the_first_failure_ends_a_run_and_leaves_room_for_others() -> None:
 
 
 def test_a_job_that_cannot_be_made_leaves_room_for_others() -> None:
-    lanes = Lanes()
+    lanes = TransferPool()
 
     def jobs() -> Iterator[Callable[[], int]]:
         yield lambda: 1

@@ -23,7 +23,7 @@ from plansmith.system.urls import HEADER_VARIABLE
 from plansmith.triton.server import process
 from plansmith.triton.server.control import client as control_client
 from plansmith.triton.server.control.live import RunningTriton
-from plansmith.triton.server.control.load_targets import LoadedInto
+from plansmith.triton.server.control.load_targets import ServerGroup
 from plansmith.triton.server.installation import Installation
 from plansmith.triton.server.server import TritonServer
 
@@ -226,7 +226,7 @@ def test_a_member_that_its_ensemble_does_not_fit_is_refused_and_taking_it_back_r
     by_grpc: RunningTriton, shown: Shown
 ) -> None:
     (before,) = by_grpc.ready("member")
-    servers = LoadedInto([by_grpc.url])
+    servers = ServerGroup([by_grpc.url])
     member = shown.show("member", PYTHON_CONFIG.replace('"y"', '"z"'), before + 1)
     with pytest.raises(ServedCheckError, match="let go of ensemble"):
         servers.take(member, before + 1)
@@ -263,7 +263,7 @@ def test_of_two_servers_the_one_that_took_a_version_goes_back_where_the_other_re
     told: list[str] = []
     (tmp_path / "empty").mkdir()
     with TritonServer(tmp_path / "empty", installation, tmp_path / "log", models=[]) as other:
-        servers = LoadedInto([by_grpc.url, f"grpc://{other.grpc_url}"], told.append)
+        servers = ServerGroup([by_grpc.url, f"grpc://{other.grpc_url}"], told.append)
         member = shown.show("member", PYTHON_CONFIG, before, before + 1)
         with pytest.raises(ServedCheckError, match=f"the Triton at grpc://{other.grpc_url} does not load member"):
             servers.take(member, before + 1)
@@ -282,7 +282,7 @@ def test_a_server_of_which_no_answer_came_goes_back_too_and_is_named_where_it_ca
     (before,) = by_grpc.ready("member")
     for spoiled in (["/load"], ["/load", "/load"]):
         with impatient(server, *spoiled) as address:
-            servers = LoadedInto([address])
+            servers = ServerGroup([address])
             member = shown.show("member", PYTHON_CONFIG, before, before + 1)
             with pytest.raises(EnvironmentFault, match="cannot be asked: HTTP 504 Gateway Timeout"):
                 servers.take(member, before + 1)
@@ -308,7 +308,7 @@ def test_a_load_that_succeeded_stands_though_the_server_is_slow_to_say_so(
 
 
 def test_no_server_is_told_of_a_version_that_its_policy_leaves_out(shown: Shown) -> None:
-    nobody = LoadedInto(["grpc://127.0.0.1:1"], serves=lambda version: version != 3)
+    nobody = ServerGroup(["grpc://127.0.0.1:1"], serves=lambda version: version != 3)
     nobody.take(shown.root / "member", 3)
     nobody.take_back(shown.root / "member")
 
@@ -335,7 +335,7 @@ def test_a_load_that_does_not_end_is_given_up_and_the_old_version_serves(
     assert triton.load(folder) == [1]
     shown.show("endless", PYTHON_CONFIG, 1, 2, source=None)
     with pytest.raises(ServedCheckError, match="still loading endless after 2 s"):
-        LoadedInto([triton.url], load_seconds=2).take(folder, 2)
+        ServerGroup([triton.url], load_seconds=2).take(folder, 2)
     assert triton.ready("endless") == [1]
     assert triton.ready("member") != []
 

@@ -62,7 +62,7 @@ _NOT_TEXT = ("vision", "visual", "image", "audio", "speech", "pixel")
 _WINDOWS = ("attention_window",)
 
 
-class Told(Protocol):
+class RangeSource(Protocol):
     """What ranges are told by."""
 
     @property
@@ -82,7 +82,7 @@ class Told(Protocol):
         """The largest sizes that it has positions for."""
 
 
-def axis_range(axis: str, told: Told, sides: Mapping[str, int]) -> AxisRange:
+def axis_range(axis: str, told: RangeSource, sides: Mapping[str, int]) -> AxisRange:
     """The sizes that an axis has where nobody gives any.
 
     Args:
@@ -211,7 +211,7 @@ def _is_other(above: list[str]) -> bool:
     return any(word in part for part in above for word in _NOT_TEXT)
 
 
-def _authors_length(told: Told) -> int:
+def _authors_length(told: RangeSource) -> int:
     """The longest sequence by default: the authors' own choice, where there is one."""
     chosen = told.folder / "sentence_bert_config.json"
     said = read_json(chosen).get("max_seq_length") if chosen.is_file() else None

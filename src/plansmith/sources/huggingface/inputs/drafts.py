@@ -13,7 +13,7 @@ from plansmith.sources.loaded_model import InputPlan
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenInput:
     """One input of a plan: what it is, and its form."""
 
     kind: Kind
@@ -45,9 +45,9 @@ class Draft:
     whole: bool = False
     led: tuple[int, ...] = ()
 
-    def inputs(self) -> tuple[Chosen, ...]:
+    def inputs(self) -> tuple[ChosenInput, ...]:
         """Every input whose form is known."""
-        made: dict[str, Chosen] = {}
+        made: dict[str, ChosenInput] = {}
         for kind, form in (self.main, *self.forms):
             if kind.name in {*self.names, self.main[0].name}:
                 made[kind.name] = self._chosen(kind, form)
@@ -80,18 +80,18 @@ class Draft:
             if companion in self.arguments and self.source.is_worth(KINDS[companion][0]):
                 yield companion
 
-    def _first_form(self, kind: Kind) -> Chosen | None:
+    def _first_form(self, kind: Kind) -> ChosenInput | None:
         form = next((f for f in kind.forms if self.source.has(kind, f)), None)
         return None if form is None else self._chosen(kind, form)
 
-    def _chosen(self, kind: Kind, form: Form) -> Chosen:
+    def _chosen(self, kind: Kind, form: Form) -> ChosenInput:
         dims = self.source.dims(kind, form)
         if self.whole:
             whole = {**dict(zip((HEIGHT, WIDTH), self.sides, strict=True)), FRAMES: USUAL_FRAMES}
             dims = tuple(whole.get(dim, dim) if isinstance(dim, str) else dim for dim in dims)
-        return Chosen(kind, Tensor(name=kind.name, dtype=kind.dtype, dims=dims), form.length)
+        return ChosenInput(kind, Tensor(name=kind.name, dtype=kind.dtype, dims=dims), form.length)
 
-    def _like(self, kind: Kind, made: Mapping[str, Chosen]) -> Chosen | None:
+    def _like(self, kind: Kind, made: Mapping[str, ChosenInput]) -> ChosenInput | None:
         """An input in the form of another one: a mask, segments, or marks of what was observed."""
         if kind.forms and not kind.like:
             return None
@@ -105,4 +105,4 @@ class Draft:
         if kind.fill in {Fill.MASK, Fill.ONES}:
             is_text = beside.kind.fill is Fill.IDS
             dims = dims if is_text else (dims[0], dims[beside.length])
-        return Chosen(kind, Tensor(name=kind.name, dtype=kind.dtype, dims=dims), beside.length)
+        return ChosenInput(kind, Tensor(name=kind.name, dtype=kind.dtype, dims=dims), beside.length)

@@ -14,7 +14,7 @@ from plansmith.data import synthetic
 from plansmith.errors import UsageError
 from plansmith.records.model import Tensor
 from plansmith.sources.huggingface.inputs.kinds import TARGET_AXIS, Fill
-from plansmith.sources.huggingface.inputs.token_ids import Words
+from plansmith.sources.huggingface.inputs.token_ids import TokenIdSource
 from plansmith.sources.loaded_model import SEQUENCE
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Contents:
         images: makes an image of a size that nothing need change into the array of a model.
     """
 
-    words: Mapping[str, Words] = field(default_factory=dict)
+    words: Mapping[str, TokenIdSource] = field(default_factory=dict)
     bounds: Mapping[str, Sequence[int]] = field(default_factory=dict)
     images: Callable[[Sequence[Any]], Array | None] = lambda _: None
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, NDArray[np.generic]]
 
 
-class Placed(NamedTuple):
+class Placeholders(NamedTuple):
     """How inputs of one kind get into a text."""
 
     name: str
@@ -29,8 +29,8 @@ class Placed(NamedTuple):
 
 # The input, the facts that say which token stands for it, and what the model is asked for its vectors by.
 _PLACED = (
-    Placed("pixel_values", ("image_token_id", "image_token_index"), "get_image_features"),
-    Placed("input_features", ("audio_token_id", "audio_token_index"), "get_audio_features"),
+    Placeholders("pixel_values", ("image_token_id", "image_token_index"), "get_image_features"),
+    Placeholders("input_features", ("audio_token_id", "audio_token_index"), "get_audio_features"),
 )
 
 

@@ -32,7 +32,7 @@ class RefusedError(Exception):
     """The model does not answer to a draft; the cause is what it said."""
 
 
-class Answered(NamedTuple):
+class DraftAnswer(NamedTuple):
     """A draft that the model answers to, and its answer."""
 
     draft: Draft
@@ -50,7 +50,7 @@ def small_sizes(plan: InputPlan) -> dict[str, int]:
     return {axis: min(size if axis != BATCH else 2, plan.axes[axis].max) for axis, size in sizes.items()}
 
 
-def completed(draft: Draft, ask: Ask, needed: set[str]) -> Answered:
+def completed(draft: Draft, ask: Ask, needed: set[str]) -> DraftAnswer:
     """With the inputs that the model says it lacks, or without which it fails.
 
     Raises:
@@ -58,40 +58,40 @@ def completed(draft: Draft, ask: Ask, needed: set[str]) -> Answered:
     """
     answered = _answered(draft, ask)
     for _ in range(_MOST_TRIES):
-        if isinstance(answered, Answered):
+        if isinstance(answered, DraftAnswer):
             break
         named = [n for n in _others(draft) if re.search(rf"\b{n}\b", str(answered))]
         if not named:
             break
         draft = draft.adding(named[0])
         answered = _answered(draft, ask)
-    if isinstance(answered, Answered):
+    if isinstance(answered, DraftAnswer):
         return answered
     for tried in _guesses(draft, needed):
         lucky = _answered(tried, ask)
-        if isinstance(lucky, Answered):
+        if isinstance(lucky, DraftAnswer):
             return _without_luck(lucky, draft, ask)
     raise RefusedError from answered
 
 
-def _without_luck(tried: Answered, before: Draft, ask: Ask) -> Answered:
+def _without_luck(tried: DraftAnswer, before: Draft, ask: Ask) -> DraftAnswer:
     """Without those of the tried inputs that it answers without as well."""
     for name in tried.draft.names:
         if name not in before.names:
             less = _answered(tried.draft.without(name), ask)
-            tried = less if isinstance(less, Answered) else tried
+            tried = less if isinstance(less, DraftAnswer) else tried
     return tried
 
 
-def steady(first: Answered, ask: Ask) -> Answered:
+def steady(first: DraftAnswer, ask: Ask) -> DraftAnswer:
     """With what the model draws at random where nobody gives it, as far as that makes its answer one and the same."""
     if _is_steady(first, ask):
         return first
     more = (_answered(first.draft.adding(name), ask) for name in _others(first.draft))
-    return next((one for one in more if isinstance(one, Answered) and _is_steady(one, ask)), first)
+    return next((one for one in more if isinstance(one, DraftAnswer) and _is_steady(one, ask)), first)
 
 
-def _is_steady(answered: Answered, ask: Ask) -> bool:
+def _is_steady(answered: DraftAnswer, ask: Ask) -> bool:
     return changed_output(answered.answer, ask(answered.feed)) is None
 
 
@@ -113,13 +113,13 @@ def _others(draft: Draft) -> list[str]:
     return [name for name in draft.arguments if name in KINDS and name not in made]
 
 
-def _answered(draft: Draft, ask: Ask) -> Answered | Exception:
+def _answered(draft: Draft, ask: Ask) -> DraftAnswer | Exception:
     """What the model answers to some inputs, or says against them."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             feed = feed_of(draft)
-            return Answered(draft, feed, ask(feed))
+            return DraftAnswer(draft, feed, ask(feed))
     except Exception as error:
         if tells_of_memory(f"{type(error).__name__}: {error}"):
             raise
@@ -132,7 +132,7 @@ def feed_of(draft: Draft) -> Arrays:
     return plan.make(small_sizes(plan))
 
 
-def without_idle(first: Answered, ask: Ask, needed: set[str]) -> Draft:
+def without_idle(first: DraftAnswer, ask: Ask, needed: set[str]) -> Draft:
     """Without the inputs that change no answer, be it in the last bit: no graph would have them."""
     draft, feed, expected = first
     for chosen in draft.inputs():
@@ -143,7 +143,7 @@ def without_idle(first: Answered, ask: Ask, needed: set[str]) -> Draft:
         changes = True
         with suppress(Exception):
             changes = _differ(expected, ask({**feed, name: other}))
-        if not changes and isinstance(_answered(draft.without(name), ask), Answered):
+        if not changes and isinstance(_answered(draft.without(name), ask), DraftAnswer):
             draft = draft.without(name)
     return draft
 

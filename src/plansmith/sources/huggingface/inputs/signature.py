@@ -1,7 +1,7 @@
 """What a transformers model is fed with: its signature, configuration and processors say, and the model itself.
 
 The kinds of input are a table (`kinds`). Of a forward method's arguments a plan takes the main one, those that
-the tokenizer or processor makes, masks, and those without which the model does not answer. Runs in the heavy worker.
+the tokenizer or processor makes, masks, and those without which the model does not answer. Runs in the worker.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from plansmith.sources.huggingface.inputs.drafts import Draft
 from plansmith.sources.huggingface.inputs.kinds import HEIGHT, KINDS, Form, Kind, kinds_of
 from plansmith.sources.huggingface.inputs.placeholder_tokens import leading_tokens
 from plansmith.sources.huggingface.inputs.required import RefusedError, completed, feed_of, steady, without_idle
-from plansmith.sources.huggingface.inputs.user import given_tensors, odd_inputs, undescribed, within_limits
+from plansmith.sources.huggingface.inputs.user import described_tensors, odd_inputs, undescribed, within_limits
 from plansmith.sources.huggingface.inputs.values import Source
 from plansmith.sources.inputs.random import plan_drawn
 from plansmith.sources.loaded_model import InputPlan
@@ -62,7 +62,7 @@ def plan_inputs(
         UsageError: the spec's inputs are not the model's, or are not described in full.
     """
     if given:
-        return within_limits(plan_drawn(given_tensors(model, given), given), position_limits(model))
+        return within_limits(plan_drawn(described_tensors(model, given), given), position_limits(model))
     source = Source.of(model, folder, trust_remote_code=trust_remote_code)
     source.settle_padding(model)
     known = inspect.signature(model.forward).parameters

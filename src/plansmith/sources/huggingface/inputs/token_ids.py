@@ -11,7 +11,7 @@ from plansmith.data import synthetic
 
 
 @dataclass(frozen=True)
-class Words:
+class TokenIdSource:
     """What token ids are taken from.
 
     Args:

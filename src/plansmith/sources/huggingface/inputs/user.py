@@ -45,7 +45,7 @@ def _is_tensor(argument: inspect.Parameter) -> bool:
     return argument.annotation is argument.empty or "Tensor" in str(argument.annotation)
 
 
-def given_tensors(model: PreTrainedModel, given: Mapping[str, InputSpec]) -> tuple[Tensor, ...]:
+def described_tensors(model: PreTrainedModel, given: Mapping[str, InputSpec]) -> tuple[Tensor, ...]:
     """The inputs that a spec describes.
 
     Raises:

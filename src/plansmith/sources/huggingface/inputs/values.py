@@ -1,4 +1,4 @@
-"""What the values, sizes and ranges of a transformers model's inputs come from. Runs in the heavy worker."""
+"""What the values, sizes and ranges of a transformers model's inputs come from. Runs in the worker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from plansmith.sources.huggingface.inputs.kinds import (
     Form,
     Kind,
 )
-from plansmith.sources.huggingface.inputs.token_ids import Words
+from plansmith.sources.huggingface.inputs.token_ids import TokenIdSource
 from plansmith.sources.huggingface.processors import Preprocessors, read_preprocessors
 from plansmith.sources.inputs.collate import encode_arrays, encode_images, encode_texts
 from plansmith.sources.loaded_model import SEQUENCE, Align, Encode, Encoded, InputPlan
@@ -174,7 +174,7 @@ class Source:
             images=lambda images: self._processed(images, **_WHOLE),
         )
 
-    def _word_source(self, kind: Kind) -> Words:
+    def _word_source(self, kind: Kind) -> TokenIdSource:
         """Where the ids of one input come from; those of a decoder begin as it begins."""
         vocabulary = number(self.config, VOCABULARY, kind.side) or 2
         tokenizer = self.pre.tokenizer
@@ -187,7 +187,7 @@ class Source:
         ends = stated(self.config, ("eos_token_id",), kind.side)
         end = ends[0] if isinstance(ends, list) and ends else ends
         start = stated(self.config, ("decoder_start_token_id",), kind.side) if kind.side == TARGET else None
-        return Words(
+        return TokenIdSource(
             vocabulary=vocabulary,
             special=frozenset(special),
             padding=padding if isinstance(padding, int) and 0 <= padding < vocabulary else 0,

@@ -10,8 +10,8 @@ import random
 import time
 
 from plansmith.errors import RepositoryError
-from plansmith.stores.backend.object_store import Abilities, Changed, Taken
-from plansmith.system.aws.s3.bucket import Answered, Bucket
+from plansmith.stores.backend.object_store import Abilities, Changed, KeyTaken
+from plansmith.system.aws.s3.bucket import Bucket, ExpectedError
 from plansmith.system.aws.s3.errors import NOT_OFFERED
 from plansmith.system.aws.s3.objects import Document
 
@@ -55,7 +55,7 @@ def _written(bucket: Bucket, key: str, content: bytes, conditions: dict[str, str
     """The tag of what was written; None where a condition was not met."""
     try:
         return bucket.put(key, content, **conditions)
-    except Answered as answered:
+    except ExpectedError as answered:
         if answered.code != NOT_OFFERED:
             return None
         unless = "leave --encryption out, which it may not offer; or " if bucket.encryption else ""
@@ -67,7 +67,7 @@ def _written(bucket: Bucket, key: str, content: bytes, conditions: dict[str, str
 
 def _own(found: Document, key: str, content: bytes) -> str:
     if found.content != content:
-        raise Taken(key)
+        raise KeyTaken(key)
     return found.tag
 
 

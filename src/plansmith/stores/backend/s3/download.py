@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 
 from plansmith.stores.backend.object_store import Moved, untold
-from plansmith.stores.backend.s3.thread_pool import Lanes
+from plansmith.stores.backend.s3.thread_pool import TransferPool
 from plansmith.system.aws.s3.bucket import Bucket
 from plansmith.system.files import fsync_path, storage_errors
 
 _PIECE_BYTES = 16 << 20
 
 
-def fetch(bucket: Bucket, lanes: Lanes, key: str, path: Path, sha256: str, moved: Moved) -> None:
+def fetch(bucket: Bucket, lanes: TransferPool, key: str, path: Path, sha256: str, moved: Moved) -> None:
     """Write an object's content to a file, as `Objects.fetch`."""
     held = bucket.find(key)
     if held is None:

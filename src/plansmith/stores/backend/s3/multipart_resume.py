@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from plansmith.system.aws.s3.bucket import Answered, Bucket
+from plansmith.system.aws.s3.bucket import Bucket, ExpectedError
 from plansmith.system.aws.s3.errors import DENIED, NO_UPLOAD, NOT_OFFERED
 
 
@@ -65,7 +65,7 @@ def give_up(bucket: Bucket, prefix: str, before: float) -> int:
             bucket.call(
                 "abort_multipart_upload", bucket.short(one["Key"]), answers=(NO_UPLOAD,), UploadId=one["UploadId"]
             )
-        except Answered:  # it ended meanwhile
+        except ExpectedError:  # it ended meanwhile
             continue
     return len(old)
 
@@ -80,7 +80,7 @@ def _listed(bucket: Bucket, prefix: str) -> list[Any]:
     while True:
         try:
             page = bucket.list_page("list_multipart_uploads", prefix, answers=(DENIED, NOT_OFFERED), **words)
-        except Answered:
+        except ExpectedError:
             return found
         found += page.get("Uploads", ())
         if not page.get("IsTruncated"):
@@ -94,7 +94,7 @@ def _parts(bucket: Bucket, key: str, upload: str) -> dict[int, Any]:
     while True:
         try:
             page = bucket.call("list_parts", key, answers=(NO_UPLOAD, DENIED, NOT_OFFERED), **words)
-        except Answered:
+        except ExpectedError:
             return {}
         parts |= {part["PartNumber"]: part for part in page.get("Parts", ())}
         if not page.get("IsTruncated"):

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from plansmith.records.destination import Place
+from plansmith.records.destination import Location
 from plansmith.stores.backend.object_store import UNKNOWN, Abilities, Moved, untold
 from plansmith.stores.backend.s3 import conditional_writes, download, upload
 from plansmith.stores.backend.s3.copy import copy
 from plansmith.stores.backend.s3.multipart_resume import give_up
 from plansmith.stores.backend.s3.probe import probe
-from plansmith.stores.backend.s3.thread_pool import Lanes
+from plansmith.stores.backend.s3.thread_pool import TransferPool
 from plansmith.stores.layout import MARKER_KEY
 from plansmith.system.aws.s3.bucket import Bucket
 from plansmith.system.aws.s3.objects import Document, Held
@@ -29,12 +29,12 @@ class S3Objects:
         bucket: single requests, for whoever wants to see how the server answers to them.
     """
 
-    def __init__(self, place: Place, relative_to: Path) -> None:
+    def __init__(self, place: Location, relative_to: Path) -> None:
         self.bucket = Bucket(place, relative_to)
         self.place = self.bucket.place
         self.typed = self.bucket.typed
         self.abilities: Abilities = UNKNOWN
-        self._lanes = Lanes()
+        self._lanes = TransferPool()
 
     def find(self, key: str) -> Held | None:
         """What is there under a key."""
@@ -63,7 +63,7 @@ class S3Objects:
     def send(self, path: Path, key: str, sha256: str, moved: Moved = untold) -> None:
         """Write a file; it appears whole, and what an interrupted call sent of it is not sent again."""
         upload.send(
-            upload.Shipment(self.bucket, self._lanes, path, key, sha256, moved, trusting=self.abilities.checksums)
+            upload.FileUpload(self.bucket, self._lanes, path, key, sha256, moved, trusting=self.abilities.checksums)
         )
 
     def fetch(self, key: str, path: Path, sha256: str, moved: Moved = untold) -> None:

@@ -18,7 +18,7 @@ from plansmith.errors import PlansmithError
 from plansmith.stores.backend.documents import new_token, utc_now
 from plansmith.stores.backend.object_store import Abilities
 from plansmith.stores.layout import PROBE
-from plansmith.system.aws.s3.bucket import Answered, Bucket
+from plansmith.system.aws.s3.bucket import Bucket, ExpectedError
 from plansmith.system.aws.s3.errors import refusal_in
 from plansmith.system.aws.s3.objects import Document
 
@@ -80,7 +80,7 @@ def _is_refused(ask: Callable[[], object]) -> bool:
     """
     try:
         ask()
-    except Answered:
+    except ExpectedError:
         return True
     except PlansmithError as fault:
         if not isinstance(fault.__cause__, Exception) or refusal_in(fault.__cause__) is None:
@@ -108,7 +108,7 @@ def _won_once(bucket: Bucket, key: str, **condition: str) -> Document | None:
         together.wait()
         try:
             bucket.put(key, content, **condition)
-        except Answered:
+        except ExpectedError:
             return False
         except PlansmithError:
             return None

@@ -14,7 +14,7 @@ _THREADS = 4
 _PIECES = 6
 
 
-class Lanes:
+class TransferPool:
     """A few threads, for all that one store sends and fetches; may be used from several threads at once."""
 
     def __init__(self) -> None:

@@ -17,8 +17,8 @@ from plansmith.errors import RepositoryError
 from plansmith.stores.backend.object_store import Moved
 from plansmith.stores.backend.s3.download import sha256_of
 from plansmith.stores.backend.s3.multipart_resume import Unfinished, latest
-from plansmith.stores.backend.s3.thread_pool import Lanes
-from plansmith.system.aws.s3.bucket import Answered, Bucket
+from plansmith.stores.backend.s3.thread_pool import TransferPool
+from plansmith.system.aws.s3.bucket import Bucket, ExpectedError
 from plansmith.system.aws.s3.errors import DAMAGED, NO_UPLOAD, WRONG_PART
 
 _SMALLEST_PART_BYTES = 16 << 20
@@ -27,7 +27,7 @@ _ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
-class Shipment:
+class FileUpload:
     """A file that is to lie under a key.
 
     `trusting`: the server is known to refuse what does not have the checksum sent along. Elsewhere parts have none, as
@@ -35,7 +35,7 @@ class Shipment:
     """
 
     bucket: Bucket
-    lanes: Lanes
+    lanes: TransferPool
     path: Path
     key: str
     sha256: str
@@ -56,7 +56,7 @@ def part_bytes(size: int) -> int:
     return part
 
 
-def send(shipment: Shipment) -> None:
+def send(shipment: FileUpload) -> None:
     """Write a file to a bucket, as `Objects.send`."""
     size = shipment.path.stat().st_size
     for _ in range(_ATTEMPTS):
@@ -72,12 +72,12 @@ def send(shipment: Shipment) -> None:
     )
 
 
-def _send_whole(shipment: Shipment) -> str:
+def _send_whole(shipment: FileUpload) -> str:
     """Send a small file in one request; its checksum."""
     return shipment.lanes.run([partial(_put, shipment)])[0]
 
 
-def _put(shipment: Shipment) -> str:
+def _put(shipment: FileUpload) -> str:
     content = shipment.path.read_bytes()
     digest = hashlib.sha256(content)
     _require_same(shipment, digest.hexdigest())
@@ -86,7 +86,7 @@ def _put(shipment: Shipment) -> str:
     return checksum
 
 
-def _send_parts(shipment: Shipment, size: int) -> str | None:
+def _send_parts(shipment: FileUpload, size: int) -> str | None:
     """Send a large file in parts; the object's checksum, if it is known."""
     for _ in range(_ATTEMPTS):
         upload = latest(shipment.bucket, shipment.key, with_checksums=shipment.trusting) or _begun(shipment)
@@ -100,7 +100,7 @@ def _send_parts(shipment: Shipment, size: int) -> str | None:
                 UploadId=upload.id,
                 MultipartUpload={"Parts": parts},
             )
-        except Answered:
+        except ExpectedError:
             # It was ended before, by another process with the same content, or by a request whose answer got lost; or
             # the other sent a part of it anew.
             held = shipment.bucket.find(shipment.key)
@@ -114,13 +114,13 @@ def _send_parts(shipment: Shipment, size: int) -> str | None:
     )
 
 
-def _begun(shipment: Shipment) -> Unfinished:
+def _begun(shipment: FileUpload) -> Unfinished:
     words = shipment.bucket.encryption | ({"ChecksumAlgorithm": "SHA256"} if shipment.trusting else {})
     answer = shipment.bucket.call("create_multipart_upload", shipment.key, Metadata=shipment.metadata, **words)
     return Unfinished(answer["UploadId"])
 
 
-def _jobs(shipment: Shipment, upload: Unfinished, size: int) -> Iterator[Callable[[], dict[str, Any]]]:
+def _jobs(shipment: FileUpload, upload: Unfinished, size: int) -> Iterator[Callable[[], dict[str, Any]]]:
     """Each sends one part that is not there yet; the file is read and hashed here, in order."""
     step = part_bytes(size)
     whole = hashlib.sha256()
@@ -139,12 +139,12 @@ def _jobs(shipment: Shipment, upload: Unfinished, size: int) -> Iterator[Callabl
     _require_same(shipment, whole.hexdigest())
 
 
-def _send_part(shipment: Shipment, upload: str, number: int, content: bytes, checksum: str | None) -> dict[str, Any]:
+def _send_part(shipment: FileUpload, upload: str, number: int, content: bytes, checksum: str | None) -> dict[str, Any]:
     answer = _deliver(shipment, "upload_part", content, checksum, UploadId=upload, PartNumber=number)
     return _listed(number, answer["ETag"], checksum)
 
 
-def _deliver(shipment: Shipment, operation: str, content: bytes, checksum: str | None, **words: Any) -> Any:
+def _deliver(shipment: FileUpload, operation: str, content: bytes, checksum: str | None, **words: Any) -> Any:
     """Send bytes, again if they arrive otherwise; what the server answers.
 
     Raises:
@@ -162,7 +162,7 @@ def _deliver(shipment: Shipment, operation: str, content: bytes, checksum: str |
                 Body=content,
                 **words,
             )
-        except Answered as answered:
+        except ExpectedError as answered:
             if answered.code == NO_UPLOAD:
                 raise
         else:
@@ -177,7 +177,7 @@ def _listed(number: int, tag: str, checksum: str | None) -> dict[str, Any]:
     return listed if checksum is None else {**listed, "ChecksumSHA256": checksum}
 
 
-def _has_arrived(shipment: Shipment, size: int, checksum: str | None) -> bool:
+def _has_arrived(shipment: FileUpload, size: int, checksum: str | None) -> bool:
     """Whether the object is what was sent: if the server says so, where that can be trusted, else by its bytes.
 
     Another checksum than expected proves nothing: servers make that of an object in parts in ways of their own, and one
@@ -193,7 +193,7 @@ def _has_arrived(shipment: Shipment, size: int, checksum: str | None) -> bool:
     return sha256_of(shipment.bucket, shipment.key) == shipment.sha256
 
 
-def _require_same(shipment: Shipment, sha256: str) -> None:
+def _require_same(shipment: FileUpload, sha256: str) -> None:
     if sha256 != shipment.sha256:
         raise RepositoryError(
             f"{shipment.path} changed: its content is not that of SHA-256 {shipment.sha256[:12]}…",

@@ -15,12 +15,12 @@ from threading import Lock
 from typing import Any
 
 from plansmith.errors import RepositoryError
-from plansmith.records.destination import Place
+from plansmith.records.destination import Location
 from plansmith.system.aws.errors import cut_errors
 from plansmith.system.aws.s3.client import ATTEMPTS, connect
 from plansmith.system.aws.s3.connection_errors import cut_short, fault_from, is_refused
 from plansmith.system.aws.s3.denied_errors import no_s3
-from plansmith.system.aws.s3.errors import ABSENT, CONFLICT, NOT_OFFERED, UNMET, Asked, refusal_in
+from plansmith.system.aws.s3.errors import ABSENT, CONFLICT, NOT_OFFERED, UNMET, S3Call, refusal_in
 from plansmith.system.aws.s3.objects import Document, Held
 
 _CHUNK_BYTES = 1 << 18
@@ -32,7 +32,7 @@ _AWAY_PAUSE_SECONDS = 0.5
 _log = logging.getLogger(__name__)
 
 
-class Answered(Exception):
+class ExpectedError(Exception):
     """The server said no in a way that the caller asked to be told of.
 
     Attributes:
@@ -81,7 +81,7 @@ class Bucket:
         relative_to: the folder that relative paths start from.
     """
 
-    def __init__(self, place: Place, relative_to: Path) -> None:
+    def __init__(self, place: Location, relative_to: Path) -> None:
         self.place = place.to.rstrip("/")
         self.typed = place.typed
         self.name, prefix = place.bucket_and_prefix
@@ -148,7 +148,7 @@ class Bucket:
                 refusal = refusal_in(error)
                 if refusal is not None and refusal.code in answers:
                     self._away.ended()
-                    raise Answered(refusal.code, refusal.headers) from error
+                    raise ExpectedError(refusal.code, refusal.headers) from error
                 deadline = deadline or time.monotonic() + _AWAY_SECONDS
                 if is_refused(error) and time.monotonic() < deadline and self._away.begins():
                     time.sleep(_AWAY_PAUSE_SECONDS)
@@ -185,7 +185,7 @@ class Bucket:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 answer = self.call("get_object", key, answers=(ABSENT,))
-            except Answered:
+            except ExpectedError:
                 return None
             try:
                 with closing(answer["Body"]) as body:
@@ -203,7 +203,7 @@ class Bucket:
         """What is known of an object; None where there is none."""
         try:
             return self.call("head_object", key, answers=(ABSENT,), **words)
-        except Answered:
+        except ExpectedError:
             return None
 
     def find(self, key: str) -> Held | None:
@@ -268,13 +268,13 @@ class Bucket:
         answers = (ABSENT, UNMET) if tag else (ABSENT,)
         try:
             answer = self.call("get_object", key, answers=answers, Range=f"bytes={first}-{end - 1}", **condition)
-        except Answered as error:
+        except ExpectedError as error:
             if tag:
                 raise
             raise self.lost(key) from error
         if tag and answer.get("ETag") != tag:  # of a server that knows no conditions
             answer["Body"].close()
-            raise Answered(UNMET, {})
+            raise ExpectedError(UNMET, {})
         if not answer.get("ContentRange", "").startswith(f"bytes {first}-{end - 1}/"):
             answer["Body"].close()
             raise self.damaged(key)
@@ -284,7 +284,7 @@ class Bucket:
         """Seconds since 1970 by the server's clock, to the second, as it tells when it is asked for any key."""
         try:
             headers = self.call("head_object", key, answers=(ABSENT,))["ResponseMetadata"]["HTTPHeaders"]
-        except Answered as answered:
+        except ExpectedError as answered:
             headers = answered.headers
         return parsedate_to_datetime(headers["date"]).timestamp()
 
@@ -309,8 +309,8 @@ class Bucket:
             raise fault_from(error, self._asked("get_object", key)) or error
         time.sleep(_PAUSE_SECONDS * attempt)
 
-    def _asked(self, operation: str, key: str | None) -> Asked:
-        return Asked(
+    def _asked(self, operation: str, key: str | None) -> S3Call:
+        return S3Call(
             place=self.place,
             typed=self.typed,
             reached=self._asked_for.reached,

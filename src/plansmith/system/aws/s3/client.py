@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from plansmith.errors import EnvironmentFault, UsageError
-from plansmith.records.destination import Place
+from plansmith.records.destination import Location
 from plansmith.system.aws.client import create_client, default_region, not_installed
 from plansmith.system.aws.errors import credential_errors, no_credentials
 
@@ -19,7 +19,7 @@ _CONNECTIONS = 16
 _AWS = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws")
 
 
-def connect(place: Place, relative_to: Path) -> Any:
+def connect(place: Location, relative_to: Path) -> Any:
     """A client; nothing is asked of the server yet.
 
     Args:
@@ -63,7 +63,7 @@ def is_aws(url: str) -> bool:
     return (urlsplit(url).hostname or "").endswith(_AWS)
 
 
-def _create(session: Any, place: Place, relative_to: Path, *, path_style: bool | None, is_secure: bool) -> Any:
+def _create(session: Any, place: Location, relative_to: Path, *, path_style: bool | None, is_secure: bool) -> Any:
     # Checksums are ours: SHA-256, computed once and signed as a header. To sign the body besides hashes it once more,
     # which botocore leaves out over TLS only for checksums of its own.
     s3: dict[str, Any] = {"payload_signing_enabled": not is_secure}
@@ -84,7 +84,7 @@ def _create(session: Any, place: Place, relative_to: Path, *, path_style: bool |
     )
 
 
-def _certificates(place: Place, relative_to: Path) -> str | None:
+def _certificates(place: Location, relative_to: Path) -> str | None:
     if not place.ca_bundle:
         return None
     path = relative_to / place.ca_bundle

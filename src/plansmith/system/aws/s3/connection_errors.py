@@ -8,11 +8,11 @@ import os
 from plansmith.errors import EnvironmentFault, PlansmithError, RepositoryError, first_line
 from plansmith.system.aws.errors import credential_errors, cut_errors, no_credentials
 from plansmith.system.aws.s3.denied_errors import fault_of_refusal, no_s3
-from plansmith.system.aws.s3.errors import Asked, refusal_in
+from plansmith.system.aws.s3.errors import S3Call, refusal_in
 from plansmith.system.urls import connection_reason
 
 
-def fault_from(error: Exception, asked: Asked) -> PlansmithError | None:
+def fault_from(error: Exception, asked: S3Call) -> PlansmithError | None:
     """The error of ours for one of botocore's; None for one that is not."""
     from botocore import exceptions, parsers
 
@@ -46,7 +46,7 @@ def cut_short(missing_bytes: int) -> Exception:
     return error
 
 
-def _fault_of_environment(error: Exception, asked: Asked) -> EnvironmentFault:
+def _fault_of_environment(error: Exception, asked: S3Call) -> EnvironmentFault:
     from botocore import exceptions
 
     if isinstance(error, exceptions.SSLError):

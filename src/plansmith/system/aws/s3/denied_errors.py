@@ -7,7 +7,7 @@ import time
 from email.utils import parsedate_to_datetime
 
 from plansmith.errors import EnvironmentFault, PlansmithError, RepositoryError
-from plansmith.system.aws.s3.errors import ABSENT, CONFLICT, DAMAGED, DENIED, NOT_OFFERED, Asked, Refusal
+from plansmith.system.aws.s3.errors import ABSENT, CONFLICT, DAMAGED, DENIED, NOT_OFFERED, Refusal, S3Call
 
 _CREDENTIALS = {
     "InvalidAccessKeyId",
@@ -53,7 +53,7 @@ _NAMED_ACTION = re.compile(r"to perform: ([a-z0-9-]+:\w+)")
 _NAMED_REGION = re.compile(r"expecting '([a-z0-9-]+)'")
 
 
-def fault_of_refusal(refusal: Refusal, asked: Asked) -> PlansmithError:
+def fault_of_refusal(refusal: Refusal, asked: S3Call) -> PlansmithError:
     """The error of ours for what a server said."""
     code = refusal.code
     if code == DENIED:
@@ -65,7 +65,7 @@ def fault_of_refusal(refusal: Refusal, asked: Asked) -> PlansmithError:
     return _passing_refusal(code, asked) or _refusal_of_place(refusal, asked)
 
 
-def no_s3(asked: Asked, code: str = "") -> EnvironmentFault:
+def no_s3(asked: S3Call, code: str = "") -> EnvironmentFault:
     """Something else than S3 answers; or S3 does, and the connection was cut before it had said why it refuses."""
     return EnvironmentFault(
         f"what answers at {asked.host} is no S3 server" + (f" (HTTP {code})" if code else ""),
@@ -74,7 +74,7 @@ def no_s3(asked: Asked, code: str = "") -> EnvironmentFault:
     )
 
 
-def _passing_refusal(code: str, asked: Asked) -> PlansmithError | None:
+def _passing_refusal(code: str, asked: S3Call) -> PlansmithError | None:
     """One that may not come again, with other credentials or at another time."""
     if code in _CREDENTIALS:
         return EnvironmentFault(
@@ -96,7 +96,7 @@ def _passing_refusal(code: str, asked: Asked) -> PlansmithError | None:
     return None
 
 
-def _refusal_of_place(refusal: Refusal, asked: Asked) -> PlansmithError:
+def _refusal_of_place(refusal: Refusal, asked: S3Call) -> PlansmithError:
     code = refusal.code
     if code == "NoSuchBucket":
         endpoint = "" if "amazonaws" in asked.host else f" --endpoint-url {asked.endpoint}"
@@ -127,7 +127,7 @@ def _refusal_of_place(refusal: Refusal, asked: Asked) -> PlansmithError:
     )
 
 
-def _unexplained(code: str, asked: Asked) -> PlansmithError:
+def _unexplained(code: str, asked: S3Call) -> PlansmithError:
     if asked.operation != "head_object":
         return no_s3(asked, code)
     return EnvironmentFault(
@@ -137,7 +137,7 @@ def _unexplained(code: str, asked: Asked) -> PlansmithError:
     )
 
 
-def _denied(refusal: Refusal, asked: Asked) -> PlansmithError:
+def _denied(refusal: Refusal, asked: S3Call) -> PlansmithError:
     named = _NAMED_ACTION.search(refusal.message)
     standard = "s3:" + "".join(word.capitalize() for word in asked.operation.split("_"))
     action = named.group(1) if named else _ACTIONS.get(asked.operation, standard)
@@ -150,7 +150,7 @@ def _denied(refusal: Refusal, asked: Asked) -> PlansmithError:
     )
 
 
-def _resource(action: str, asked: Asked) -> str:
+def _resource(action: str, asked: S3Call) -> str:
     """What an action would have to be allowed on."""
     if not action.startswith("s3:"):
         return "the key that encrypts this bucket"
@@ -158,7 +158,7 @@ def _resource(action: str, asked: Asked) -> str:
     return arn if action in _OF_BUCKET else f"{arn}{asked.place.removeprefix(f's3://{asked.bucket}')}/*"
 
 
-def _other_region(refusal: Refusal, asked: Asked) -> PlansmithError:
+def _other_region(refusal: Refusal, asked: S3Call) -> PlansmithError:
     named = _NAMED_REGION.search(refusal.message)
     region = refusal.region or (named.group(1) if named else "")
     lies = f"in {region}" if region else f"elsewhere ({refusal.code})"
@@ -169,7 +169,7 @@ def _other_region(refusal: Refusal, asked: Asked) -> PlansmithError:
     )
 
 
-def _wrong_clock(refusal: Refusal, asked: Asked) -> PlansmithError:
+def _wrong_clock(refusal: Refusal, asked: S3Call) -> PlansmithError:
     date = refusal.headers.get("date")
     off = f" by {abs(time.time() - parsedate_to_datetime(date).timestamp()):.0f} s" if date else ""
     return EnvironmentFault(

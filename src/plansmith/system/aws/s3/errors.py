@@ -42,7 +42,7 @@ DAMAGED = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class S3Call:
     """What was asked of a server: a method of botocore's client, and the key in full where it is about an object.
 
     `typed` and `reached` are those of the Place, for what a person is told to type; `encrypts`: an object was to be

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb
@@ -54,7 +54,7 @@ RULES: tuple[Rule, ...] = (INPUT, OUTPUT, LABELS, VERSIONS, HALF)
 _LEAVE_OUT = "compile it with `frontend: dynamo` under `pipeline`; or serve it from another repository"
 
 
-def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     """What breaks the rules in one model; nothing in an ensemble's step, or where the repository is not for Dynamo."""
     if not surroundings.dynamo or model.config is None or model.name in _ensemble_steps(surroundings):
         return
@@ -132,6 +132,6 @@ def _halves(model: ModelFolder, config: pb.ModelConfig) -> Iterator[Finding]:
             )
 
 
-def _ensemble_steps(surroundings: Surroundings) -> set[str]:
+def _ensemble_steps(surroundings: CheckContext) -> set[str]:
     configs = (model.config for model in surroundings.models.values() if model.config is not None)
     return {step.model_name for config in configs for step in config.ensemble_scheduling.step}

@@ -12,7 +12,7 @@ from plansmith.errors import EngineError
 from plansmith.records.release import CONFIG_FILE
 from plansmith.triton.checker.autocomplete import folders_of
 from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
 from plansmith.triton.checker.rules.backends import plan_file, tensorrt
 from plansmith.triton.checker.rules.ensemble.rules import is_ensemble
 from plansmith.triton.checker.versions import is_plain
@@ -79,7 +79,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9._-]+")
 _SEEN_AS_ENSEMBLE = re.compile(r'platform:(\s)*"ensemble"')
 
 
-def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     """What breaks the rules in one model; nothing where the repository is not for SageMaker."""
     if not surroundings.is_for_sagemaker:
         return
@@ -105,7 +105,7 @@ def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
                 yield from _plan(model, path)
 
 
-def check_whole(surroundings: Surroundings) -> Iterator[Finding]:
+def check_whole(surroundings: CheckContext) -> Iterator[Finding]:
     """What breaks the rules in the repository as a whole; nothing where it is not for SageMaker."""
     if not surroundings.is_for_sagemaker:
         return

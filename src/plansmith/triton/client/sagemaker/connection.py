@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from plansmith.errors import EnvironmentFault, UsageError
-from plansmith.formatting import bytes_in_words
+from plansmith.formatting import format_bytes
 from plansmith.system.aws.sagemaker_runtime import MAX_BODY_BYTES, EndpointError, InvocationResponse
 from plansmith.triton.client.messages import Reply, Request
 from plansmith.triton.client.sagemaker.errors import InvocationAttempt, is_transient, plansmith_error
@@ -94,7 +94,7 @@ class EndpointConnection:
         size = len(invocation.body)
         if size > MAX_BODY_BYTES:
             binary = "ask in binary, which takes less room, or " if request.encoding == "json" else ""
-            limit = f"{MAX_BODY_BYTES} ({bytes_in_words(MAX_BODY_BYTES)})"
+            limit = f"{MAX_BODY_BYTES} ({format_bytes(MAX_BODY_BYTES)})"
             raise UsageError(
                 f"the request has {size} bytes, and {self._transport.place} takes {limit}",
                 remedy=f"{binary}send fewer samples at once, or smaller ones",

@@ -27,7 +27,7 @@ _GRPC_KEY = "triton-grpc-protocol-"
 _FORBIDDEN = (http.client.UNAUTHORIZED, http.client.FORBIDDEN)
 
 
-class Refused(Exception):
+class ControlRefusal(Exception):
     """Triton answered, and said no; the text is its own."""
 
 
@@ -147,7 +147,7 @@ class _Http:
             raise Forbidden(said or f"HTTP {response.status}")
         if said is None:
             raise Unreachable(f"HTTP {response.status} {response.reason}, which no Triton said")
-        raise Refused(said)
+        raise ControlRefusal(said)
 
     def _connection(self) -> http.client.HTTPConnection:
         if self._address.secure:
@@ -208,7 +208,7 @@ def _fault_of(status: str, said: str) -> Exception:
         return StillLoading(said)
     if status == "StatusCode.UNAVAILABLE" and "explicit model load" not in said:
         return Unreachable(said)
-    return Refused(said)
+    return ControlRefusal(said)
 
 
 def _error_of(text: str) -> str | None:

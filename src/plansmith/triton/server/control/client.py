@@ -10,7 +10,14 @@ from typing import Any
 
 from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError
 from plansmith.system.urls import HEADER_VARIABLE, read_address, read_header
-from plansmith.triton.server.control.api import Forbidden, Refused, SentModel, StillLoading, Unreachable, calls_to
+from plansmith.triton.server.control.api import (
+    ControlRefusal,
+    Forbidden,
+    SentModel,
+    StillLoading,
+    Unreachable,
+    calls_to,
+)
 
 REHEARSAL = "plansmith-rehearsal-of-"
 _NO_MODEL = "plansmith-no-model"
@@ -22,7 +29,7 @@ _UNCONTROLLED = "explicit model load / unload is not allowed"
 _GONE_SECONDS = 10
 
 
-class ToldServer:
+class ModelControlClient:
     """A server that takes calls to load models; arguments and errors are those of `live.RunningTriton`."""
 
     def __init__(self, url: str, *, load_seconds: float) -> None:
@@ -54,7 +61,7 @@ class ToldServer:
                 self._calls.unload(model, seconds)
             else:
                 self._calls.load(model, seconds, sent)
-        except Refused as said:
+        except ControlRefusal as said:
             self.may_have_changed = False
             if _UNCONTROLLED in str(said):
                 raise self._fault(
@@ -102,7 +109,7 @@ class ToldServer:
             except Unreachable as error:
                 if time.monotonic() >= min(deadline, gone):
                     raise self._unasked(error) from None
-            except (Forbidden, Refused) as error:
+            except (Forbidden, ControlRefusal) as error:
                 raise self._unasked(error) from None
             time.sleep(PAUSE_SECONDS)
 
@@ -114,7 +121,7 @@ class ToldServer:
         """
         try:
             return self._calls.config(model)
-        except Refused:
+        except ControlRefusal:
             return None
         except StillLoading:
             raise self._fault("does not answer", "see that it runs, and that the port is right") from None

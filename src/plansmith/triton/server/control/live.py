@@ -34,7 +34,7 @@ from plansmith.errors import PlansmithError, ServedCheckError
 from plansmith.triton.repository.ensemble_members import names_of_parts
 from plansmith.triton.repository.ensembles import askers_of, members_of_script, parts_not_needed, read_config, steps_of
 from plansmith.triton.server.control.api import SentModel
-from plansmith.triton.server.control.client import PAUSE_SECONDS, REHEARSAL, ToldServer
+from plansmith.triton.server.control.client import PAUSE_SECONDS, REHEARSAL, ModelControlClient
 from plansmith.triton.server.control.remote_members import unseen_members
 
 LOAD_SECONDS = 900
@@ -53,7 +53,7 @@ class Held:
     reason: str
 
 
-class RunningTriton(ToldServer):
+class RunningTriton(ModelControlClient):
     """A server that somebody started with --model-control-mode=explicit.
 
     Args:

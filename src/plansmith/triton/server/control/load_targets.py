@@ -10,7 +10,7 @@ from plansmith.triton.repository.ensembles import askers_of
 from plansmith.triton.server.control.live import LOAD_SECONDS, RunningTriton
 
 
-class LoadedInto:
+class ServerGroup:
     """Servers by their addresses, which read one repository.
 
     Args:

@@ -8,13 +8,13 @@ from contextlib import contextmanager, suppress
 from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError
 from plansmith.triton.repository.ensemble_members import names_of_parts
 from plansmith.triton.repository.ensembles import members_of_script
-from plansmith.triton.server.control.client import ToldServer
+from plansmith.triton.server.control.client import ModelControlClient
 
 _UNLOAD_SECONDS = 30
 
 
 @contextmanager
-def unseen_members(server: ToldServer, model: str) -> Iterator[None]:
+def unseen_members(server: ModelControlClient, model: str) -> Iterator[None]:
     """Have a server load what a model asks by its script, if it has one, around the load of that model itself.
 
     Where a script is served, the parts that lie there and nobody has loaded are loaded before: the next one may ask
@@ -41,7 +41,7 @@ def unseen_members(server: ToldServer, model: str) -> Iterator[None]:
         server.may_have_changed = True
 
 
-def _load_beside(server: ToldServer, model: str) -> list[str]:
+def _load_beside(server: ModelControlClient, model: str) -> list[str]:
     looks, ready = names_of_parts(model), _ready(server)
     found = sorted({row["name"] for row in server.index() if looks.fullmatch(row["name"])} - ready)
     came = []
@@ -52,7 +52,7 @@ def _load_beside(server: ToldServer, model: str) -> list[str]:
     return came
 
 
-def _let_go(server: ToldServer, parts: list[str]) -> None:
+def _let_go(server: ModelControlClient, parts: list[str]) -> None:
     changed = server.may_have_changed
     for name in parts:
         with suppress(PlansmithError):  # it serves nobody
@@ -60,12 +60,12 @@ def _let_go(server: ToldServer, parts: list[str]) -> None:
     server.may_have_changed = changed
 
 
-def _members(server: ToldServer, model: str) -> list[str]:
+def _members(server: ModelControlClient, model: str) -> list[str]:
     """What the script asks by which a model is served now; none where the server does not say."""
     with suppress(EnvironmentFault):  # it may let its models be loaded, and its configurations not be seen
         return members_of_script(server.config(model))
     return []
 
 
-def _ready(server: ToldServer) -> set[str]:
+def _ready(server: ModelControlClient) -> set[str]:
     return {row["name"] for row in server.index() if row.get("state") == "READY"}

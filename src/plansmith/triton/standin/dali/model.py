@@ -27,7 +27,7 @@ from nvidia import dali
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 
-class Refused(Exception):
+class UnservableModel(Exception):
     """The model cannot be served as it is configured."""
 
 
@@ -49,7 +49,7 @@ class TritonPythonModel:
             self.content = _content(args, self.config)
             self.pipeline = self._opened()
             _check_tensors(self.pipeline, self.config)
-        except Refused as reason:
+        except UnservableModel as reason:
             message = f"unable to load model '{args['model_name']}': {reason}"
             raise pb_utils.TritonModelException(message) from reason
 
@@ -83,21 +83,23 @@ class TritonPythonModel:
             )
             pipeline.build()
         except (RuntimeError, ValueError) as error:
-            raise Refused(f"DALI {dali.__version__} cannot open its pipeline: {_words(error)}") from error
+            raise UnservableModel(f"DALI {dali.__version__} cannot open its pipeline: {_words(error)}") from error
         return pipeline
 
 
 def _check_served_here(config: dict[str, Any], kind: str) -> None:
     if kind != "CPU":
-        raise Refused(f"KIND_{kind} instances: the stand-in for the DALI backend runs on the CPU only")
+        raise UnservableModel(f"KIND_{kind} instances: the stand-in for the DALI backend runs on the CPU only")
     if config["max_batch_size"] < 1:
-        raise Refused("the stand-in for the DALI backend serves batches only: max_batch_size must be at least 1")
+        raise UnservableModel(
+            "the stand-in for the DALI backend serves batches only: max_batch_size must be at least 1"
+        )
 
 
 def _content(args: dict[str, str], config: dict[str, Any]) -> bytes:
     path = Path(args["model_repository"], args["model_version"], config["default_model_filename"] or "model.dali")
     if path.suffix == ".py" or not path.is_file():
-        raise Refused(f"unable to find '{path}', a serialised pipeline; the stand-in serialises no programs")
+        raise UnservableModel(f"unable to find '{path}', a serialised pipeline; the stand-in serialises no programs")
     return path.read_bytes()
 
 
@@ -106,9 +108,13 @@ def _check_tensors(pipeline: Any, config: dict[str, Any]) -> None:
         try:
             pipeline.input_feed_count(tensor["name"])
         except RuntimeError as error:
-            raise Refused(f"'{tensor['name']}' is configured, but such input is not present in the pipeline") from error
+            raise UnservableModel(
+                f"'{tensor['name']}' is configured, but such input is not present in the pipeline"
+            ) from error
     if len(config["output"]) != pipeline.num_outputs:
-        raise Refused(f"the configuration has {len(config['output'])} outputs, the pipeline has {pipeline.num_outputs}")
+        raise UnservableModel(
+            f"the configuration has {len(config['output'])} outputs, the pipeline has {pipeline.num_outputs}"
+        )
 
 
 def _parted(outputs: Mapping[str, Any], feeds: Sequence[Arrays]) -> Any:

@@ -24,7 +24,7 @@ DATATYPE_OF = {
 }
 
 
-class Refused(Exception):
+class UnservableModel(Exception):
     """The model cannot be served as it is configured."""
 
 
@@ -46,7 +46,7 @@ class Tensor:
 def tensor_from_onnxruntime(name: str, onnx_type: str, shape: Sequence[int | str | None]) -> Tensor:
     """A `Tensor` from what ONNX Runtime says, such as `x`, `tensor(float)` and `["batch", 3]`."""
     if not onnx_type.startswith("tensor("):
-        raise Refused(f"unsupported ONNX type {onnx_type} of '{name}': Triton serves plain tensors only")
+        raise UnservableModel(f"unsupported ONNX type {onnx_type} of '{name}': Triton serves plain tensors only")
     datatype = DATATYPE_OF.get(onnx_type.removeprefix("tensor(").removesuffix(")"), "")
     return Tensor(name, datatype, tuple(size if isinstance(size, int) else -1 for size in shape))
 
@@ -76,7 +76,7 @@ def check_served_here(config: Config, kind: str) -> None:
     if kind == "GPU":
         found.append("KIND_GPU instances: it runs on the CPU only")
     if found:
-        raise Refused(f"the stand-in for the ONNX Runtime backend does not serve {'; nor '.join(found)}")
+        raise UnservableModel(f"the stand-in for the ONNX Runtime backend does not serve {'; nor '.join(found)}")
 
 
 def check_inputs(config: Config, required: Sequence[Tensor], initializers: Sequence[Tensor]) -> None:
@@ -89,13 +89,13 @@ def check_inputs(config: Config, required: Sequence[Tensor], initializers: Seque
     """
     listed = [tensor for tensor in config["input"] if not tensor.get("optional")]
     if len(listed) != len(required):
-        raise Refused(
+        raise UnservableModel(
             f"the configuration expects {len(listed)} inputs ({_names(tensor['name'] for tensor in listed)}), "
             f"the model provides {len(required)} ({_names(tensor.name for tensor in required)})"
         )
     for tensor in config["input"]:
         if tensor.get("optional") and config["max_batch_size"] != 0:
-            raise Refused(f"optional input '{tensor['name']}' is not supported together with batching")
+            raise UnservableModel(f"optional input '{tensor['name']}' is not supported together with batching")
         _check_tensor("input", tensor, [*required, *initializers], config["max_batch_size"])
 
 
@@ -109,14 +109,14 @@ def _check_tensor(role: str, configured: Config, provided: Sequence[Tensor], max
     name = configured["name"]
     actual = next((tensor for tensor in provided if tensor.name == name), None)
     if actual is None:
-        raise Refused(
+        raise UnservableModel(
             f"unexpected inference {role} '{name}', allowed {role}s are: {_names(tensor.name for tensor in provided)}"
         )
     datatype = configured["data_type"].removeprefix("TYPE_")
     if datatype not in DATATYPE_OF.values():
-        raise Refused(f"unsupported datatype TYPE_{datatype} of {role} '{name}'")
+        raise UnservableModel(f"unsupported datatype TYPE_{datatype} of {role} '{name}'")
     if datatype != actual.datatype:
-        raise Refused(
+        raise UnservableModel(
             f"the configuration expects datatype TYPE_{datatype} for {role} '{name}', "
             f"the model provides {f'TYPE_{actual.datatype}' if actual.datatype else 'one that Triton does not know'}"
         )
@@ -125,15 +125,19 @@ def _check_tensor(role: str, configured: Config, provided: Sequence[Tensor], max
         _check_dims(actual, dims, max_batch_size, exact=role == "output")
         return
     if any(size != 1 for size in dims):
-        raise Refused(f"scalar tensor '{name}' takes only dimensions of 1, the configuration has {_shape(dims)}")
+        raise UnservableModel(
+            f"scalar tensor '{name}' takes only dimensions of 1, the configuration has {_shape(dims)}"
+        )
     if max_batch_size > 0:
-        raise Refused(f"the stand-in for the ONNX Runtime backend does not serve scalar tensor '{name}' with batching")
+        raise UnservableModel(
+            f"the stand-in for the ONNX Runtime backend does not serve scalar tensor '{name}' with batching"
+        )
 
 
 def _check_dims(actual: Tensor, dims: tuple[int, ...], max_batch_size: int, *, exact: bool) -> None:
     """Compare shapes: an input's free dimension takes any size, an output's must be -1 on both sides."""
     if max_batch_size > 0 and actual.shape[0] != -1:
-        raise Refused(
+        raise UnservableModel(
             f"tensor '{actual.name}': batching (max_batch_size {max_batch_size}) needs a first dimension of -1, "
             f"but the shape that the model expects is {_shape(actual.shape)}"
         )
@@ -143,7 +147,7 @@ def _check_dims(actual: Tensor, dims: tuple[int, ...], max_batch_size: int, *, e
     )
     if not agree:
         why = " with the batch dimension that max_batch_size > 0 puts first" if max_batch_size > 0 else ""
-        raise Refused(
+        raise UnservableModel(
             f"tensor '{actual.name}': the model expects {len(actual.shape)} dimensions (shape {_shape(actual.shape)}) "
             f"but the configuration specifies {len(full)} dimensions (shape {_shape(full)}{why})"
         )

@@ -60,7 +60,7 @@ class TritonPythonModel:
             outputs = _tensors(self.session.get_outputs())
             contract.check_inputs(self.config, inputs, initializers)
             contract.check_outputs(self.config, outputs)
-        except (contract.Refused, Illegal) as reason:
+        except (contract.UnservableModel, Illegal) as reason:
             message = f"unable to load model '{args['model_name']}': {reason}"
             raise pb_utils.TritonModelException(message) from reason
         self.run_options = ort.RunOptions()
@@ -113,7 +113,7 @@ def _model_path(args: dict[str, str], config: dict[str, Any]) -> Path:
     if path.is_dir():
         path = path / "model.onnx"
     if not path.is_file():
-        raise contract.Refused(f"unable to find '{path}'")
+        raise contract.UnservableModel(f"unable to find '{path}'")
     return path
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from plansmith.compilers.trt.versions import NEWEST_MAJOR, numbers_of
-from plansmith.triton.checker.config_view import dims_in_words, kinds
+from plansmith.triton.checker.config_view import format_config_dims, kinds
 from plansmith.triton.checker.findings import Finding, Rule
 from plansmith.triton.checker.model_files import GraphFacts
-from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
 from plansmith.triton.standin.onnxruntime import settings
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ _OF_GPUS = {"cudnn_conv_algo_search": ("0", "1", "2"), "arena_extend_strategy": 
 _FIRST_WITH_11 = (1, 27)
 
 
-def check(model: ModelFolder, surroundings: Surroundings, facts: GraphFacts | None) -> Iterator[Finding]:
+def check(model: ModelFolder, surroundings: CheckContext, facts: GraphFacts | None) -> Iterator[Finding]:
     """What breaks the rules in a model of this backend.
 
     Args:
@@ -115,7 +115,7 @@ def check(model: ModelFolder, surroundings: Surroundings, facts: GraphFacts | No
             yield from _of_target(model, dict(accelerator.parameters), surroundings)
 
 
-def _may_be_on_gpus(model: ModelFolder, surroundings: Surroundings) -> bool:
+def _may_be_on_gpus(model: ModelFolder, surroundings: CheckContext) -> bool:
     written = {*kinds(model.config)}
     on_cpu = surroundings.target is not None and surroundings.target.device == "cpu"
     return "KIND_GPU" in written or (not on_cpu and (not written or "KIND_AUTO" in written))
@@ -207,11 +207,11 @@ def _shape_problem(name: str, given: Mapping[str, tuple[int, ...]], facts: Graph
         return f"the shapes of {name} are not min <= opt <= max in every dim"
     tensors = facts.tensors if facts is not None else {}
     if facts is not None and name in facts.shaped and len(tensors[name].dims) != len(low):
-        return f"the profile of {name} has {len(low)} dims, and the graph {dims_in_words(tensors[name].dims)}"
+        return f"the profile of {name} has {len(low)} dims, and the graph {format_config_dims(tensors[name].dims)}"
     return ""
 
 
-def _of_target(model: ModelFolder, given: Mapping[str, str], surroundings: Surroundings) -> Iterator[Finding]:
+def _of_target(model: ModelFolder, given: Mapping[str, str], surroundings: CheckContext) -> Iterator[Finding]:
     target = surroundings.target
     if target is None or numbers_of(target.tensorrt or "")[:1] < (NEWEST_MAJOR,):
         return

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from plansmith.triton.checker.config_view import entry_line
 from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
 from plansmith.triton.checker.python_source import read_source
 from plansmith.triton.checker.rules.backends import python
 
@@ -56,7 +56,7 @@ _MARK = "autoserialize"
 _DECODERS = ("decoders.image", "image_decoder", "experimental.decoders.image")
 
 
-def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     """What breaks the rules in a model of this backend; nothing in others."""
     if model.backend != BACKEND:
         return
@@ -84,7 +84,7 @@ def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
         )
 
 
-def _program(path: Path, number: int, model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+def _program(path: Path, number: int, model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     place = model.place(f"{number}/{path.name}")
     source = read_source(path, surroundings.target.python if surroundings.target is not None else None)
     if source.tree is None:

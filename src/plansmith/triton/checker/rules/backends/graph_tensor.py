@@ -9,17 +9,17 @@ from plansmith.triton.checker.config_view import (
     backend_setting,
     completes,
     data_type,
-    dims_in_words,
     entry_line,
+    format_config_dims,
+    generated_inputs,
     has_own_batch,
     inner_dims,
-    made_inputs,
     numpy_name,
     triton_name,
 )
 from plansmith.triton.checker.findings import Finding, Rule
 from plansmith.triton.checker.model_files import GraphFacts
-from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb
@@ -83,7 +83,7 @@ RULES: tuple[Rule, ...] = (NAME, MISSING, DTYPE, RANK, DIMS, FREE, FIXED_BATCH, 
 _DEFAULT_BATCH = 4
 
 
-def check(facts: GraphFacts, number: int, model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+def check(facts: GraphFacts, number: int, model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     """What a configuration says otherwise than the graph of one of its versions; nothing where there is none."""
     config = model.config
     if config is None:
@@ -91,7 +91,7 @@ def check(facts: GraphFacts, number: int, model: ModelFolder, surroundings: Surr
     batching = completed_batch(facts, model, surroundings) > 0
     yield from _batch(facts, number, model, surroundings)
     known = {*(tensor.name for tensor in facts.inputs), *(tensor.name for tensor in facts.defaults)}
-    made, defaults = made_inputs(config), {tensor.name for tensor in facts.defaults}
+    made, defaults = generated_inputs(config), {tensor.name for tensor in facts.defaults}
     if config.input:
         given = {*(entry.name for entry in config.input), *made}
         for name in sorted({tensor.name for tensor in facts.inputs} - given):
@@ -124,7 +124,7 @@ def _optional_problem(entry: pb.ModelInput, has_default: bool, *, batching: bool
     return "is optional, and the graph has no default for it", "take `optional` away, or give the graph a default"
 
 
-def completed_batch(facts: GraphFacts, model: ModelFolder, surroundings: Surroundings) -> int:
+def completed_batch(facts: GraphFacts, model: ModelFolder, surroundings: CheckContext) -> int:
     """The max_batch_size that the backend serves a graph with: as it is written, or as it completes it."""
     config = model.config
     if config is not None and (config.max_batch_size > 0 or (config.input and config.output)):
@@ -136,7 +136,7 @@ def completed_batch(facts: GraphFacts, model: ModelFolder, surroundings: Surroun
     return int(given) if given.isdecimal() else _DEFAULT_BATCH
 
 
-def _batch(facts: GraphFacts, number: int, model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+def _batch(facts: GraphFacts, number: int, model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     """The first dims: of the configured tensors, and of all where the backend completes some."""
     config = model.config
     assert config is not None
@@ -153,8 +153,8 @@ def _batch(facts: GraphFacts, number: int, model: ModelFolder, surroundings: Sur
                 FIXED_BATCH,
                 model,
                 number,
-                f"max_batch_size is {config.max_batch_size}, but {tensor.name} has dims {dims_in_words(tensor.dims)} in"
-                " the graph, whose first is not free",
+                f"max_batch_size is {config.max_batch_size}, but {tensor.name} has dims"
+                f" {format_config_dims(tensor.dims)} in the graph, whose first is not free",
                 "write max_batch_size: 0 and dims in full; or export the graph with a dynamic batch",
                 tensor.name,
             )
@@ -193,7 +193,7 @@ def _tensor(
         return
     if model.config is not None and has_own_batch(model.config, entry):
         if is_input and (len(tensor.dims) != 1 or isinstance(tensor.dims[0], int)):
-            said = f"{entry.name} is ragged, and has dims {dims_in_words(tensor.dims)} in the graph"
+            said = f"{entry.name} is ragged, and has dims {format_config_dims(tensor.dims)} in the graph"
             remedy = "export the graph so that the samples of a batch follow each other in one free dim"
             yield _broken(RAGGED, model, number, said, remedy, entry.name)
         return
@@ -208,7 +208,7 @@ def _tensor(
             RANK,
             model,
             number,
-            f"{entry.name} has dims {dims_in_words(dims)}, and {dims_in_words(wanted)} in the graph{without}",
+            f"{entry.name} has dims {format_config_dims(dims)}, and {format_config_dims(wanted)} in the graph{without}",
             f"write dims: {_as_dims(wanted)}",
             entry.name,
         )
@@ -226,12 +226,12 @@ def _sizes(
         rule = FREE
     else:
         return
-    said = f"{name} has dims {dims_in_words(dims)}, and {dims_in_words(wanted)} in the graph"
+    said = f"{name} has dims {format_config_dims(dims)}, and {format_config_dims(wanted)} in the graph"
     yield _broken(rule, model, number, said, f"write dims: {_as_dims(wanted)}", name)
 
 
 def _as_dims(wanted: Sequence[int | str]) -> str:
-    return dims_in_words(-1 if isinstance(dim, str) else dim for dim in wanted)
+    return format_config_dims(-1 if isinstance(dim, str) else dim for dim in wanted)
 
 
 def _unknown(name: str, role: str, known: Sequence[str], model: ModelFolder, number: int) -> Finding:

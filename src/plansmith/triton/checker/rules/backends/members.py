@@ -14,7 +14,7 @@ from plansmith.errors import RepositoryError
 from plansmith.records.model import Tensor
 from plansmith.triton.checker.config_view import completes, data_type, triton_name
 from plansmith.triton.checker.model_files import GraphFacts, graph_facts
-from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
 from plansmith.triton.checker.rules.backends import graph_tensor, onnxruntime
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Member:
     decoupled: bool
 
 
-def member_of(model: ModelFolder, surroundings: Surroundings) -> Member:
+def member_of(model: ModelFolder, surroundings: CheckContext) -> Member:
     """What is known of a model before it is loaded."""
     config, graph = model.config, _graph(model, surroundings)
     inputs = _ports(config.input) if config is not None and config.input else None
@@ -63,7 +63,7 @@ def member_of(model: ModelFolder, surroundings: Surroundings) -> Member:
     return Member(model.name, inputs, outputs, batch, decoupled)
 
 
-def _graph(model: ModelFolder, surroundings: Surroundings) -> GraphFacts | None:
+def _graph(model: ModelFolder, surroundings: CheckContext) -> GraphFacts | None:
     """The ONNX graph that a configuration is completed from; None where there is none."""
     if model.backend != onnxruntime.BACKEND or not model.loaded or not completes(surroundings):
         return None

@@ -9,7 +9,7 @@ from plansmith.errors import RepositoryError
 from plansmith.triton.checker.config_view import kinds
 from plansmith.triton.checker.findings import Finding, Rule
 from plansmith.triton.checker.model_files import GraphFacts, graph_facts
-from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
 from plansmith.triton.checker.rules.backends import accelerator as accelerator_rules
 from plansmith.triton.checker.rules.backends import graph_tensor
 
@@ -48,7 +48,7 @@ _OWN_DOMAINS = ("ai.onnx.", "com.microsoft", "com.ms.internal.")
 _TENSORRT_PLUGINS = "trt.plugins"  # onnxruntime.ai, TensorRT Execution Provider: custom operators of plugins
 
 
-def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     """What breaks the rules in a model of this backend; nothing in others."""
     if model.backend != BACKEND:
         return
@@ -78,7 +78,7 @@ def graph_file(model: ModelFolder, number: int) -> Path | None:
     return path if path.is_file() else None
 
 
-def largest_batch(model: ModelFolder, surroundings: Surroundings) -> int | None:
+def largest_batch(model: ModelFolder, surroundings: CheckContext) -> int | None:
     """The max_batch_size of a model, as the backend completes it by the newest graph; None where none can be read."""
     path = graph_file(model, max(model.loaded)) if model.loaded else None
     if path is None:
@@ -102,7 +102,7 @@ def _of_instances(model: ModelFolder) -> Iterator[Finding]:
         yield model.faulted(KIND, said, "KIND_MODEL", remedy="write KIND_GPU, or KIND_CPU")
 
 
-def _of_file(facts: GraphFacts, path: Path, model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+def _of_file(facts: GraphFacts, path: Path, model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     place = model.place(path.relative_to(model.path).as_posix())
     for name, size in sorted(facts.external.items()):
         problem = _external_problem(path, name, size)

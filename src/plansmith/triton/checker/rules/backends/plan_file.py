@@ -13,7 +13,7 @@ from plansmith.records.engine import BuildSpec
 from plansmith.triton.checker.config_view import backend_setting
 from plansmith.triton.checker.findings import Finding, Rule
 from plansmith.triton.checker.model_files import PlanFacts, plan_facts
-from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
 
 _REPOSITORY = "github.com/triton-inference-server/tensorrt_backend"
 _MODELS = f"src/model_state.cc of {_REPOSITORY}"
@@ -71,7 +71,7 @@ _CAPABILITY = re.compile(r"\d+\.\d")
 _FIRST_COMPATIBLE = (8,)
 
 
-def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     """What is wrong with the files of a model's plans."""
     yield from _capabilities(model)
     for number in model.loaded:
@@ -135,7 +135,7 @@ def _runs_on(build: BuildSpec | None, built: str, capability: str) -> bool:
     return compatible and min(numbers_of(built), numbers_of(capability)) >= _FIRST_COMPATIBLE
 
 
-def _header(path: Path, model: ModelFolder, facts: PlanFacts | None, surroundings: Surroundings) -> Iterator[Finding]:
+def _header(path: Path, model: ModelFolder, facts: PlanFacts | None, surroundings: CheckContext) -> Iterator[Finding]:
     """The version of TensorRT that a plan says that it is of."""
     place, target = model.place(path.relative_to(model.path).as_posix()), surroundings.target
     try:
@@ -158,7 +158,7 @@ def _header(path: Path, model: ModelFolder, facts: PlanFacts | None, surrounding
         )
 
 
-def _of_manifest(model: ModelFolder, number: int, facts: PlanFacts, surroundings: Surroundings) -> Iterator[Finding]:
+def _of_manifest(model: ModelFolder, number: int, facts: PlanFacts, surroundings: CheckContext) -> Iterator[Finding]:
     for capability in facts.stripped:
         yield _broken(
             STRIPPED,

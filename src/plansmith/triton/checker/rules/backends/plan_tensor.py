@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from plansmith.triton.checker.config_view import (
     completes,
     data_type,
-    dims_in_words,
     entry_line,
+    format_config_dims,
+    generated_inputs,
     has_own_batch,
     inner_dims,
-    made_inputs,
     numpy_name,
     triton_name,
 )
 from plansmith.triton.checker.findings import Finding, Rule
 from plansmith.triton.checker.model_files import PlanFact, PlanFacts
-from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb
@@ -111,7 +111,7 @@ RULES: tuple[Rule, ...] = (
 _Pairs = list[tuple["pb.ModelInput | pb.ModelOutput", PlanFact]]
 
 
-def check(facts: PlanFacts, number: int, model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+def check(facts: PlanFacts, number: int, model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     """What a configuration says otherwise than the plan of one of its versions; nothing where there is none."""
     config = model.config
     if config is None:
@@ -128,7 +128,7 @@ def check(facts: PlanFacts, number: int, model: ModelFolder, surroundings: Surro
             names = sorted(t.name for t in facts.tensors.values() if t.is_input == (role == "input"))
             said = f"the plan has no {role} {entry.name}"
             yield _broken(NAME, model, number, said, f"name one of its {role}s: {', '.join(names)}", entry.name)
-    given = {*(entry.name for entry in config.input), *made_inputs(config)}
+    given = {*(entry.name for entry in config.input), *generated_inputs(config)}
     absent = [t.name for t in facts.tensors.values() if t.is_input and t.name not in given]
     for name in absent if config.input else ():
         yield _broken(MISSING, model, number, f"the plan's input {name} is not configured", "add it to input")
@@ -169,7 +169,7 @@ def _shape_dims(
     batching = model.config is not None and model.config.max_batch_size > 0
     wanted, dims = (fact.dims[0] if fact.dims else 1) - batching, inner_dims(entry)
     if fact.dims[:1] != (-1,) and dims[:1] != (-1,) and dims != (wanted,):
-        said = f"the shape tensor {entry.name} has dims {dims_in_words(dims)}, and {wanted} values in the plan"
+        said = f"the shape tensor {entry.name} has dims {format_config_dims(dims)}, and {wanted} values in the plan"
         without = " without the batch" if batching else ""
         yield _broken(DIMS, model, number, f"{said}{without}", f"write dims: [{wanted}]", entry.name)
 
@@ -197,7 +197,8 @@ def _batch(facts: PlanFacts, number: int, model: ModelFolder) -> Iterator[Findin
     inputs = [tensor for tensor in facts.tensors.values() if tensor.is_input and not tensor.is_shape]
     stuck = [tensor for tensor in inputs if tensor.dims[:1] != (-1,)]
     for tensor in stuck:
-        said = f"max_batch_size is {config.max_batch_size}, and {tensor.name} has dims {dims_in_words(tensor.dims)} in"
+        dims = format_config_dims(tensor.dims)
+        said = f"max_batch_size is {config.max_batch_size}, and {tensor.name} has dims {dims} in"
         remedy = "write max_batch_size: 0 and dims in full; or build the plan with a batch that varies"
         yield _broken(FIXED_BATCH, model, number, f"{said} the plan, whose first is fixed", remedy, "max_batch_size")
     largest = [
@@ -211,7 +212,7 @@ def _batch(facts: PlanFacts, number: int, model: ModelFolder) -> Iterator[Findin
 
 
 def _ranks(
-    pairs: _Pairs, number: int, model: ModelFolder, surroundings: Surroundings
+    pairs: _Pairs, number: int, model: ModelFolder, surroundings: CheckContext
 ) -> Generator[Finding, None, _Pairs]:
     """Findings of rank; returns the tensors whose ranks fit."""
     config = model.config
@@ -242,8 +243,9 @@ def _wrong_rank(
 ) -> Finding:
     wanted = fact.dims[1:] if batching else fact.dims
     without = ", without the batch" if batching else ""
-    said = f"{entry.name} has dims {dims_in_words(inner_dims(entry))}, and {dims_in_words(wanted)} in the plan{without}"
-    return _broken(RANK, model, number, said, f"write dims: {dims_in_words(wanted)}", entry.name)
+    mine, its = format_config_dims(inner_dims(entry)), format_config_dims(wanted)
+    said = f"{entry.name} has dims {mine}, and {its} in the plan{without}"
+    return _broken(RANK, model, number, said, f"write dims: {its}", entry.name)
 
 
 def _sizes(
@@ -252,8 +254,8 @@ def _sizes(
     dims = inner_dims(entry)
     wanted = fact.dims[len(fact.dims) - len(dims) :]
     if any(its not in {-1, mine} for mine, its in zip(dims, wanted, strict=True)):
-        said = f"{entry.name} has dims {dims_in_words(dims)}, and {dims_in_words(wanted)} in the plan"
-        yield _broken(DIMS, model, number, said, f"write dims: {dims_in_words(wanted)}", entry.name)
+        said = f"{entry.name} has dims {format_config_dims(dims)}, and {format_config_dims(wanted)} in the plan"
+        yield _broken(DIMS, model, number, said, f"write dims: {format_config_dims(wanted)}", entry.name)
         return
     ranges = [profile.shapes[entry.name] for profile in facts.profiles if entry.name in profile.shapes]
     for place, (mine, its) in enumerate(zip(dims, wanted, strict=True), len(fact.dims) - len(dims)):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from plansmith.triton.checker.environment_archives import READ_ARCHIVES, look_into
 from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
 from plansmith.triton.checker.python_source import Source, find_class, methods, read_source, takes, top_level
 
 BACKEND = "python"
@@ -76,7 +76,7 @@ _STUB_FILE = "triton_python_backend_stub"
 _ARCHIVES = (".tar.gz", ".tgz", ".tar", ".zip", ".tar.bz2")
 
 
-def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     """What breaks the rules in a model of this backend; nothing in others."""
     if model.backend != BACKEND:
         return

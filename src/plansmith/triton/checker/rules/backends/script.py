@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from plansmith.pipelines.served.requests import SETTINGS_FILE
 from plansmith.pipelines.served.scripting import SCRIPT_FILE
 from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
 from plansmith.triton.checker.python_source import find_class, read_source, takes, top_level
 from plansmith.triton.checker.rules.backends.members import Member, member_of
 from plansmith.triton.checker.rules.backends.python import unparsed
@@ -65,7 +65,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _CHAINS = TypeAdapter(dict[str, Chain])
 
 
-def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     """What breaks the rules in a script that asks other models; nothing in other models."""
     config = model.config
     if config is None or MEMBERS_PARAMETER not in config.parameters:
@@ -88,7 +88,7 @@ def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
             yield from _version(model, number, surroundings)
 
 
-def _version(model: ModelFolder, number: int, surroundings: Surroundings) -> Iterator[Finding]:
+def _version(model: ModelFolder, number: int, surroundings: CheckContext) -> Iterator[Finding]:
     folder, place = model.versions[number], model.place(f"{number}/{SETTINGS_FILE}")
     try:
         chains = _CHAINS.validate_python(json.loads((folder / SETTINGS_FILE).read_text())["chains"])
@@ -138,7 +138,7 @@ def _mismatches(step: ChainStep, member: Member) -> Iterator[str]:
             yield f"the input {name} of {member.name} is not given"
 
 
-def _program(model: ModelFolder, number: int, surroundings: Surroundings) -> Iterator[Finding]:
+def _program(model: ModelFolder, number: int, surroundings: CheckContext) -> Iterator[Finding]:
     path, place = model.versions[number] / SCRIPT_FILE, model.place(f"{number}/{SCRIPT_FILE}")
     if not path.is_file():
         said = f"there is no {SCRIPT_FILE}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from plansmith.triton.checker.config_view import backend_setting, data_type, entry_line, inner_dims, kinds, numpy_name
 from plansmith.triton.checker.findings import Finding, Rule
 from plansmith.triton.checker.model_files import PlanFacts, plan_facts
-from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
 from plansmith.triton.checker.rules.backends import plan_file, plan_tensor
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ _STRATEGY, _STRATEGIES = "execution_context_allocation_strategy", ("STATIC", "ON
 _DTYPES = {"bool", "uint8", "int8", "int32", "int64", "float16", "float32", "bfloat16"}
 
 
-def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     """What breaks the rules in a model of this backend; nothing in others."""
     if model.backend != BACKEND and model.platform != PLATFORM:
         return
@@ -94,7 +94,7 @@ def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
             yield from plan_tensor.check(facts, number, model, surroundings)
 
 
-def _kinds(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+def _kinds(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     config, target = model.config, surroundings.target
     several = config is not None and "enable_multi_device" in config.parameters
     wrong = [kind for kind in kinds(config) if kind == "KIND_CPU" or (kind == "KIND_MODEL" and not several)]
@@ -151,7 +151,7 @@ def _graphs(model: ModelFolder) -> Iterator[Finding]:
         yield _broken(GRAPHS, model, said, "write a graph_spec with exact dims for every input", "graphs")
 
 
-def _arguments(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+def _arguments(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     """What the server has to be started with, and is not."""
     wanted: set[str] = set()
     for number in model.loaded:

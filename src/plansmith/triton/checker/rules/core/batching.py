@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb
@@ -52,7 +52,7 @@ CACHE_OFF = Rule(
 RULES: tuple[Rule, ...] = (PREFERRED, UNBATCHED, PRIORITY, ORDERING, CACHE, CACHE_OFF)
 
 
-def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     """What Triton's core would refuse, or pass over, in how requests are put together and answers kept."""
     if model.config is None:
         return
@@ -120,7 +120,7 @@ def _priorities(model: ModelFolder, batching: pb.ModelDynamicBatching) -> Iterat
         )
 
 
-def _cache(model: ModelFolder, config: pb.ModelConfig, surroundings: Surroundings) -> Iterator[Finding]:
+def _cache(model: ModelFolder, config: pb.ModelConfig, surroundings: CheckContext) -> Iterator[Finding]:
     if not config.response_cache.enable:
         return
     for clash, is_so in (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from plansmith.triton.checker.autocomplete import ENSEMBLE, PLATFORMS
 from plansmith.triton.checker.filenames import hides_model_file
 from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb
@@ -114,7 +114,7 @@ _NEAR = 0.75
 _MOST_SLIPS, _LETTERS_FOR_A_SLIP = 2, 3
 
 
-def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     """What Triton's core would refuse in a configuration, whatever its backend."""
     if model.config is None and model.text:
         return
@@ -238,7 +238,7 @@ def _metrics(model: ModelFolder, config: pb.ModelConfig) -> Iterator[Finding]:
             )
 
 
-def _newer_fields(model: ModelFolder, config: pb.ModelConfig, surroundings: Surroundings) -> Iterator[Finding]:
+def _newer_fields(model: ModelFolder, config: pb.ModelConfig, surroundings: CheckContext) -> Iterator[Finding]:
     version = surroundings.target.triton if surroundings.target is not None else None
     if version is None:
         return

@@ -9,7 +9,7 @@ from pathlib import Path
 from plansmith.compilers.trt.versions import numbers_of
 from plansmith.triton.checker.autocomplete import ENSEMBLE
 from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
 from plansmith.triton.checker.rules.core.tensor import elements
 
 _SEEN = "Triton 2.51 was seen to do so"
@@ -61,7 +61,7 @@ _OPEN_ONE_FILE = {"onnxruntime", "openvino", "python", "pytorch", "tensorrt"}
 _MOST_LABEL_BYTES = 64 * 2**20
 
 
-def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     """What is wrong with the files of a model."""
     if model.config is None and model.text:
         return
@@ -115,13 +115,13 @@ def _model_file(model: ModelFolder, number: int) -> Iterator[Finding]:
         )
 
 
-def _takes_any_labels(surroundings: Surroundings) -> bool:
+def _takes_any_labels(surroundings: CheckContext) -> bool:
     """Whether the target's Triton is known to load a model with labels that lie outside of its folder."""
     version = surroundings.target.triton if surroundings.target is not None else None
     return version is not None and numbers_of(version)[:2] <= _TAKES_ANY_LABELS
 
 
-def _labels(model: ModelFolder, name: str, wanted: int, surroundings: Surroundings) -> Iterator[Finding]:
+def _labels(model: ModelFolder, name: str, wanted: int, surroundings: CheckContext) -> Iterator[Finding]:
     # As Triton joins them, a name that begins with a slash lies in the model's folder, too.
     file, where = Path(f"{model.path}/{name}"), f'"{name}"'
     if not os.path.normpath(file).startswith(f"{os.path.normpath(model.path)}/"):

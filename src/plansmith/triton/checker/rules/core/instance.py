@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from plansmith.triton.checker.config_view import enum_name
 from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
 
 _INSTANCES = "core: src/model_config_utils.cc, NormalizeInstanceGroup and ValidateInstanceGroup"
 
@@ -43,7 +43,7 @@ RATE_LIMIT = Rule(
 RULES: tuple[Rule, ...] = (GPUS, NO_GPU, DEFAULT_COUNT, NEGATIVE_COUNT, RATE_LIMIT)
 
 
-def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     """What is wrong with where and how many instances run."""
     if model.config is None:
         return

@@ -18,7 +18,7 @@ from plansmith.triton.checker.filenames import (
     looks_like_version,
 )
 from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
 from plansmith.triton.checker.versions import LARGEST, NO_VERSIONS, is_plain, version_of, versions_to_load
 
 _LIFECYCLE = "core: src/model_repository_manager/model_lifecycle.cc, VersionsToLoad"
@@ -103,7 +103,7 @@ RULES: tuple[Rule, ...] = (
 _ADDRESSABLE = re.compile(r"[A-Za-z0-9_.~-]+")
 
 
-def check_whole(surroundings: Surroundings) -> Iterator[Finding]:
+def check_whole(surroundings: CheckContext) -> Iterator[Finding]:
     """What is wrong with the folder of a repository itself."""
     if not surroundings.models:
         yield NO_MODEL.broken(
@@ -122,7 +122,7 @@ def check_whole(surroundings: Surroundings) -> Iterator[Finding]:
         )
 
 
-def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     """What is wrong with where a model's parts lie."""
     if not os.access(model.path, os.R_OK | os.X_OK):
         yield UNREADABLE.broken(

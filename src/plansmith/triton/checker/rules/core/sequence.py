@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from plansmith.triton.checker.config_view import bytes_of, enum_name
 from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb
@@ -48,7 +48,7 @@ STATE_FOLDER = "initial_state"
 _CORRELATION = "CONTROL_SEQUENCE_CORRID"
 
 
-def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     """What Triton's core would refuse in the batching of sequences."""
     del surroundings
     if model.config is None or not model.config.HasField("sequence_batching"):

@@ -8,7 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb
@@ -85,7 +85,7 @@ _FORMAT_DIMS = 3
 _ANY = -1
 
 
-def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     """What Triton's core would refuse in a model's inputs and outputs."""
     del surroundings
     config = model.config

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from plansmith.triton.checker.config_view import completes
 from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
 from plansmith.triton.checker.reader import as_python_reads
 from plansmith.triton.config.model_config import parse_config
 
@@ -61,7 +61,7 @@ _NO_VALUE = re.compile(r'Enum type "inference\.(?P<enum>[\w.]+)" has no value na
 _PLACE = re.compile(r"^\d+:\d+ : (?:'.*?': )?", re.DOTALL)
 
 
-def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     """What keeps Triton from reading a configuration."""
     file = model.path / model.config_file
     if file.exists() and not file.is_file():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from plansmith.triton.checker.config_view import bytes_of, count_strings, enum_name
 from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
 from plansmith.triton.checker.rules.backends import onnxruntime
 from plansmith.triton.checker.rules.core.sequence import controls_of
 from plansmith.triton.checker.rules.core.tensor import elements
@@ -105,7 +105,7 @@ WARMUP_FOLDER = "warmup"
 _MOST_STRING_BYTES = 256 * 2**20
 
 
-def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     """What would fail, or do nothing, in a model's warm-ups."""
     if model.config is None or model.config.HasField("ensemble_scheduling"):
         return
@@ -122,7 +122,7 @@ def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
         yield from _inputs(model, model.config, named, warmup)
 
 
-def _largest(model: ModelFolder, config: pb.ModelConfig, surroundings: Surroundings) -> int | None:
+def _largest(model: ModelFolder, config: pb.ModelConfig, surroundings: CheckContext) -> int | None:
     """The max_batch_size of a model, as written or as its backend completes it; None where that cannot be told."""
     if config.max_batch_size or (config.input and config.output):
         return int(config.max_batch_size)

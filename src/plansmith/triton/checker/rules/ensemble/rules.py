@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from plansmith.triton.checker.config_view import entry_line
 from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.model_folder import ModelFolder, Surroundings
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
 from plansmith.triton.checker.rules.backends.members import Member, member_of
 from plansmith.triton.checker.rules.ensemble import flow, wiring
 
@@ -60,7 +60,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def check(model: ModelFolder, surroundings: Surroundings) -> Iterator[Finding]:
+def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     """What breaks the rules in an ensemble; nothing in other models."""
     config = model.config
     if config is None or not is_ensemble(config):
@@ -99,7 +99,7 @@ def is_ensemble(config: pb.ModelConfig) -> bool:
     return bool(config.platform == PLATFORM or config.HasField("ensemble_scheduling"))
 
 
-def _member(model: ModelFolder, surroundings: Surroundings, above: frozenset[str] = frozenset()) -> Member:
+def _member(model: ModelFolder, surroundings: CheckContext, above: frozenset[str] = frozenset()) -> Member:
     """A member as it is known: an ensemble is decoupled where one of its own members is."""
     member, above = member_of(model, surroundings), above | {model.name}
     if model.config is None or not is_ensemble(model.config):

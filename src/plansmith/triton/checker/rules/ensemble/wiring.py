@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from plansmith.triton.checker.config_view import data_type, dims_in_words, entry_line, inner_dims
+from plansmith.triton.checker.config_view import data_type, entry_line, format_config_dims, inner_dims
 from plansmith.triton.checker.findings import Finding, Rule
 from plansmith.triton.checker.model_folder import ModelFolder
 from plansmith.triton.checker.rules.backends.members import Member, Port
@@ -123,8 +123,8 @@ def _fit(model: ModelFolder, seen: dict[str, _Seen], tensor: str, member: Member
     known = first.dims and mine.dims and (member.max_batch_size is not None)
     if known and not _alike(first.dims, mine.dims) and not _alike(first.full, mine.full):
         said = (
-            f"{tensor} has dims {dims_in_words(first.full)} for {first.who}, and {dims_in_words(mine.full)} for"
-            f" {mine.who} ({port.name}), with the batch where there is one"
+            f"{tensor} has dims {format_config_dims(first.full)} for {first.who}, and"
+            f" {format_config_dims(mine.full)} for {mine.who} ({port.name}), with the batch where there is one"
         )
         yield _broken(SHAPE, model, said, "correct the dims, or the map", tensor)
 

@@ -15,7 +15,7 @@ from plansmith.steps.runner import Listener
 
 
 @dataclass
-class Onlooker:
+class RunObserver:
     """Told how a run goes, and handed what came of it; `ended`: in words, also where nothing did."""
 
     listener: Listener = field(default_factory=Listener)
@@ -23,4 +23,4 @@ class Onlooker:
     ended: ModelOutcome | None = None
 
 
-current: ContextVar[Onlooker | None] = ContextVar("current", default=None)
+current: ContextVar[RunObserver | None] = ContextVar("current", default=None)

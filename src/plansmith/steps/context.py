@@ -1,0 +1,132 @@
+"""What the steps of one model share; what can be known to be wrong is refused before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from plansmith.config.source_reference import SourceReference, parse_reference
+from plansmith.config.spec import ModelSpec
+from plansmith.config.target.targets import Target, load_target, require_onnxruntime
+from plansmith.errors import GateError, PlansmithError
+from plansmith.records.model import EngineKind
+from plansmith.report import unfinished, write
+from plansmith.sources.reference import refuse_unfitting
+from plansmith.steps.cache.shared import SharedCache
+from plansmith.steps.cache.shared_place import find_shared_place
+from plansmith.steps.runner import Listener, StageRunner
+from plansmith.steps.tensorrt.compile import PlanSteps
+from plansmith.system.digest import Digester
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class ModelContext:
+    """What the steps of one model share.
+
+    Attributes:
+        spec: what is wanted, with the names of model and target in full.
+        reference: the source as typed.
+        target: what the model will be served by.
+        relative_to: the folder that paths in the spec start from.
+        stages: runs the steps.
+        plans: builds TensorRT plans, where a plan is built or checked.
+    """
+
+    spec: ModelSpec
+    reference: SourceReference
+    target: Target
+    relative_to: Path
+    stages: StageRunner
+    plans: PlanSteps | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the model."""
+        assert self.spec.name is not None
+        return self.spec.name
+
+    @contextmanager
+    def located(self, step: str) -> Iterator[None]:
+        """Have errors outside of a step say which one they are about."""
+        try:
+            yield
+        except PlansmithError as error:
+            raise error.located(model=self.name, step=step) from error.__cause__
+
+    def with_report(self, require: Callable[[R], None]) -> Callable[[R], None]:
+        """The same check, which writes the HTML report of a refusal and names it as the log."""
+
+        def check(record: R) -> None:
+            try:
+                require(record)
+            except GateError as error:
+                if self.stages.dry:
+                    raise
+                page = self.stages.log_file("report").with_suffix(".html")
+                results: dict[str, Any] = self.stages.results
+                facts = unfinished(
+                    self.name,
+                    self.target.name,
+                    self.spec.model_dump(mode="json"),
+                    results.get("validate"),
+                    source=results.get("fetch"),
+                    onnx=results.get("export"),
+                    data=results.get("sample"),
+                    lowered=results.get("lower"),
+                    engine=results.get("compile"),
+                    steps=tuple(self.stages.records),
+                )
+                write(facts, page)
+                raise error.located(log=page) from None
+
+        return check
+
+
+def start_stages(
+    spec: ModelSpec,
+    relative_to: Path,
+    *,
+    listener: Listener | None = None,
+    dry: bool = False,
+    digester: Digester | None = None,
+) -> StageRunner:
+    """What runs the steps of a compile, until it is closed.
+
+    Args:
+        spec: says where artifacts and a shared cache lie.
+        relative_to: the folder that paths in the spec start from.
+        listener: told how it goes.
+        dry: only look.
+        digester: hashes files; one of its own when None.
+    """
+    listener = listener or Listener()
+    name = spec.name or parse_reference(spec.source, relative_to=relative_to).default_name
+    place = find_shared_place(spec.shared_cache, relative_to, listener.notice, only_looks=dry)
+    shared = SharedCache(place, listener.moving) if place else None
+    artifacts = Path(spec.artifacts).absolute()
+    return StageRunner(name, artifacts, listener=listener, force=spec.force, dry=dry, digester=digester, shared=shared)
+
+
+def graph_context(spec: ModelSpec, relative_to: Path, stages: Callable[[], StageRunner]) -> ModelContext:
+    """What the steps to a lowered graph share.
+
+    Args:
+        spec: what is wanted.
+        relative_to: the folder that paths in the spec start from.
+        stages: gives what runs the steps, once the spec is found to make sense.
+
+    Raises:
+        PlansmithError: what can be known to be wrong before any work is done.
+    """
+    reference = parse_reference(spec.source, relative_to=relative_to)
+    target = load_target(spec.target)
+    refuse_unfitting(reference, spec)
+    if spec.engine is EngineKind.ONNXRUNTIME:
+        require_onnxruntime(target)
+    named = spec.model_copy(update={"name": spec.name or reference.default_name, "target": target.name})
+    return ModelContext(named, reference, target, relative_to, stages())

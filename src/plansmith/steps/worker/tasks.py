@@ -1,0 +1,218 @@
+"""The tasks of a compile's worker: what each is asked, and what it answers.
+
+The driver calls a task by its record here, and `__main__` has the function that does it: mypy holds both to the same
+records. A request and its answer cross as JSON.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from plansmith.compilers.export.requests import ExportRequest, ImportRequest, LoadRequest, ReferenceRequest
+from plansmith.compilers.precision.requests import LintPlanRequest, LintWarnings, LowerRequest, PrelowerCheckRequest
+from plansmith.compilers.trt.evaluation.requests import EvaluatePlanRequest
+from plansmith.config.pipeline import PipelineOptions
+from plansmith.config.python import TorchCompile
+from plansmith.pipelines.requests import JoinRequest, ScriptRequest
+from plansmith.records.engine import Engine
+from plansmith.records.model import (
+    AxisRange,
+    Component,
+    DataSet,
+    HighPrecisionNode,
+    LoweredModel,
+    OnnxModel,
+    Recipe,
+    Record,
+    SourceScheme,
+)
+from plansmith.records.pipeline import Pipeline, Script
+from plansmith.records.validation import ToleranceChange, ValidationReport
+from plansmith.sources.loaded_model import Signature
+from plansmith.steps.worker.sample_request import EntryPointRequest, SampleDigest, SampleRequest
+from plansmith.system.process import Worker
+from plansmith.validation.held_out import HeldOut
+
+Q = TypeVar("Q", bound=Record)
+R = TypeVar("R", bound=Record)
+
+
+@dataclass(frozen=True)
+class Task(Generic[Q, R]):
+    """One thing that the worker can do.
+
+    Attributes:
+        name: of the function.
+        request: what it is asked.
+        response: what it answers.
+    """
+
+    name: str
+    request: type[Q]
+    response: type[R]
+
+    def run(self, worker: Worker, request: Q) -> R:
+        """Have a worker do it.
+
+        Raises:
+            PlansmithError: the worker's own error, or what is known about its death.
+        """
+        answer = worker.call(self.name, request=request.model_dump(mode="json"))
+        return self.response.model_validate(answer)
+
+
+class TimmName(Record):
+    """A name that timm knows."""
+
+    name: str
+
+
+class HubId(Record):
+    """A repository of the hub."""
+
+    hub_id: str
+
+
+class GraphFile(Record):
+    """An ONNX file."""
+
+    path: Path
+
+
+class GraphWeights(Record):
+    """The files of weights that an ONNX file needs beside it, with their least sizes in bytes."""
+
+    weights: dict[str, int]
+
+
+class RandomModelRequest(Record):
+    """A model with random weights.
+
+    Attributes:
+        scheme: what kind of source it is.
+        location: a timm name, or a directory of transformers.
+        trust_remote_code: whether the model's own Python code may be run.
+        task: decides the model class; empty where the configuration does.
+        out: the folder to write to.
+    """
+
+    scheme: SourceScheme
+    location: str
+    trust_remote_code: bool
+    task: str
+    out: Path
+
+
+class Nothing(Record):
+    """An answer that says only that the task is done."""
+
+
+class EngineRequest(Record):
+    """A graph that ONNX Runtime is to run.
+
+    Attributes:
+        lowered: the graph.
+        folder: holds its files.
+        max_opset: the newest that the target's ONNX Runtime reads.
+        max_ir_version: likewise.
+        out: the folder to write to.
+    """
+
+    lowered: LoweredModel
+    folder: Path
+    max_opset: int
+    max_ir_version: int
+    out: Path
+
+
+class ModelFolderRequest(Record):
+    """A PyTorch model that Triton's Python backend is to run.
+
+    Attributes:
+        model: the source model, and how it is loaded.
+        files: what it consists of, relative to its folder.
+        lasting: whether nobody ever writes into these files, so that they need no copy.
+        lowered: its interface, and what it computes in.
+        axes: the ranges of all axes that it is fed along.
+        torch_compile: how torch.compile is used.
+        pipeline: what the spec says of its pipeline, if there is one.
+        out: the folder to write to.
+    """
+
+    model: LoadRequest
+    files: tuple[str, ...]
+    lasting: bool
+    lowered: LoweredModel
+    axes: dict[str, AxisRange]
+    torch_compile: TorchCompile
+    pipeline: PipelineOptions | None
+    out: Path
+
+
+class PlanGraphRequest(Record):
+    """A graph that is made ready for TensorRT; `folder` holds its files, `out` takes the graph."""
+
+    lowered: LoweredModel
+    folder: Path
+    out: Path
+
+
+class PreparedGraph(Record):
+    """A graph as TensorRT gets it.
+
+    Attributes:
+        component: its file and interface.
+        shape_inputs: inputs that hold a shape.
+        in_fp32: nodes that compute in FP32 on purpose.
+    """
+
+    component: Component
+    shape_inputs: tuple[str, ...]
+    in_fp32: tuple[HighPrecisionNode, ...]
+
+
+class ValidateRequest(Record):
+    """An engine that is held against the reference.
+
+    Attributes:
+        engine: what is judged.
+        engine_folder: holds its files.
+        onnx: the exported graph and its reference.
+        reference_folder: where that lies.
+        tolerances: what differs from the defaults, by output.
+        held_out: samples that nothing has looked at before.
+        recipe: how the graph was lowered, if it was.
+        runnable: the graph to run in the engine's place, where ONNX Runtime cannot run that on a CPU.
+    """
+
+    engine: Engine
+    engine_folder: Path
+    onnx: OnnxModel
+    reference_folder: Path
+    tolerances: dict[str, ToleranceChange]
+    held_out: HeldOut | None = None
+    recipe: Recipe | None = None
+    runnable: Path | None = None
+
+
+TIMM_HUB_ID = Task("timm_hub_id", TimmName, HubId)
+GRAPH_FILES = Task("graph_files", GraphFile, GraphWeights)
+MAKE_RANDOM = Task("make_random", RandomModelRequest, Nothing)
+DESCRIBE = Task("describe", LoadRequest, Signature)
+EXPORT = Task("export", ExportRequest, OnnxModel)
+RUN_REFERENCE = Task("run_reference", ReferenceRequest, OnnxModel)
+IMPORT_ONNX = Task("import_onnx", ImportRequest, OnnxModel)
+ENTRY_POINT_DIGEST = Task("entry_point_digest", EntryPointRequest, SampleDigest)
+SAMPLE = Task("sample", SampleRequest, DataSet)
+CHECK_PRELOWERED = Task("check_prelowered", PrelowerCheckRequest, LintWarnings)
+LOWER = Task("lower", LowerRequest, LoweredModel)
+LINT_PLAN = Task("lint_plan", LintPlanRequest, LintWarnings)
+COMPILE_ENGINE = Task("compile_engine", EngineRequest, Engine)
+COMPILE_PYTHON = Task("compile_python", ModelFolderRequest, Engine)
+PLAN_GRAPH = Task("plan_graph", PlanGraphRequest, PreparedGraph)
+VALIDATE = Task("validate", ValidateRequest, ValidationReport)
+EVALUATE_PLAN = Task("evaluate_plan", EvaluatePlanRequest, ValidationReport)
+JOIN = Task("join", JoinRequest, Pipeline)
+SCRIPT = Task("script", ScriptRequest, Script)
