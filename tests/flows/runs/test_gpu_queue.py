@@ -35,6 +35,7 @@ from plansmith.flows.compile_model import InTasks
 from plansmith.flows.runs.gpu_queue import limit_of
 from plansmith.flows.runs.listening import RunListener
 from plansmith.steps.runner import Listener
+from plansmith.steps.walk import Step
 name, uuid, folder = sys.argv[1:]
 def compile():
     began = time.time()
@@ -44,7 +45,8 @@ def compile():
     return began, time.time()
 @flow(name="hold", persist_result=False)
 def hold():
-    return InTasks({"compile": [limit_of(uuid)]}, RunListener(name, "gpu", Listener()))(compile)
+    step = Step("compile", lambda *_: compile())
+    return InTasks({"compile": [limit_of(uuid)]}, RunListener(name, "gpu", Listener()))(step, None, None)
 print(*hold())
 """
 
