@@ -67,9 +67,9 @@ def main(source: str, out: str, shapes: list[tuple[int, ...]]) -> None:
     )
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     for feed, answer in zip(feeds, answers, strict=True):
-        found = session.run(outputs, {n: t.numpy() for n, t in zip(names, feed, strict=True)})
+        results = session.run(outputs, {n: t.numpy() for n, t in zip(names, feed, strict=True)})
         expected = answer if isinstance(answer, tuple) else (answer,)
-        worst = max(float(np.abs(f - e.numpy()).max()) for f, e in zip(found, expected, strict=True))
+        worst = max(float(np.abs(f - e.numpy()).max()) for f, e in zip(results, expected, strict=True))
         print("x".join(map(str, feed[0].shape)), f"largest error {worst:.1e}")
 
 

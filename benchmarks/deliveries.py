@@ -89,10 +89,10 @@ class Row:
 
 
 def main(rounds: int, seconds: float) -> None:
-    with tempfile.TemporaryDirectory() as place, ExitStack() as held:
+    with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
         print(f"this disk flushes what is appended to a file {_flushes(Path(place)):.0f} times a second")
         rows = [
-            held.enter_context(_running(Path(place, f"{number}"), name, program=program, in_postgres=in_postgres))
+            stack.enter_context(_running(Path(place, f"{number}"), name, program=program, in_postgres=in_postgres))
             for number, (name, program, in_postgres) in enumerate(_KINDS)
         ]
         for row in rows:
@@ -102,8 +102,8 @@ def main(rounds: int, seconds: float) -> None:
                 row.measure(seconds)
         for row in rows:
             _show(row)
-            if (kept := len(row.receiver.entries())) != row.sent:
-                sys.exit(f"{row.name}: {kept} of {row.sent} deliveries are in the inbox")
+            if (count := len(row.receiver.entries())) != row.sent:
+                sys.exit(f"{row.name}: {count} of {row.sent} deliveries are in the inbox")
     _compare(*rows)
 
 
@@ -118,14 +118,14 @@ _KINDS = (
 
 @contextmanager
 def _running(folder: Path, name: str, *, program: Sequence[str], in_postgres: bool) -> Iterator[Row]:
-    with ExitStack() as held:
-        database = held.enter_context(postgres.running(durable=True)) if in_postgres else None
+    with ExitStack() as stack:
+        database = stack.enter_context(postgres.running(durable=True)) if in_postgres else None
         url = database.url.replace("+asyncpg", "") if database else ""
-        receiver = held.enter_context(served(folder, database=url, program=program))
+        receiver = stack.enter_context(served(folder, database=url, program=program))
         command = [sys.executable, "-m", "benchmarks.delivery_client", str(receiver.port)]
         client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        held.callback(client.wait)
-        held.callback(client.kill)
+        stack.callback(client.wait)
+        stack.callback(client.kill)
         yield Row(name, receiver, client, database)
 
 
@@ -149,14 +149,14 @@ def _flushes(place: Path) -> float:
 
 
 def _show(row: Row) -> None:
-    p50, p99 = ([quantiles(one, n=100)[percent - 1] * 1000 for one in row.latencies] for percent in (50, 99))
+    p50, p99 = ([quantiles(series, n=100)[percent - 1] * 1000 for series in row.latencies] for percent in (50, 99))
     print(
-        f"{row.name:<26} {PER_SECOND}/s: {_words(row.steady_cpu)} CPU ms, p50 {_words(p50)} ms, p99 {_words(p99)} ms;"
-        f" at most {_words(row.rates)}/s: {_words(row.fast_cpu)} CPU ms"
+        f"{row.name:<26} {PER_SECOND}/s: {_summary(row.steady_cpu)} CPU ms, p50 {_summary(p50)} ms, p99 {_summary(p99)}"
+        f" ms; at most {_summary(row.rates)}/s: {_summary(row.fast_cpu)} CPU ms"
     )
 
 
-def _words(values: Sequence[float]) -> str:
+def _summary(values: Sequence[float]) -> str:
     return f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
@@ -172,14 +172,14 @@ def _compare(sqlite: Row, sqlite_alone: Row, postgresql: Row, postgresql_alone: 
         ("PostgreSQL, all that wait : one a commit", postgresql, postgresql_alone),
         ("SQLite : PostgreSQL", sqlite, postgresql),
     )
-    for label, ours, other in pairs:
+    for label, ours, theirs in pairs:
         ratios = [
-            f"{_words([a / b for a, b in zip(read(ours), read(other), strict=True)])} {what}" for what, read in of
+            f"{_summary([a / b for a, b in zip(read(ours), read(theirs), strict=True)])} {unit}" for unit, read in of
         ]
         print(f"{label:<42} {', '.join(ratios)}")
     for row in (sqlite, postgresql):
         cpu, rate = median(row.fast_cpu), median(row.rates)
-        p99 = median(quantiles(one, n=100)[98] * 1000 for one in row.fast_latencies)
+        p99 = median(quantiles(series, n=100)[98] * 1000 for series in row.fast_latencies)
         met = cpu <= MOST_CPU_MILLISECONDS and rate >= LEAST_PER_SECOND and p99 < MOST_P99_MILLISECONDS
         print(
             f"{row.name} at most: {cpu:.2f} CPU ms a delivery, {rate:.0f} a second, p99 {p99:.1f} ms; the aim, at most"
@@ -188,7 +188,7 @@ def _compare(sqlite: Row, sqlite_alone: Row, postgresql: Row, postgresql_alone: 
         )
 
 
-def serve_alone(words: list[str]) -> None:
+def serve_alone(arguments: list[str]) -> None:
     """The command line of plansmith, whose inbox commits each delivery by itself."""
     from plansmith.cli import main as plansmith
 
@@ -196,11 +196,11 @@ def serve_alone(words: list[str]) -> None:
         def __init__(self, do: Callable[[Sequence[Any]], Sequence[Any]]) -> None:
             self._do, self._threads = do, ThreadPoolExecutor(_AT_ONCE)
 
-        async def __call__(self, asked: Any) -> Any:
-            return (await asyncio.get_running_loop().run_in_executor(self._threads, self._do, [asked]))[0]
+        async def __call__(self, request: Any) -> Any:
+            return (await asyncio.get_running_loop().run_in_executor(self._threads, self._do, [request]))[0]
 
     with patch("plansmith.triggers.receiver.application.GroupCommit", Alone):
-        sys.argv = ["plansmith", *words]
+        sys.argv = ["plansmith", *arguments]
         plansmith()
 
 

@@ -68,26 +68,26 @@ async def _at_a_rate(port: int, deliveries: list[bytes], task: Task) -> Record:
         status = await ask(port, deliveries[number])
         return status, time.monotonic() - due
 
-    found = await asyncio.gather(*map(send, range(task.number)))
-    return _record(begun, found)
+    results = await asyncio.gather(*map(send, range(task.number)))
+    return _record(begun, results)
 
 
 async def _all(port: int, deliveries: list[bytes], task: Task) -> Record:
     begun, left = time.monotonic(), list(reversed(deliveries))
-    found: list[tuple[int, float]] = []
+    results: list[tuple[int, float]] = []
 
     async def send() -> None:
         while left:
-            asked = time.monotonic()
+            start = time.monotonic()
             status = await ask(port, left.pop())
-            found.append((status, time.monotonic() - asked))
+            results.append((status, time.monotonic() - start))
 
     await asyncio.gather(*(send() for _ in range(task.at_once)))
-    return _record(begun, found)
+    return _record(begun, results)
 
 
-def _record(begun: float, found: list[tuple[int, float]]) -> Record:
-    return Record(time.monotonic() - begun, [seconds for _, seconds in found], [status for status, _ in found])
+def _record(begun: float, results: list[tuple[int, float]]) -> Record:
+    return Record(time.monotonic() - begun, [seconds for _, seconds in results], [status for status, _ in results])
 
 
 if __name__ == "__main__":

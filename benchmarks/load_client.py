@@ -116,8 +116,8 @@ def headers_of(body: bytes) -> dict[str, str]:
 def tokens_of(bodies: Sequence[bytes], task: Task) -> Callable[[int], bytes]:
     """Makes bodies with tokens of those with texts, with the source's own tokenizer."""
     tokenizer = opened(task.tokenizer)
-    asked = [json.loads(body) for body in bodies]
-    texts, output = [one["inputs"][0]["data"][0] for one in asked], asked[0]["outputs"][0]["name"]
+    questions = [json.loads(body) for body in bodies]
+    texts, output = [entry["inputs"][0]["data"][0] for entry in questions], questions[0]["outputs"][0]["name"]
     padding = {"padding": "max_length", "max_length": task.padded_to} if task.padded_to else {}
     return lambda number: question(tokenizer(texts[number], truncation=True, **padding), "INT64", output).encode()
 

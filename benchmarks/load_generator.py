@@ -20,8 +20,8 @@ import click
 import numpy as np
 
 from plansmith.loadtest.payloads.encoding import write_payloads
-from plansmith.loadtest.plan.stages import LoadPlan, Stage
-from plansmith.loadtest.runner.run import run_load
+from plansmith.loadtest.runner.load_runner import run_load
+from plansmith.loadtest.stages import LoadPlan, Stage
 from plansmith.loadtest.target import Endpoint, LoadTarget, Service, TargetModel
 from plansmith.triton.client.messages import Request, WireTensor
 

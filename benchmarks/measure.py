@@ -45,13 +45,13 @@ def run(command: list[str], *, environment: dict[str, str] | None = None) -> Cos
     return Cost(usage.ru_utime + usage.ru_stime, time.monotonic() - started, peak / 2**20)
 
 
-def compare(ours: list[Cost], theirs: list[Cost], label: str, other: str = "plain") -> None:
+def compare(ours: list[Cost], theirs: list[Cost], label: str, baseline: str = "plain") -> None:
     """Print the medians of two commands that ran in turn, and the ratio pair by pair."""
     for name, unit in (("cpu_seconds", "CPU s"), ("wall_seconds", "wall s"), ("peak_mib", "MiB peak")):
         a, b = [getattr(c, name) for c in ours], [getattr(c, name) for c in theirs]
         ratios = sorted(x / y for x, y in zip(a, b, strict=True))
         print(
-            f"{label:<28} {unit:<9} plansmith {median(a):8.2f}   {other} {median(b):8.2f}"
+            f"{label:<28} {unit:<9} plansmith {median(a):8.2f}   {baseline} {median(b):8.2f}"
             f"   ratio {median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
         )
 

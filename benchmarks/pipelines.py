@@ -39,7 +39,7 @@ from tests.support.pipelines.images import encoded, photographs
 from tests.support.real_sentences import real_sentences
 
 from plansmith.compilers.precision import benchmark
-from plansmith.config.target.targets import load_target
+from plansmith.config.targets import load_target
 from plansmith.pipelines.served.requests import SETTINGS_FILE, Arrays
 from plansmith.pipelines.served.text import TextStep
 from plansmith.records.release import CONFIG_FILE
@@ -115,7 +115,7 @@ def main(options: argparse.Namespace) -> None:
 
 
 def compare(
-    what: str,
+    title: str,
     folder: Path,
     rows: Mapping[str, Row],
     contrasts: Sequence[tuple[str, str, str]],
@@ -125,17 +125,17 @@ def compare(
 ) -> None:
     """Load all in turn with the questions of a folder, and print what came of it."""
     with serving.start_clients(folder) as clients:
-        held = serving.race(rows, contrasts[0][2], clients, requests, budget)
-    print(f"\n{what}, {requests} requests a round, {held.rounds} rounds")
-    serving.print_rows(rows, held.rounds)
-    print_contrasts(held, {name: row.cpu_seconds for name, row in rows.items()}, contrasts)
+        result = serving.race(rows, contrasts[0][2], clients, requests, budget)
+    print(f"\n{title}, {requests} requests a round, {result.rounds} rounds")
+    serving.print_rows(rows, result.rounds)
+    print_contrasts(result, {name: row.cpu_seconds for name, row in rows.items()}, contrasts)
 
 
 def print_contrasts(
-    held: benchmark.Race, cpu_seconds: Mapping[str, Sequence[float]], contrasts: Sequence[tuple[str, str, str]]
+    result: benchmark.Race, cpu_seconds: Mapping[str, Sequence[float]], contrasts: Sequence[tuple[str, str, str]]
 ) -> None:
-    serving.print_contrasts("times as many requests a second", serving.rates_of(held), contrasts)
-    last = {name: seconds[-held.rounds :] for name, seconds in cpu_seconds.items()}  # those before warmed up
+    serving.print_contrasts("times as many requests a second", serving.rates_of(result), contrasts)
+    last = {name: seconds[-result.rounds :] for name, seconds in cpu_seconds.items()}  # those before warmed up
     serving.print_contrasts("times the CPU seconds of a request", last, contrasts)
 
 
@@ -162,15 +162,15 @@ def compare_calls(part: Path, budget: float) -> None:
         if not all(map(is_same, answers, expected)):
             sys.exit(f"{name}: other tokens than in one call each")
 
-    held = benchmark.race(
+    result = benchmark.race(
         {name: partial(run, name) for name in ways},
         CALL_EACH,
         setting=benchmark.machine(),
         clock=lambda: spent,
         budget_seconds=budget,
     )
-    print(f"\ntokens of {AT_ONCE} requests of a sentence, {held.rounds} rounds")
-    print_contrasts(held, cpu_seconds, CALL_CONTRASTS)
+    print(f"\ntokens of {AT_ONCE} requests of a sentence, {result.rounds} rounds")
+    print_contrasts(result, cpu_seconds, CALL_CONTRASTS)
 
 
 def is_same(answer: Arrays, alone: Arrays) -> bool:
@@ -240,9 +240,9 @@ def write_images(folder: Path, network: Any, count: int) -> tuple[Path, int]:
     with torch.inference_mode():
         pixels = torch.stack([transform(Image.open(BytesIO(file)).convert("RGB")) for file in files])
         answers = network(pixels).numpy()
-    asked = [[(first + place) % len(files) for place in range(count)] for first in range(len(files))]
-    np.save(folder / "expected.npy", np.stack([answers[places].ravel() for places in asked]))
-    bodies = [binary_question([files[place] for place in places]) for places in asked]
+    batches = [[(first + place) % len(files) for place in range(count)] for first in range(len(files))]
+    np.save(folder / "expected.npy", np.stack([answers[places].ravel() for places in batches]))
+    bodies = [binary_question([files[place] for place in places]) for places in batches]
     (folder / "bodies.json").write_text(json.dumps(bodies))
     return folder, len(files)
 

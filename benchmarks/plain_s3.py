@@ -74,15 +74,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Give an object, or a list."""
-        key, words = self._asked()
+        key, parameters = self._parse_request()
         if key == "-/bytes":
             self._tell(200, str(self.server.received_bytes).encode())
-        elif "uploads" in words:
-            self._list_uploads(words.get("prefix", ""))
-        elif "uploadId" in words:
-            self._list_parts(words["uploadId"])
+        elif "uploads" in parameters:
+            self._list_uploads(parameters.get("prefix", ""))
+        elif "uploadId" in parameters:
+            self._list_parts(parameters["uploadId"])
         elif not key:
-            self._list(words.get("prefix", ""))
+            self._list(parameters.get("prefix", ""))
         else:
             self._give(key)
 
@@ -90,15 +90,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         """Take an object, or a part."""
-        key, words = self._asked()
+        key, parameters = self._parse_request()
         if not key:
             self._tell(200)
             return
         try:
             came = self._receive()
             with self.server.lock:
-                if "partNumber" in words:
-                    self._upload(words["uploadId"]).parts[int(words["partNumber"])] = came
+                if "partNumber" in parameters:
+                    self._upload(parameters["uploadId"]).parts[int(parameters["partNumber"])] = came
                 else:
                     self._require_condition(key)
                     self.server.objects[key] = came
@@ -109,16 +109,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Begin or end an upload."""
-        key, words = self._asked()
+        key, parameters = self._parse_request()
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
-        if "uploads" in words:
+        if "uploads" in parameters:
             name = f"upload-{next(self.server.numbers)}"
             self.server.uploads[name] = Upload(key, self._metadata())
             self._tell(200, _xml("InitiateMultipartUploadResult", f"<UploadId>{name}</UploadId>"))
             return
         try:
             with self.server.lock:
-                tag = self._complete(key, words["uploadId"], body)
+                tag = self._complete(key, parameters["uploadId"], body)
         except Refused as refused:
             self._refuse(*refused.args)
             return
@@ -126,10 +126,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_DELETE(self) -> None:
         """Forget an object or an upload."""
-        key, words = self._asked()
+        key, parameters = self._parse_request()
         with self.server.lock:
-            if "uploadId" in words:
-                self.server.uploads.pop(words["uploadId"], None)
+            if "uploadId" in parameters:
+                self.server.uploads.pop(parameters["uploadId"], None)
             else:
                 self.server.objects.pop(key, None)
         self._tell(204)
@@ -137,14 +137,14 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_words: object) -> None:
         """Nothing is logged."""
 
-    def _asked(self) -> tuple[str, dict[str, str]]:
+    def _parse_request(self) -> tuple[str, dict[str, str]]:
         parts = urlsplit(self.path)
-        words = {name: said[0] for name, said in parse_qs(parts.query, keep_blank_values=True).items()}
+        parameters = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
         path = unquote(parts.path).lstrip("/")
-        return (path if path.startswith("-/") else path.partition("/")[2]), words
+        return (path if path.startswith("-/") else path.partition("/")[2]), parameters
 
     def _metadata(self) -> dict[str, str]:
-        return {name.lower(): said for name, said in self.headers.items() if name.lower().startswith("x-amz-meta-")}
+        return {name.lower(): value for name, value in self.headers.items() if name.lower().startswith("x-amz-meta-")}
 
     def _receive(self) -> Stored:
         """Write a body to a file."""
@@ -166,13 +166,13 @@ class Handler(BaseHTTPRequestHandler):
         return Stored(path, size, f'"{md5.hexdigest()}"', checksum, self._metadata(), path.stat().st_mtime)
 
     def _require_condition(self, key: str) -> None:
-        there = self.server.objects.get(key)
-        if self.headers.get("if-none-match") == "*" and there is not None:
+        existing = self.server.objects.get(key)
+        if self.headers.get("if-none-match") == "*" and existing is not None:
             raise Refused(412, "PreconditionFailed")
-        wanted = self.headers.get("if-match")
-        if wanted is not None and there is None:
+        expected = self.headers.get("if-match")
+        if expected is not None and existing is None:
             raise Refused(404, "NoSuchKey")
-        if wanted is not None and there is not None and there.tag != wanted:
+        if expected is not None and existing is not None and existing.tag != expected:
             raise Refused(412, "PreconditionFailed")
 
     def _upload(self, name: str) -> Upload:
@@ -183,7 +183,11 @@ class Handler(BaseHTTPRequestHandler):
     def _complete(self, key: str, name: str, body: bytes) -> str:
         """Put the parts together."""
         upload = self._upload(name)
-        numbers = [int(str(one.text)) for one in ElementTree.fromstring(body).iter() if one.tag.endswith("PartNumber")]
+        numbers = [
+            int(str(element.text))
+            for element in ElementTree.fromstring(body).iter()
+            if element.tag.endswith("PartNumber")
+        ]
         parts = [upload.parts[number] for number in numbers]
         path = self.server.folder / str(next(self.server.numbers))
         with path.open("wb") as out:
@@ -213,8 +217,8 @@ class Handler(BaseHTTPRequestHandler):
             first, end, status = int(start), min(int(last or end) + 1, end), 206
             headers["Content-Range"] = f"bytes {first}-{end - 1}/{stored.bytes}"
         self.send_response(status)
-        for name, said in {**headers, "Content-Length": str(end - first)}.items():
-            self.send_header(name, said)
+        for name, value in {**headers, "Content-Length": str(end - first)}.items():
+            self.send_header(name, value)
         self.end_headers()
         if self.command == "HEAD":
             return
@@ -224,11 +228,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def _list(self, prefix: str) -> None:
         with self.server.lock:
-            found = sorted((key, stored) for key, stored in self.server.objects.items() if key.startswith(prefix))
+            entries = sorted((key, stored) for key, stored in self.server.objects.items() if key.startswith(prefix))
         rows = "".join(
             f"<Contents><Key>{escape(key)}</Key><Size>{stored.bytes}</Size><ETag>{escape(stored.tag)}</ETag>"
             f"<LastModified>{formatdate(stored.changed, usegmt=True)}</LastModified></Contents>"
-            for key, stored in found
+            for key, stored in entries
         )
         self._tell(200, _xml("ListBucketResult", f"<IsTruncated>false</IsTruncated>{rows}"))
 
@@ -254,8 +258,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _tell(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
-        for name, said in {**(headers or {}), "Content-Length": str(len(body))}.items():
-            self.send_header(name, said)
+        for name, value in {**(headers or {}), "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)

@@ -56,17 +56,17 @@ class Embedder:
 
 def make_app() -> FastAPI:
     """The application, with the model loaded."""
-    made, embedder = FastAPI(), Embedder()
+    app, embedder = FastAPI(), Embedder()
 
-    @made.get("/v2/health/ready")
+    @app.get("/v2/health/ready")
     async def is_ready() -> dict[str, Any]:
         return {}
 
-    @made.post("/v2/models/{model}/infer")
+    @app.post("/v2/models/{model}/infer")
     async def infer(model: str, question: Question) -> Response:
-        feed = {one.name: np.array(one.data).reshape(one.shape) for one in question.inputs}
+        feed = {tensor.name: np.array(tensor.data).reshape(tensor.shape) for tensor in question.inputs}
         vectors = embedder.embed(feed)
         output = {"name": OUTPUT, "datatype": "FP32", "shape": vectors.shape, "data": vectors.ravel().tolist()}
         return Response(json.dumps({"model_name": model, "outputs": [output]}), media_type="application/json")
 
-    return made
+    return app

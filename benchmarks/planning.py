@@ -73,8 +73,8 @@ def _write(folder: Path, number: int) -> Path:
     from onnx import TensorProto, helper
 
     name = f"m{number}"
-    given, made = (helper.make_tensor_value_info(io, TensorProto.FLOAT, ["batch", 3]) for io in "xy")
-    graph = helper.make_graph([helper.make_node("Tanh", ["x"], ["y"])], name, [given], [made])
+    input_info, output_info = (helper.make_tensor_value_info(io, TensorProto.FLOAT, ["batch", 3]) for io in "xy")
+    graph = helper.make_graph([helper.make_node("Tanh", ["x"], ["y"])], name, [input_info], [output_info])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     onnx.save(model, folder / "models" / f"{name}.onnx")
     file = folder / "all" / f"{name}.yaml"
@@ -84,13 +84,13 @@ def _write(folder: Path, number: int) -> Path:
 
 def _publish(folder: Path, file: Path) -> None:
     """Publish the compiled release under the name of another spec, and note what that spec would be made from."""
-    member = next(one for one in members_in(file, {}) if isinstance(one, Member))
+    member = next(entry for entry in members_in(file, {}) if isinstance(entry, Member))
     repository = ModelRepository(member.repository)
     compiled = repository.manifest("m0", 1)
     package = compiled.package.model_copy(update={"model": member.name})
     draft = compiled.model_copy(update={"name": member.name, "package": package})
     release = repository.release("m0", 1)
-    files = {one.path: release / one.path for one in compiled.files}
+    files = {entry.path: release / entry.path for entry in compiled.files}
     published = repository.publish(draft, files, {}, allow_interface_change=False, force=False)
     digester = Digester(folder / "artifacts" / "cache" / "digests.sqlite")
     basis = fingerprint_of(member.spec, relative_to=file.parent, digester=digester)
@@ -103,7 +103,7 @@ def _plan(folder: Path) -> Cost:
 
 def _plan_here(folder: Path) -> None:
     planned = list(plan_fleet([folder], {}))
-    stale = [one for one in planned if one.state != "fresh"]
+    stale = [member for member in planned if member.state != "fresh"]
     if stale:
         sys.exit(f"{len(stale)} of {len(planned)} are not fresh, such as {stale[0].model}: {stale[0].why}")
 

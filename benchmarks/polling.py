@@ -14,7 +14,7 @@ from statistics import median
 
 from tests.support.triggers.mlflow_server import Mlflow, serving
 
-from plansmith.config.service.triggers import MlflowRegistry, Rule
+from plansmith.config.service_triggers import MlflowRegistry, Rule
 from plansmith.triggers.pollers.mlflow import MlflowPoller
 
 MOST_CPU_SECONDS, MOST_MODELS = 5.0, 1000
@@ -42,10 +42,10 @@ def main(models: int, rounds: int) -> None:
 
 def _used(poller: MlflowPoller, models: int) -> float:
     before = time.thread_time()
-    found = poller.poll(time.time())
+    deliveries = poller.poll(time.time())
     used = time.thread_time() - before
-    if len(found) != models:
-        sys.exit(f"{len(found)} of {models} models were seen")
+    if len(deliveries) != models:
+        sys.exit(f"{len(deliveries)} of {models} models were seen")
     return used
 
 

@@ -36,7 +36,7 @@ from plansmith.compilers.precision.candidate import Method
 from plansmith.compilers.precision.fp16 import method as half
 from plansmith.compilers.precision.int8 import onnxruntime_methods, tensorrt_method
 from plansmith.compilers.precision.lint.linter import lint
-from plansmith.config.precision import LoweringOptions
+from plansmith.config.engine_options import LoweringOptions
 from plansmith.data.reference import StoredCases, store_case
 from plansmith.records.model import EngineKind, Precision, SpeedRatio
 
@@ -73,8 +73,8 @@ class Text:
         for start in range(0, len(sentences), BATCH):
             chosen = list(sentences[start : start + BATCH])
             padding = {"padding": "max_length" if length else True, "max_length": length or LENGTH}
-            made = self._tokenizer(chosen, truncation=True, return_tensors="np", **padding)
-            yield {name: made[name].astype(np.int64) for name in INPUTS}
+            encoding = self._tokenizer(chosen, truncation=True, return_tensors="np", **padding)
+            yield {name: encoding[name].astype(np.int64) for name in INPUTS}
 
     def answer(self, feed: Mapping[str, NDArray[np.generic]]) -> NDArray[np.generic]:
         """The vectors of the tokens, in FP32."""
@@ -215,12 +215,12 @@ def print_row(
 ) -> None:
     answer = open_session(row.runnable)
     cosines = np.concatenate([(embed(answer(feed), feed) * expected).sum(1) for feed, expected in references])
-    told = f"{ratio.ratio:.2f} ({ratio.low:.2f} to {ratio.high:.2f})" if ratio else "-"
+    text = f"{ratio.ratio:.2f} ({ratio.low:.2f} to {ratio.high:.2f})" if ratio else "-"
     size = size_of(row)
     engine = EngineKind.ONNXRUNTIME if row.timed else EngineKind.TENSORRT
     errors = sum(finding.severity == "error" for finding in lint(onnx.load(row.file), engine=engine))
     print(
-        f"{row.name:<34}{cosines.mean():>12.6f}{cosines.min():>10.6f}{told:>22}"
+        f"{row.name:<34}{cosines.mean():>12.6f}{cosines.min():>10.6f}{text:>22}"
         f"{size / 1e6:>8.1f}{size / fp32_bytes:>9.3f}{errors:>6}"
     )
 

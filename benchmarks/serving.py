@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from tests.support.real_sentences import real_sentences
 
 from plansmith.compilers.precision import benchmark
-from plansmith.config.target.targets import load_target
+from plansmith.config.targets import load_target
 from plansmith.records.release import CONFIG_FILE
 from plansmith.system.files import link_or_copy
 from plansmith.triton.config.model_config import parse_config, text_of
@@ -143,7 +143,7 @@ SERVED = {
 def main(options: argparse.Namespace) -> None:
     os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
     os.environ["OMP_NUM_THREADS"] = str(CORES)
-    served = {name: one for name, one in SERVED.items() if name not in options.without}
+    served = {name: entry for name, entry in SERVED.items() if name not in options.without}
     requests, budget = (QUICK_REQUESTS, QUICK_SECONDS) if options.quick else (REQUESTS, SECONDS)
     WORKPLACE.mkdir(parents=True, exist_ok=True)
     with ExitStack() as undo:
@@ -152,19 +152,20 @@ def main(options: argparse.Namespace) -> None:
         lay_out(folder / "repository", served)
         installation = find_installation()
         server = undo.enter_context(triton(folder, installation, served))
-        rows = {name: Row(server.http_url, one.model, one.limit) for name, one in served.items()}
+        rows = {name: Row(server.http_url, entry.model, entry.limit) for name, entry in served.items()}
         if PLAIN not in options.without:
             rows[PLAIN] = Row(undo.enter_context(plain_server()), "minilm", EXACT)
         clients = undo.enter_context(start_clients(folder))
         baseline = PLAIN if PLAIN in rows else next(iter(rows))
-        held = race(rows, baseline, clients, requests, budget)
+        result = race(rows, baseline, clients, requests, budget)
         backend = "Triton's own" if installation.real_onnxruntime else "the stand-in"
         print(
             f"{CLIENTS} clients, a sentence of {LENGTH} tokens a request, JSON over HTTP, {requests} requests a round,"
-            f" {held.rounds} rounds; Triton {server.version}, ONNX Runtime in {backend} backend; {benchmark.machine()}"
+            f" {result.rounds} rounds; Triton {server.version}, ONNX Runtime in"
+            f" {backend} backend; {benchmark.machine()}"
         )
-        print_rows(rows, held.rounds, server)
-        print_contrasts("times as many requests a second", rates_of(held), CONTRASTS)
+        print_rows(rows, result.rounds, server)
+        print_contrasts("times as many requests a second", rates_of(result), CONTRASTS)
 
 
 def race(
@@ -242,14 +243,14 @@ def print_rows(rows: Mapping[str, Row], rounds: int, server: TritonServer | None
 
 def counted(row: Row) -> tuple[str, str]:
     """Rows that Triton ran at once, on average, and the share of the requests that its cache answered."""
-    (told,) = json.loads(get(row.url, f"/v2/models/{row.model}/stats"))["model_stats"]
-    requests, hits = (told["inference_stats"][what]["count"] for what in ("success", "cache_hit"))
-    return f"{told['inference_count'] / max(told['execution_count'], 1):.2f}", f"{hits / requests:.0%}"
+    (statistics,) = json.loads(get(row.url, f"/v2/models/{row.model}/stats"))["model_stats"]
+    requests, hits = (statistics["inference_stats"][outcome]["count"] for outcome in ("success", "cache_hit"))
+    return f"{statistics['inference_count'] / max(statistics['execution_count'], 1):.2f}", f"{hits / requests:.0%}"
 
 
-def rates_of(held: benchmark.Race) -> dict[str, list[float]]:
+def rates_of(result: benchmark.Race) -> dict[str, list[float]]:
     """What each was, round by round, in parts of the baseline."""
-    return {held.baseline: [1.0] * held.rounds, **held.ratios}
+    return {result.baseline: [1.0] * result.rounds, **result.ratios}
 
 
 def print_contrasts(
@@ -257,11 +258,11 @@ def print_contrasts(
 ) -> None:
     """Median ratios of one thing to another, by the values of the same rounds, and their intervals."""
     print(f"{title} (95 %)")
-    for label, one, other in contrasts:
-        if one in values and other in values:
-            paired = [a / b for a, b in zip(values[one], values[other], strict=True)]
-            held = benchmark.Race((one, other), other, title, len(paired), {one: paired})
-            ratio, low, high = held.interval(one)
+    for label, first, second in contrasts:
+        if first in values and second in values:
+            paired = [a / b for a, b in zip(values[first], values[second], strict=True)]
+            result = benchmark.Race((first, second), second, title, len(paired), {first: paired})
+            ratio, low, high = result.interval(first)
             print(f"  {label:<46}{ratio:>7.2f} ({low:.2f} to {high:.2f})")
 
 
@@ -280,8 +281,8 @@ def tokens(texts: Sequence[str]) -> dict[str, NDArray[np.int64]]:
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(MINILM)
-    made = tokenizer(list(texts), truncation=True, padding="max_length", max_length=LENGTH, return_tensors="np")
-    return {name: made[name].astype(np.int64) for name in INPUTS}
+    encoding = tokenizer(list(texts), truncation=True, padding="max_length", max_length=LENGTH, return_tensors="np")
+    return {name: encoding[name].astype(np.int64) for name in INPUTS}
 
 
 def lay_out(repository: Path, ways: Mapping[str, Served]) -> None:

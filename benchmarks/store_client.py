@@ -14,10 +14,10 @@ from plansmith.records.destination import Location
 from plansmith.records.model import FileEntry, Record
 from plansmith.stores.backend.object_store import Abilities
 from plansmith.stores.layout import object_key
-from plansmith.stores.open import open_objects, open_store
+from plansmith.stores.publication import publish_release
 from plansmith.stores.reader import in_parallel
-from plansmith.stores.transfer.publication import publish_release
-from plansmith.stores.transfer.upload import send_contents
+from plansmith.stores.store import open_objects, open_store
+from plansmith.stores.transfer import send_contents
 from plansmith.system.digest import Digester
 from plansmith.triton.repository.repository import ModelRepository
 

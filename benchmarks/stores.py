@@ -27,7 +27,7 @@ from benchmarks.store_client import Job
 from tests.support.stores.releases import make_release
 
 from plansmith.records.destination import Location
-from plansmith.stores.open import open_objects
+from plansmith.stores.store import open_objects
 from plansmith.system.digest import Digester
 
 AWS = Path("artifacts/benchmarks/awscli")
@@ -77,8 +77,8 @@ def _compare(name: str, endpoint: str, folder: Path, place: Path, rounds: int) -
     abilities = open_objects(_store(endpoint, "probed"), Path()).probed()
     costs: dict[str, tuple[list[Cost], list[Cost]]] = {"sent": ([], []), "fetched": ([], [])}
     for number in range(rounds):
-        there, back, theirs = _store(endpoint, f"ours-{number}"), place / "ours", place / "theirs"
-        job = Job(place=there, folder=str(folder), files=files, abilities=abilities)
+        location, back, theirs = _store(endpoint, f"ours-{number}"), place / "ours", place / "theirs"
+        job = Job(place=location, folder=str(folder), files=files, abilities=abilities)
         costs["sent"][0].append(_run("send", job))
         costs["sent"][1].append(run([*copy, str(folder), f"s3://{BUCKET}/theirs-{number}"]))
         costs["fetched"][0].append(_run("fetch", job.model_copy(update={"folder": str(back)})))
@@ -86,15 +86,15 @@ def _compare(name: str, endpoint: str, folder: Path, place: Path, rounds: int) -
         for fetched in (back, theirs):
             assert Digester(place / "digests.sqlite").entries(fetched) == files
             shutil.rmtree(fetched)
-    for what, (ours, of_aws) in costs.items():
-        compare(ours, of_aws, f"{what}, {name}", "awscli")
+    for title, (ours, of_aws) in costs.items():
+        compare(ours, of_aws, f"{title}, {name}", "awscli")
         assert max(cost.peak_mib for cost in ours) < MOST_MIB
 
 
 def _publish_twice(endpoint: str, place: Path, mib: int) -> None:
     """Publish a release, and again."""
-    made = make_release(place / "repository", bulk_bytes=mib << 20)
-    job = Job(place=_store(endpoint, "store"), folder=str(made.repository.root))
+    release = make_release(place / "repository", bulk_bytes=mib << 20)
+    job = Job(place=_store(endpoint, "store"), folder=str(release.repository.root))
     sent = []
     for _ in range(2):
         before = _received(endpoint)
@@ -109,8 +109,8 @@ def _store(endpoint: str, prefix: str) -> Location:
     return Location(to=f"s3://{BUCKET}/{prefix}", endpoint_url=endpoint)
 
 
-def _run(what: str, job: Job) -> Cost:
-    return run([sys.executable, "-m", "benchmarks.store_client", what, job.model_dump_json()])
+def _run(action: str, job: Job) -> Cost:
+    return run([sys.executable, "-m", "benchmarks.store_client", action, job.model_dump_json()])
 
 
 def _received(endpoint: str) -> int:

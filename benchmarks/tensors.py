@@ -44,7 +44,7 @@ BACK = {
 _GIVING_BACK = """import torch
 import triton_python_backend_utils as pb_utils
 
-from plansmith.compilers.python_backend.device_tensors import torch_from_triton, triton_from_torch
+from plansmith.compilers.python_backend.model import torch_from_triton, triton_from_torch
 
 
 class TritonPythonModel:
@@ -106,13 +106,13 @@ def main(options: argparse.Namespace) -> None:
     installation = find_installation()
     require_python(installation)
     WORKPLACE.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="tensors-", dir=WORKPLACE) as made:
-        repository = Path(made) / "repository"
+    with tempfile.TemporaryDirectory(prefix="tensors-", dir=WORKPLACE) as folder:
+        repository = Path(folder) / "repository"
         for way, model in MODELS.items():
             write_model(repository / model, _GIVING_BACK_CONFIG, _GIVING_BACK.replace("ROWS", BACK[way]))
         write_model(repository / "asking", _ASKING_CONFIG, _ASKING)
         with (
-            TritonServer(repository, installation, Path(made) / "log", deadline_seconds=READY_SECONDS) as server,
+            TritonServer(repository, installation, Path(folder) / "log", deadline_seconds=READY_SECONDS) as server,
             http.InferenceServerClient(server.http_url, network_timeout=READY_SECONDS) as client,
         ):
             print(f"a tensor there and back, Triton {server.version}; {benchmark.machine()}")
@@ -136,7 +136,7 @@ def compare(size: str, client: Any, count: int, repeats: int, budget: float) -> 
         spent += seconds
         requests[way] = min(requests[way] or seconds, seconds)
 
-    held = benchmark.race(
+    result = benchmark.race(
         {way: partial(run, way) for way in MODELS},
         ARRAYS,
         setting=benchmark.machine(),
@@ -144,8 +144,8 @@ def compare(size: str, client: Any, count: int, repeats: int, budget: float) -> 
         budget_seconds=budget,
     )
     fastest = ", ".join(f"{way} {1e6 * seconds / repeats:.0f} µs" for way, seconds in requests.items())
-    print(f"\n{size}, {repeats} requests a round, {held.rounds} rounds; in the fastest: {fastest}")
-    print_contrasts("times as fast", rates_of(held), CONTRASTS)
+    print(f"\n{size}, {repeats} requests a round, {result.rounds} rounds; in the fastest: {fastest}")
+    print_contrasts("times as fast", rates_of(result), CONTRASTS)
 
 
 def ask(client: Any, model: str, count: int, repeats: int) -> float:

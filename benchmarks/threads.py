@@ -21,7 +21,7 @@ from benchmarks import serving
 from benchmarks.serving import CLIENTS, CORES, LENGTH, WORKPLACE, Row, Served
 
 from plansmith.compilers.precision import benchmark
-from plansmith.compilers.python_backend.threads import INTRA_OP
+from plansmith.compilers.python_backend.run import INTRA_OP
 from plansmith.triton.server.installation import find_installation, require_python
 
 INSTANCES = (1, 2, 4)
@@ -72,15 +72,15 @@ def main(options: argparse.Namespace) -> None:
         serving.write_questions(folder)
         serving.lay_out(folder / "repository", SERVED)
         server = undo.enter_context(serving.triton(folder, installation, SERVED))
-        rows = {name: Row(server.http_url, one.model, one.limit) for name, one in SERVED.items()}
+        rows = {name: Row(server.http_url, entry.model, entry.limit) for name, entry in SERVED.items()}
         clients = undo.enter_context(serving.start_clients(folder))
-        held = serving.race(rows, name_of(1, SHARED), clients, requests, budget)
+        result = serving.race(rows, name_of(1, SHARED), clients, requests, budget)
         print(
-            f"{CLIENTS} clients, a sentence of {LENGTH} tokens a request, {requests} requests a round, {held.rounds}"
+            f"{CLIENTS} clients, a sentence of {LENGTH} tokens a request, {requests} requests a round, {result.rounds}"
             f" rounds; Triton {server.version}, PyTorch in its Python backend; {benchmark.machine()}"
         )
-        serving.print_rows(rows, held.rounds, server)
-        serving.print_contrasts("times as many requests a second", serving.rates_of(held), CONTRASTS)
+        serving.print_rows(rows, result.rounds, server)
+        serving.print_contrasts("times as many requests a second", serving.rates_of(result), CONTRASTS)
 
 
 def parse_options() -> argparse.Namespace:

@@ -29,15 +29,14 @@ from tests.support.tuning.recorded import RecordedGrid, Row, recording, row_of
 from tests.support.tuning.searches import context_of, random_sampler
 
 from plansmith.tuning.budget import default_schedule
-from plansmith.tuning.configuration import Configuration
+from plansmith.tuning.builds import find_model
+from plansmith.tuning.configuration import Configuration, SpaceOptions
 from plansmith.tuning.objective import Goal
 from plansmith.tuning.sampler import ConfigurationSampler, SamplerFactory, gaussian_process
 from plansmith.tuning.search import search
-from plansmith.tuning.search_space import SpaceOptions
 from plansmith.tuning.trials.history import TrialHistory
 from plansmith.tuning.trials.runner import TrialRunner
 from plansmith.tuning.tune import PreparedSearch, TuningRequest, prepare_search
-from plansmith.tuning.tuned_model import find_model
 
 FOLDER = Path("artifacts") / "benchmarks" / "tuning"
 DELAYS = (0, 2000)
@@ -106,7 +105,7 @@ def record(prepared: PreparedSearch, passes: Sequence[tuple[Row | None, ...]], f
     about = f"{plan.model}, {plan.load}, {GRID_SECONDS:g} s a run; {plan.host}"
     recorded = RecordedGrid(about=about, space=plan.space, current=plan.current, passes=tuple(passes))
     head = recorded.model_dump_json(exclude={"passes"}).removesuffix("}")
-    rows = ",\n".join(json.dumps(one, separators=(",", ":")) for one in passes)
+    rows = ",\n".join(json.dumps(entry, separators=(",", ":")) for entry in passes)
     file.write_text(f'{head},"passes":[\n{rows}]}}\n')
     print(f"recorded {len(passes)} passes of {plan.space.size} configurations in {file}")
 
@@ -127,7 +126,7 @@ def replay(options: argparse.Namespace) -> None:
                     for number in range(len(recorded.passes))
                     for seed, current in enumerate(currents)
                 ]
-                enough = sum(one >= 0.95 for one in shares)
+                enough = sum(value >= 0.95 for value in shares)
                 print(
                     f"{name}, {title}, from {label}: median {median(shares):.3f} of the best, worst {min(shares):.3f};"
                     f" at least 0.95 in {enough} of {len(shares)}",
@@ -151,12 +150,20 @@ def search_share(
 def gain(options: argparse.Namespace) -> None:
     """Run the command, and print its verdict."""
     with spec_of(options.model) as spec:
-        words = ["tune", str(spec), "--json", "--seconds", str(options.seconds), "--delays", ",".join(map(str, DELAYS))]
+        command = [
+            "tune",
+            str(spec),
+            "--json",
+            "--seconds",
+            str(options.seconds),
+            "--delays",
+            ",".join(map(str, DELAYS)),
+        ]
         done = subprocess.run(
-            [sys.executable, "-m", "plansmith", *words], stdout=subprocess.PIPE, text=True, check=False
+            [sys.executable, "-m", "plansmith", *command], stdout=subprocess.PIPE, text=True, check=False
         )
     if done.returncode:
-        sys.exit(f"plansmith {' '.join(words)} ended with {done.returncode}")
+        sys.exit(f"plansmith {' '.join(command)} ended with {done.returncode}")
     document = json.loads(done.stdout)
     print(f"{options.model}: {document['verdict']}\n  {document['plan']['load']}; {document['plan']['host']}")
     if not document["better"]:

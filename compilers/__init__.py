@@ -1,1 +1,1 @@
-"""What turns a model into a graph, a graph into a lower precision, and that into an engine."""
+"""Compilers: from a model to a graph, to a graph of lower precision, and to an engine."""

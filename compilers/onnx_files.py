@@ -1,4 +1,4 @@
-"""Reading and writing ONNX files: interface, versions, external weights."""
+"""ONNX file I/O: interface, versions, external weights."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plansmith.records.model import ANONYMOUS, Component, Dim, Tensor
-from plansmith.sources import external_data
+from plansmith.sources import onnx_file
 
 if TYPE_CHECKING:
     import onnx
@@ -20,7 +20,7 @@ EXTERNAL_THRESHOLD_BYTES = 1_800_000_000
 
 
 def save(model: onnx.ModelProto, folder: Path, *, threshold_bytes: int = EXTERNAL_THRESHOLD_BYTES) -> Path:
-    """Write a graph as model.onnx, its weights in a file beside it when they are too large for one message."""
+    """Save a graph as model.onnx, with weights in an external file if they are too large for one protobuf message."""
     import onnx
 
     path = folder / MODEL_FILE
@@ -32,7 +32,7 @@ def save(model: onnx.ModelProto, folder: Path, *, threshold_bytes: int = EXTERNA
 
 
 def finish(raw: Path, tensors: tuple[Tensor, ...]) -> Component:
-    """Make an exporter's file the only one of its folder, as model.onnx, with the given dims.
+    """Make an exporter's file the only one in its folder, as model.onnx, with the given dims.
 
     A file that needs no change is renamed: writing a graph takes several times its size of memory.
     """
@@ -40,8 +40,8 @@ def finish(raw: Path, tensors: tuple[Tensor, ...]) -> Component:
 
     model = onnx.load(raw, load_external_data=False)
     component = describe_model(model, raw.parent / MODEL_FILE)
-    found = {t.name: t for t in (*component.inputs, *component.outputs)}
-    if all(found.get(t.name) == t for t in tensors) and not component.external_files:
+    tensors_by_name = {t.name: t for t in (*component.inputs, *component.outputs)}
+    if all(tensors_by_name.get(t.name) == t for t in tensors) and not component.external_files:
         raw.rename(raw.parent / MODEL_FILE)
         return component
     onnx.load_external_data_for_model(model, str(raw.parent))
@@ -52,21 +52,21 @@ def finish(raw: Path, tensors: tuple[Tensor, ...]) -> Component:
 
 
 def describe(path: Path) -> Component:
-    """The interface and versions of a graph, without reading its external weights."""
+    """Return the interface and versions of a graph, without reading its external weights."""
     import onnx
 
     return describe_model(onnx.load(path, load_external_data=False), path)
 
 
 def domains(path: Path) -> set[str]:
-    """The operator sets that a graph's nodes, and the functions that it brings, come from."""
+    """Return the operator domains that a graph's nodes and local functions use."""
     import onnx
 
     return {node.domain for node in all_nodes(onnx.load(path, load_external_data=False))}
 
 
 def all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """The nodes of a model, those of its functions and subgraphs included."""
+    """Yield the nodes of a model, including those of its functions and subgraphs."""
     waiting = [*model.graph.node, *(n for function in model.functions for n in function.node)]
     while waiting:
         node = waiting.pop()
@@ -76,19 +76,19 @@ def all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 
 
 def element_types(path: Path) -> set[str]:
-    """NumPy's names for the types of all weights of a graph."""
+    """Return the NumPy type names of all weights of a graph."""
     import onnx
 
-    stored = external_data.tensors(onnx.load(path, load_external_data=False))
+    stored = onnx_file.tensors(onnx.load(path, load_external_data=False))
     return {onnx.helper.tensor_dtype_to_np_dtype(kind).name for kind in {tensor.data_type for tensor in stored}}
 
 
 def describe_model(model: onnx.ModelProto, path: Path) -> Component:
-    """As `describe`, for a graph that is loaded already; `path` is where it lies."""
+    """As `describe`, for a loaded graph; `path` is its location."""
     initializers = {t.name for t in model.graph.initializer}
     return Component(
         file=path.name,
-        external_files=tuple(sorted(external_data.locations(model))),
+        external_files=tuple(sorted(onnx_file.locations(model))),
         inputs=tuple(_tensor(v) for v in model.graph.input if v.name not in initializers),
         outputs=tuple(_tensor(v) for v in model.graph.output),
         opset=next(o.version for o in model.opset_import if o.domain in {"", "ai.onnx"}),
@@ -97,14 +97,14 @@ def describe_model(model: onnx.ModelProto, path: Path) -> Component:
 
 
 def name_dims(model: onnx.ModelProto, tensors: tuple[Tensor, ...]) -> None:
-    """Write the given dims over those that the exporter made up, for the inputs and outputs of those names."""
-    wanted = {t.name: t for t in tensors}
+    """Replace the exporter's dim names of inputs and outputs with the given ones."""
+    tensors_by_name = {t.name: t for t in tensors}
     for value in (*model.graph.input, *model.graph.output):
-        if value.name not in wanted:
+        if value.name not in tensors_by_name:
             continue
         shape = value.type.tensor_type.shape
         del shape.dim[:]
-        for dim in wanted[value.name].dims:
+        for dim in tensors_by_name[value.name].dims:
             entry = shape.dim.add()
             if isinstance(dim, int):
                 entry.dim_value = dim

@@ -1,4 +1,4 @@
-"""ONNX Runtime: sessions, and the portable optimisation of a graph for its Triton backend."""
+"""ONNX Runtime: sessions, and the portable optimization of a graph for its Triton backend."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _threads: ContextVar[int] = ContextVar("threads", default=0)
 
 
 def limit_threads(count: int) -> None:
-    """Have each session that is opened from now on compute with so many threads; 0 for one a core."""
+    """Limit all sessions opened from now on to so many threads; 0 means one per core."""
     _threads.set(count)
 
 
@@ -38,7 +38,7 @@ def open_session(
     external_weights: str | None = None,
     in_order: bool = False,
 ) -> onnxruntime.InferenceSession:
-    """A CPU session on a graph.
+    """Open a CPU session on a graph.
 
     Args:
         path: the graph.
@@ -72,7 +72,7 @@ def open_session(
 
 
 def compile_onnxruntime(model: LoweredModel, folder: Path, out: Path, *, max_opset: int, max_ir_version: int) -> Engine:
-    """Make every component an engine, and check that the target can read what came out.
+    """Build an engine of every component, and check that the target can read the result.
 
     A graph in FP32 is optimised. One in a lower precision is taken as it is: on a CPU ONNX Runtime would write its own
     casts to FP32 around the kernels that it lacks, and the engine would be FP32 under another name.
@@ -104,7 +104,7 @@ def compile_onnxruntime(model: LoweredModel, folder: Path, out: Path, *, max_ops
 
 
 def clean(component: Component, folder: Path, out: Path) -> Component:
-    """Write a graph in FP32 without what is redundant: constants folded, operators of the standard only.
+    """Simplify an FP32 graph: fold constants, and keep only standard operators.
 
     Args:
         component: a graph, with files in `folder`.
@@ -134,7 +134,7 @@ def clean(component: Component, folder: Path, out: Path) -> Component:
 
 
 def _take_over(component: Component, folder: Path, out: Path) -> Component:
-    """Copy a lowered graph, and see that ONNX Runtime loads the copy."""
+    """Copy a lowered graph, and check that ONNX Runtime loads the copy."""
     import onnx
 
     for file in component.files:
@@ -158,16 +158,16 @@ def _open(path: Path, *, optimised_copy: Path | None = None, external_weights: s
         raise EngineError(f"ONNX Runtime refuses {path.name}: {first_line(error)}", remedy="read the log") from error
 
 
-def _checked(model: onnx.ModelProto, path: Path, asked: Component) -> Component:
+def _checked(model: onnx.ModelProto, path: Path, expected: Component) -> Component:
     import onnx
 
     onnx.checker.check_model(path)
-    made = onnx_files.describe_model(model, path)
-    if (made.inputs, made.outputs) != (asked.inputs, asked.outputs):
+    actual = onnx_files.describe_model(model, path)
+    if (actual.inputs, actual.outputs) != (expected.inputs, expected.outputs):
         raise EngineError(
             "the engine's graph has another interface than the one that was compiled", remedy="please report this"
         )
-    return made
+    return actual
 
 
 def _require_readable(component: Component, max_opset: int, max_ir_version: int) -> None:

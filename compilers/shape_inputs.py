@@ -1,4 +1,4 @@
-"""Inputs of a graph whose contents decide shapes: TensorRT wants to know the values of these, not only their shapes."""
+"""Shape tensor inputs: graph inputs whose values decide shapes, and whose values TensorRT therefore needs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _STANDARD = ("", "ai.onnx")
 
 
 def shape_inputs(model: onnx.ModelProto) -> tuple[str, ...]:
-    """The inputs that hold a shape for TensorRT, in the graph's order: integers of rank 0 or 1 that decide a size.
+    """Return TensorRT's shape inputs, in the graph's order: integers of rank 0 or 1 that determine a size.
 
     Args:
         model: its weights are not needed.
@@ -60,14 +60,14 @@ def shape_inputs(model: onnx.ModelProto) -> tuple[str, ...]:
 
 
 def read_shape_inputs(path: Path) -> tuple[str, ...]:
-    """As `shape_inputs`, of a file whose weights may lie beside it."""
+    """As `shape_inputs`, for a file that may have external weights."""
     import onnx
 
     return shape_inputs(onnx.load(path, load_external_data=False))
 
 
 def inputs_that_decide(model: onnx.ModelProto) -> dict[str, str]:
-    """The inputs whose contents some size hangs on, of whatever rank and type, and the node that takes that size."""
+    """Return the inputs of any rank and type whose values determine a size, with the node that uses that size."""
     constants = {tensor.name for tensor in model.graph.initializer}
     inputs = {value.name for value in model.graph.input} - constants
     makers: dict[str, onnx.NodeProto] = {}
@@ -77,19 +77,19 @@ def inputs_that_decide(model: onnx.ModelProto) -> dict[str, str]:
         if node.domain in _STANDARD:
             sizes = [place for place in _SIZES.get(node.op_type, ()) if place < len(node.input)]
             waiting += [(node.input[place], node.name or node.output[0]) for place in sizes]
-    found: dict[str, str] = {}
-    seen: set[str] = set()
+    takers: dict[str, str] = {}
+    visited: set[str] = set()
     while waiting:
         name, taker = waiting.pop()
-        if name in seen:
+        if name in visited:
             continue
-        seen.add(name)
+        visited.add(name)
         if name in inputs:
-            found[name] = taker
+            takers[name] = taker
         maker = makers.get(name)
         if maker is not None and maker.op_type not in _ENDS:
-            waiting += [(other, taker) for other in (*maker.input, *names_inside(maker)) if other]
-    return found
+            waiting += [(source, taker) for source in (*maker.input, *names_inside(maker)) if source]
+    return takers
 
 
 def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

@@ -1,1 +1,1 @@
-"""Prefect flows around the steps: the only code that imports prefect."""
+"""Prefect flows around the compile steps: the only code that imports prefect."""

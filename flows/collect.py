@@ -1,4 +1,4 @@
-"""What nobody needs any more, looked for and taken away, as a Prefect flow.
+"""Garbage collection as a Prefect flow.
 
 Prefect's runner pickles a flow's function by value: its annotations must be the classes themselves, so that this
 module does without `from __future__ import annotations`.
@@ -13,21 +13,20 @@ from prefect.runtime import flow_run
 from pydantic import Field
 
 from plansmith.errors import PlansmithError
-from plansmith.fleet.maintenance.cleanup import RemovedItem
-from plansmith.fleet.maintenance.collect import CollectionScope, Grace
+from plansmith.fleet.maintenance.collect import CollectionScope, Grace, collected_counts, collected_rows
 from plansmith.fleet.maintenance.collect import collect as collected_in
+from plansmith.fleet.maintenance.garbage import RemovedItem
 from plansmith.fleet.maintenance.locations import named_places, places_of, places_of_specs
-from plansmith.fleet.maintenance.text import collected_counts, collected_rows
-from plansmith.fleet.overrides import AS_SPECIFIED, SpecOverrides
-from plansmith.flows.prefect_api.one_at_a_time import skipped
+from plansmith.fleet.members import AS_SPECIFIED, SpecOverrides
+from plansmith.flows.prefect_api.api import end_with_serving_process
+from plansmith.flows.prefect_api.cancelling import skipped
 from plansmith.flows.prefect_api.run_log import RunLog
-from plansmith.flows.prefect_api.serving_process import end_with_serving_process
 from plansmith.formatting import format_bytes, seconds_from_age
 from plansmith.records.destination import Location
 
 
 def run_name() -> str:
-    """What Prefect calls a run."""
+    """Return the Prefect name of a run."""
     return f"collect: {'a look alone' if flow_run.parameters['dry_run'] else flow_run.parameters['older_than']}"
 
 
@@ -44,7 +43,7 @@ def collect(
     dry_run: bool = False,
     folder: str = ".",
 ) -> Any:
-    """Look for what nobody needs any more, log it, and then, unless it is a dry run, take that away and nothing else.
+    """Garbage collection: find and log what nothing refers to any more and, unless it is a dry run, delete it.
 
     Args:
         specs: spec files, and folders that hold some: what their models have as artifacts, repositories, stores and
@@ -71,19 +70,19 @@ def collect(
         return instead
     log = RunLog()
 
-    def told(found: Sequence[RemovedItem]) -> None:
-        for one in found:
-            log.say(f"found: {one.kind} {one.name}, {format_bytes(one.bytes)}: {one.why}")
+    def report(items: Sequence[RemovedItem]) -> None:
+        for item in items:
+            log.say(f"found: {item.kind} {item.name}, {format_bytes(item.bytes)}: {item.why}")
 
     below = Path(artifacts or "artifacts")
     try:
-        of_specs = places_of_specs(specs, Path(folder), overrides.given)
+        of_specs = places_of_specs(specs, Path(folder), overrides.values)
         places = named_places(of_specs, Path(folder), repositories, stores, shared_caches, below=below)
         done = collected_in(
             CollectionScope(below if artifacts or not specs else None, places, places_of(shared_caches or [])),
             Grace(seconds=seconds_from_age(older_than), keep=keep),
             dry_run=dry_run,
-            told=told,
+            told=report,
             waiting=lambda process: log.say(f"waiting for the end of a compile (process {process or 'unknown'})"),
         )
     except PlansmithError as error:

@@ -1,4 +1,4 @@
-"""A fleet of models as a Prefect flow: plans first, builds what is stale, here or on work pools.
+"""Fleet compilation as a Prefect flow: plans first, then builds stale models here or on work pools.
 
 Prefect's runner pickles a flow's function by value: its annotations must be the classes themselves, so that this
 module does without `from __future__ import annotations`.
@@ -11,11 +11,11 @@ from prefect import flow
 from prefect.runtime import flow_run
 from pydantic import Field
 
-from plansmith.fleet.overrides import AS_SPECIFIED, SpecOverrides
+from plansmith.fleet.members import AS_SPECIFIED, SpecOverrides
 from plansmith.flows.fleet.pool_runs import Dispatch
 from plansmith.flows.fleet.run import FleetOrder, run_fleet
+from plansmith.flows.prefect_api.api import end_with_serving_process
 from plansmith.flows.prefect_api.cancelling import cancel_children
-from plansmith.flows.prefect_api.serving_process import end_with_serving_process
 
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -23,7 +23,7 @@ HERE: dict[str, str] = {}
 
 
 def run_name() -> str:
-    """What Prefect calls a run: the places of its specs."""
+    """Return the Prefect name of a run: the paths of its specs."""
     return f"fleet: {', '.join(Path(place).name for place in flow_run.parameters['specs'])}"
 
 
@@ -45,7 +45,7 @@ def compile_fleet(
     take_up_seconds: Seconds = 1800,
     longest_seconds: Seconds = 86400,
 ) -> Any:
-    """Bring a fleet of models up to date: build those that are stale, and leave the others.
+    """Update a fleet of models: build those that are stale.
 
     Args:
         specs: spec files, and folders that hold some.

@@ -1,4 +1,4 @@
-"""One compile as a Prefect flow: the steps of `Compilation`, each in a task of its own.
+"""Model compilation as a Prefect flow: the steps of `Compilation`, each as its own task.
 
 Prefect's runner pickles a flow's function by value: its annotations must be the classes themselves, so that this
 module does without `from __future__ import annotations`.
@@ -14,14 +14,12 @@ from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
 from prefect.states import Cancelled
 
-from plansmith.config.multi_target import folder_of
-from plansmith.config.spec import ModelSpec
+from plansmith.config.spec import ModelSpec, folder_of
 from plansmith.errors import PlansmithError
-from plansmith.fleet.text import model_for
-from plansmith.flows.prefect_api.places import rooted
+from plansmith.fleet.records import model_for
+from plansmith.flows.prefect_api.api import end_with_serving_process, rooted
 from plansmith.flows.prefect_api.run_log import failed_with
-from plansmith.flows.prefect_api.serving_process import end_with_serving_process
-from plansmith.flows.runs import observers
+from plansmith.flows.runs import following
 from plansmith.flows.runs.gpu_queue import in_turn, queues_of
 from plansmith.flows.runs.listening import RunListener
 from plansmith.flows.runs.outcomes import announce, model_name, outcome_of
@@ -37,10 +35,10 @@ RETRY_SECONDS = [5.0, 30.0]
 
 
 def run_name() -> str:
-    """What Prefect calls a run: the model and its target."""
+    """Return the Prefect name of a run: the model and its target."""
     spec, folder = flow_run.parameters["spec"], flow_run.parameters["folder"]
-    found = spec if isinstance(spec, ModelSpec) else ModelSpec.model_validate(spec)
-    return model_for(model_name(found, Path(folder)), folder_of(found.target))
+    model_spec = spec if isinstance(spec, ModelSpec) else ModelSpec.model_validate(spec)
+    return model_for(model_name(model_spec, Path(folder)), folder_of(model_spec.target))
 
 
 @flow(name="compile-model", flow_run_name=run_name, persist_result=False, result_serializer="json")
@@ -60,7 +58,7 @@ def compile_model(spec: ModelSpec, folder: str = ".", directory: str = "") -> An
         PlansmithError in it, located at the step that failed, where nothing was published.
     """
     end_with_serving_process()
-    base, watching = Path(folder).absolute(), observers.current.get() or observers.RunObserver()
+    base, watching = Path(folder).absolute(), following.current.get() or following.RunObserver()
     own = Path(directory).absolute() if directory else base
     name, target, started = model_name(spec, base), folder_of(spec.target), time.monotonic()
     listener = RunListener(name, target, watching.listener)
@@ -68,7 +66,7 @@ def compile_model(spec: ModelSpec, folder: str = ".", directory: str = "") -> An
 
     def end(ended: PublishedVersion | BaseException) -> None:
         watching.ended = outcome_of(name, target, ended, time.monotonic() - started)
-        is_awaited = observers.current.get() is None
+        is_awaited = following.current.get() is None
         listener.show_outcome(watching.ended, listener.findings_of(ended), is_awaited=is_awaited)
 
     try:
@@ -94,7 +92,7 @@ def compile_model(spec: ModelSpec, folder: str = ".", directory: str = "") -> An
 
 
 class InTasks:
-    """Carries each step out as a Prefect task; what may well succeed a little later is tried again.
+    """Step executor that runs each step as a Prefect task, with retries of transient errors.
 
     Args:
         queues: the limits that a step takes first, by its name.
@@ -106,7 +104,7 @@ class InTasks:
         self._listener = listener
 
     def __call__(self, step: Step[C, S], context: C, state: S, /) -> S | None:
-        """Do a step, and give the state after it."""
+        """Run a step and return the next state."""
         wrapped = task(
             name=step.name,
             task_run_name=step.name,
@@ -120,6 +118,6 @@ class InTasks:
 
 
 def is_transient(_task: Any, _task_run: Any, state: Any) -> bool:
-    """Whether a failed task's error says that trying again makes sense."""
+    """Whether a failed task's error is transient, so that a retry makes sense."""
     error = state.data
     return isinstance(error, PlansmithError) and error.transient

@@ -1,4 +1,4 @@
-"""Endpoints of SageMaker that are kept as their files say, as a Prefect flow.
+"""Endpoint deployment as a Prefect flow: keeps SageMaker endpoints as their files describe.
 
 Prefect's runner pickles a flow's function by value: its annotations must be the classes themselves, so that this
 module does without `from __future__ import annotations`.
@@ -12,16 +12,16 @@ from prefect.runtime import flow_run
 from pydantic import Field
 
 from plansmith.errors import PlansmithError
-from plansmith.flows.prefect_api.one_at_a_time import superseded
+from plansmith.flows.prefect_api.api import end_with_serving_process
+from plansmith.flows.prefect_api.cancelling import superseded
 from plansmith.flows.prefect_api.run_log import RunLog
-from plansmith.flows.prefect_api.serving_process import end_with_serving_process
+from plansmith.sagemaker.deployment.current import Polling
 from plansmith.sagemaker.deployment.deploy import EndpointOutcome, deploy_endpoint, failed_outcome
-from plansmith.sagemaker.deployment.waiter import Polling
 from plansmith.sagemaker.endpoint.loader import endpoint_files
 
 
 def run_name() -> str:
-    """What Prefect calls a run: the places of its files."""
+    """Return the Prefect name of a run: the paths of its files."""
     return f"deploy endpoints: {', '.join(Path(place).name for place in flow_run.parameters['endpoints'])}"
 
 
@@ -52,18 +52,18 @@ def deploy_endpoints(
     if (instead := superseded()) is not None:
         return instead
     log = RunLog()
-    here = Path(folder)
+    root = Path(folder)
     polling = Polling(limit_seconds=wait_minutes * 60)
     outcomes: list[EndpointOutcome] = []
     failure: PlansmithError | None = None
     try:
-        paths = endpoint_files([here / place for place in endpoints])
+        paths = endpoint_files([root / place for place in endpoints])
     except PlansmithError as error:
         return log.fail(error)
     for path in paths:
         log.say(f"{path.name}: begun")
         try:
-            outcomes.append(deploy_endpoint(path, here / archives, polling, log.now_and_then))
+            outcomes.append(deploy_endpoint(path, root / archives, polling, log.now_and_then))
         except PlansmithError as error:
             failure = failure or error
             outcomes.append(failed_outcome(path, error))

@@ -1,4 +1,4 @@
-"""A fleet that is kept up to date, on a schedule: as `compile_fleet`, and asks the hub what is new.
+"""Fleet refresh on a schedule: like `compile_fleet`, but checks the Hub for new revisions.
 
 Prefect's runner pickles a flow's function by value: its annotations must be the classes themselves, so that this
 module does without `from __future__ import annotations`.
@@ -10,17 +10,16 @@ from typing import Any
 from prefect import flow
 from prefect.runtime import flow_run
 
-from plansmith.fleet.overrides import AS_SPECIFIED, SpecOverrides
+from plansmith.fleet.members import AS_SPECIFIED, SpecOverrides
 from plansmith.flows.compile_fleet import HERE, Seconds
 from plansmith.flows.fleet.pool_runs import Dispatch
 from plansmith.flows.fleet.run import FleetOrder, run_fleet
-from plansmith.flows.prefect_api.cancelling import cancel_children
-from plansmith.flows.prefect_api.one_at_a_time import skipped
-from plansmith.flows.prefect_api.serving_process import end_with_serving_process
+from plansmith.flows.prefect_api.api import end_with_serving_process
+from plansmith.flows.prefect_api.cancelling import cancel_children, skipped
 
 
 def run_name() -> str:
-    """What Prefect calls a run: the places of its specs."""
+    """Return the Prefect name of a run: the paths of its specs."""
     return f"refresh: {', '.join(Path(place).name for place in flow_run.parameters['specs'])}"
 
 
@@ -41,7 +40,7 @@ def refresh(
     take_up_seconds: Seconds = 1800,
     longest_seconds: Seconds = 86400,
 ) -> Any:
-    """Look again at every source's revision, every target's tools and every data set; rebuild what changed.
+    """Refresh: check every source's revision, every target's tools and every data set again, and rebuild what changed.
 
     The table of the plan says of every model why it is rebuilt, or that nothing changed.
 

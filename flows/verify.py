@@ -1,4 +1,4 @@
-"""Published versions by digest and on a server, as a Prefect flow.
+"""Verification of published versions, by digest and on a server, as a Prefect flow.
 
 Prefect's runner pickles a flow's function by value: its annotations must be the classes themselves, so that this
 module does without `from __future__ import annotations`.
@@ -11,19 +11,19 @@ from prefect import flow
 from prefect.runtime import flow_run
 
 from plansmith.errors import PlansmithError
+from plansmith.fleet.maintenance.collect import verified_counts, verified_rows
 from plansmith.fleet.maintenance.locations import named_places, places_of_specs
-from plansmith.fleet.maintenance.text import verified_counts, verified_rows
 from plansmith.fleet.maintenance.verify import VerifyOptions
 from plansmith.fleet.maintenance.verify import verify as verified_in
-from plansmith.fleet.overrides import AS_SPECIFIED, SpecOverrides
-from plansmith.flows.prefect_api.one_at_a_time import skipped
+from plansmith.fleet.members import AS_SPECIFIED, SpecOverrides
+from plansmith.flows.prefect_api.api import end_with_serving_process
+from plansmith.flows.prefect_api.cancelling import skipped
 from plansmith.flows.prefect_api.run_log import RunLog
-from plansmith.flows.prefect_api.serving_process import end_with_serving_process
 from plansmith.records.destination import Location
 
 
 def run_name() -> str:
-    """What Prefect calls a run."""
+    """Return the Prefect name of a run."""
     return f"verify: {flow_run.parameters['model'] or 'all models'}"
 
 
@@ -39,7 +39,7 @@ def verify(
     tritonserver: str = "",
     folder: str = ".",
 ) -> Any:
-    """See that what was published is as it was, and that a Triton still answers by it as its model did.
+    """Verify that published releases are unchanged and that a Triton still serves them with the reference's results.
 
     Args:
         specs: spec files, and folders that hold some: what their models have as repositories and stores is looked at
@@ -65,13 +65,13 @@ def verify(
     log = RunLog()
     manner = VerifyOptions(quick=quick, on_server=on_server, tritonserver=tritonserver)
     try:
-        of_specs = places_of_specs(specs, Path(folder), overrides.given)
+        of_specs = places_of_specs(specs, Path(folder), overrides.values)
         places = named_places(of_specs, Path(folder), repositories, stores)
-        found = verified_in(places, manner, model=model or None, tell=log.now_and_then)
+        result = verified_in(places, manner, model=model or None, tell=log.now_and_then)
     except PlansmithError as error:
         return log.fail(error)
-    log.say(verified_counts(found))
-    log.show("verification", verified_rows(found), verified_counts(found))
-    if (failure := found.error()) is not None:
+    log.say(verified_counts(result))
+    log.show("verification", verified_rows(result), verified_counts(result))
+    if (failure := result.error()) is not None:
         return log.fail(failure)
-    return found.model_dump(mode="json")
+    return result.model_dump(mode="json")

@@ -95,13 +95,16 @@ def table(outcomes: list[Outcome]) -> str:
     """Areas, tests, failures, seconds; the longest first."""
     everything = Outcome(
         "all",
-        sum(one.tests for one in outcomes),
-        sum(one.failed for one in outcomes),
-        sum(one.seconds for one in outcomes),
+        sum(outcome.tests for outcome in outcomes),
+        sum(outcome.failed for outcome in outcomes),
+        sum(outcome.seconds for outcome in outcomes),
         0,
     )
-    rows = sorted(outcomes, key=lambda one: -one.seconds)
-    lines = [f"{one.area:<14}{one.tests:>6}{one.failed:>8}{one.seconds:>9.0f}" for one in (*rows, everything)]
+    rows = sorted(outcomes, key=lambda outcome: -outcome.seconds)
+    lines = [
+        f"{outcome.area:<14}{outcome.tests:>6}{outcome.failed:>8}{outcome.seconds:>9.0f}"
+        for outcome in (*rows, everything)
+    ]
     return "\n".join([f"{'AREA':<14}{'TESTS':>6}{'FAILED':>8}{'SECONDS':>9}", *lines])
 
 
@@ -118,13 +121,13 @@ def reached(area: str) -> set[str]:
     """
     own = ("tests.test_",) if area == _HERE else (f"tests.{area}.", f"plansmith.{area}.")
     left = [name for name in _graph().modules if f"{name}.".startswith(own)]
-    found: set[str] = set()
+    names: set[str] = set()
     while left:
-        if (module := left.pop()) not in found:
-            found.add(module)
+        if (module := left.pop()) not in names:
+            names.add(module)
             if area == "cli" or not module.startswith("plansmith.cli"):
                 left += _graph().find_modules_directly_imported_by(module)
-    return found
+    return names
 
 
 def module_of(name: str) -> str:
@@ -145,8 +148,8 @@ def changed_files(base: str) -> list[str]:
         click.ClickException: git refuses, as where there is no such branch.
     """
 
-    def git(*words: str) -> list[str]:
-        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    def git(*arguments: str) -> list[str]:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
             raise click.ClickException(f"{done.stderr.strip()}\nNext: make test-changed BASE=<a branch or commit>")
         return done.stdout.splitlines()
@@ -166,7 +169,11 @@ def areas_of(changed: list[str]) -> list[str]:
     named = {part for name in changed for part in Path(name).parts[:2] if part in areas()}
     named |= {"config"} if any(name.startswith("configs/") for name in changed) else set()
     touched = tuple(f"{module}." for module in map(module_of, changed) if module)
-    return [area for area in areas() if area in named or any(f"{one}.".startswith(touched) for one in reached(area))]
+    return [
+        area
+        for area in areas()
+        if area in named or any(f"{candidate}.".startswith(touched) for candidate in reached(area))
+    ]
 
 
 @click.command()
@@ -187,7 +194,7 @@ def main(chosen: tuple[str, ...], base: str | None, dry_run: bool, options: tupl
     outcomes = [run_area(area, options) for area in picked]
     click.echo(table(outcomes))
     click.echo(f'The same again: make test-all AREA="{" ".join(picked)}" SEED={os.environ.get("PYTHONHASHSEED", "")}')
-    sys.exit(max(one.status for one in outcomes))
+    sys.exit(max(outcome.status for outcome in outcomes))
 
 
 if __name__ == "__main__":

@@ -23,9 +23,9 @@ from .areas import Outcome, areas, areas_of, table
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_areas_of_a_change(changed: str, within: set[str], without: set[str]) -> None:
-    found = set(areas_of([changed]))
-    assert within <= found
-    assert not without & found
+    result = set(areas_of([changed]))
+    assert within <= result
+    assert not without & result
 
 
 def test_table_sums_up_areas() -> None:

@@ -33,12 +33,12 @@ def _table(text: str, first_cell: str) -> list[list[str]]:
     """The rows of the table whose head begins with a cell."""
     lines = text.splitlines()
     start = next(n for n, line in enumerate(lines) if line.startswith(f"| {first_cell} |"))
-    found = []
+    rows = []
     for line in lines[start + 2 :]:
         if not line.startswith("|"):
             break
-        found.append([cell.strip() for cell in line.split("|")[1:-1]])
-    return found
+        rows.append([cell.strip() for cell in line.split("|")[1:-1]])
+    return rows
 
 
 def _anchors(path: Path) -> set[str]:
@@ -52,7 +52,7 @@ def test_readme_is_a_front_door() -> None:
     assert len(read_readme().splitlines()) <= README_LINES
 
 
-def test_every_page_is_in_the_navigation() -> None:
+def test_pages_are_in_navigation() -> None:
     """Whatever lies in docs/ is found from the site's navigation, once, and from the README."""
     entries: list[str] = []
     for entry in yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]:
@@ -73,7 +73,8 @@ def test_links_lead_somewhere(path: Path) -> None:
         assert not anchor or anchor in _anchors(linked), target
 
 
-def test_limits_are_those_of_the_gate() -> None:
+def test_limits_match_gate() -> None:
+    """Limits are those of the gate."""
     expected = [
         [
             str(precision),
@@ -96,21 +97,23 @@ def test_every_command_is_documented() -> None:
     assert set(typed) <= listed
 
 
-def test_exit_codes_are_those_of_the_errors() -> None:
+def test_exit_codes_match_errors() -> None:
+    """Exit codes are those of the errors."""
     listed = {int(row[0]) for row in _table(read_page("reference"), "code")}
     codes = {PlansmithError.exit_code, *(error.exit_code for error in PlansmithError.__subclasses__())}
     assert listed == {0, 130, *codes}
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
-def test_named_files_and_make_targets_exist(path: Path) -> None:
+def test_named_files_and_targets_exist(path: Path) -> None:
+    """Named files and make targets exist."""
     text = path.read_text(encoding="utf-8")
     files = re.findall(r"`((?:src|configs|compilers|flows|benchmarks|docker|docs|tests)/[\w./-]*)`", text)
     assert not [name for name in files if not (ROOT / name).exists()]
     assert set(re.findall(r"(?:^|`)make ([a-z0-9-]+)", text, re.MULTILINE)) <= TARGETS
 
 
-def test_guide_to_extending_names_what_exists() -> None:
+def test_extension_guide_names_exist() -> None:
     """Each name that the guide places in a file is defined there."""
     names = re.findall(r"`(\w+)`\s+in\s+`([\w/]+\.py)`", read_page("extending"))
     assert len(names) > 20
@@ -119,10 +122,10 @@ def test_guide_to_extending_names_what_exists() -> None:
         assert re.search(pattern, (ROOT / file).read_text(), re.MULTILINE), f"{name} in {file}"
 
 
-def test_ranks_are_those_of_the_import_rules() -> None:
+def test_ranks_match_import_rules() -> None:
     """Both pictures of the ranks name the packages as the rule about imports orders them."""
     contracts = tomllib.loads((ROOT / "import_rules.toml").read_text())["tool"]["importlinter"]["contracts"]
-    (ranks,) = [one["layers"] for one in contracts if one["id"] == "ranks"]
+    (ranks,) = [contract["layers"] for contract in contracts if contract["id"] == "ranks"]
     units = [set(rank.split(" | ")) for rank in reversed(ranks) if rank != "__main__"]
     rows = _table(section(read_page("architecture"), "The packages and their ranks"), "rank")
     assert [(int(row[0]), set(re.findall(r"`(\w+)`", row[1]))) for row in reversed(rows)] == list(

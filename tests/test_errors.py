@@ -15,13 +15,15 @@ PACKAGE = Path(errors.__file__).parent
 KINDS = PlansmithError.__subclasses__()
 
 
-def test_the_drawn_tree_names_every_error_with_its_exit_code() -> None:
+def test_drawn_tree_names_every_error() -> None:
+    """The drawn tree names every error with its exit code."""
     drawn = re.findall(r"^[├└]── (\w+) +(\d+)  \S", errors.__doc__ or "", re.MULTILINE)
     assert [(kind.__name__, str(kind.exit_code)) for kind in KINDS] == drawn
     assert not [kind for kind in KINDS if kind.__subclasses__()]
 
 
-def test_exit_codes_are_those_of_the_design_and_none_has_two_meanings() -> None:
+def test_exit_codes_have_one_meaning() -> None:
+    """Exit codes are those of the design, and none has two meanings."""
     codes = [kind.exit_code for kind in KINDS]
     assert sorted(codes) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert EXIT_INTERRUPTED == 130
@@ -29,7 +31,8 @@ def test_exit_codes_are_those_of_the_design_and_none_has_two_meanings() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_error_crosses_a_process_and_stays_what_it_was(kind: type[PlansmithError]) -> None:
+def test_error_survives_process_boundary(kind: type[PlansmithError]) -> None:
+    """An error crosses a process boundary and stays what it was."""
     raised = kind("it broke", remedy="mend it", transient=True).located(model="m", step="export")
     again = error_from_dict(raised.to_dict())
     assert (type(again), str(again)) == (kind, "m · export: it broke\nNext: mend it")
@@ -45,12 +48,14 @@ def test_an_error_crosses_a_process_and_stays_what_it_was(kind: type[PlansmithEr
     ],
     ids=["lines", "nothing", "white space"],
 )
-def test_an_error_of_a_library_is_told_in_one_line_though_it_says_nothing(error: Exception, said: str) -> None:
+def test_library_error_told_in_line(error: Exception, said: str) -> None:
+    """An error of a library is told in one line though it says nothing."""
     assert first_line(error) == said
 
 
 @pytest.mark.slow
-def test_every_error_says_what_to_type_next() -> None:
+def test_errors_say_what_to_type() -> None:
+    """Every error says what to type next."""
     names = {kind.__name__ for kind in KINDS}
     silent = [
         f"{path.relative_to(PACKAGE)}:{call.lineno}"
@@ -72,5 +77,6 @@ def test_every_error_says_what_to_type_next() -> None:
         ("\n", ""),
     ],
 )
-def test_a_text_of_several_lines_comes_to_one_that_holds_the_cause(text: str, line: str) -> None:
+def test_multiline_text_shortened_to_cause(text: str, line: str) -> None:
+    """A text of several lines comes to one that holds the cause."""
     assert in_one_line(text) == line

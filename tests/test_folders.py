@@ -21,10 +21,13 @@ def test_a_folder_holds_few_modules(folder: Path) -> None:
     assert len(modules) <= MOST_MODULES
 
 
-def test_what_tests_of_several_areas_share_stands_in_support() -> None:
+def test_shared_helpers_stand_in_support() -> None:
+    """What tests of several areas share stands in support."""
     graph = grimp.build_graph("tests", cache_dir=None)
-    imports = {(one, other) for one in graph.modules for other in graph.find_modules_directly_imported_by(one)}
-    assert not [(one, other) for one, other in imports if _area(other) not in {_area(one), "support"}]
+    imports = {
+        (importer, target) for importer in graph.modules for target in graph.find_modules_directly_imported_by(importer)
+    }
+    assert not [(importer, target) for importer, target in imports if _area(target) not in {_area(importer), "support"}]
 
 
 def _area(module: str) -> str:
@@ -33,10 +36,12 @@ def _area(module: str) -> str:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_module_says_in_its_first_line_what_it_is_for(module: str) -> None:
-    words = ast.get_docstring(ast.parse(MODULES[module].read_text())) or ""
-    assert words.splitlines()[0].endswith((".", ":"))
+def test_module_first_line_says_purpose(module: str) -> None:
+    """A module says in its first line what it is for."""
+    docstring = ast.get_docstring(ast.parse(MODULES[module].read_text())) or ""
+    assert docstring.splitlines()[0].endswith((".", ":"))
 
 
-def test_the_package_itself_holds_six_modules() -> None:
+def test_package_root_holds_six_modules() -> None:
+    """The package itself holds six modules."""
     assert len(list(PACKAGE.glob("*.py"))) == 6

@@ -37,13 +37,14 @@ def run(*, required: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
-def count(output: str, what: str) -> int:
-    found = re.search(rf"(\d+) {what}", output.splitlines()[-1])
-    return int(found[1]) if found else 0
+def count(output: str, label: str) -> int:
+    match = re.search(rf"(\d+) {label}", output.splitlines()[-1])
+    return int(match[1]) if match else 0
 
 
 @pytest.mark.slow
-def test_every_test_has_one_of_the_two_markers() -> None:
+def test_tests_have_one_marker() -> None:
+    """Every test has one of the two markers."""
     done = subprocess.run([sys.executable, "-c", _MARKED, str(FOLDER)], cwd=ROOT, capture_output=True, check=True)
     marked: list[list[str]] = json.loads(done.stdout.splitlines()[-1])
     assert marked.count(["gpu"]) > 5
@@ -53,7 +54,8 @@ def test_every_test_has_one_of_the_two_markers() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(has_gpu(), reason="there is a GPU here")
-def test_without_a_gpu_they_are_skipped_unless_one_is_required() -> None:
+def test_gpuless_tests_skipped_unless_required() -> None:
+    """Without a GPU, GPU tests are skipped, unless one is required."""
     left_out, failed = run(required="0"), run(required="1")
     everything = count(left_out.stdout, "skipped")
     assert left_out.returncode == 0

@@ -44,15 +44,15 @@ def test_rules_find_what_is_planted(tmp_path: Path) -> None:
     """Backwards, sideways in a function, in a circle by types, a library out of its place, a module without a rank."""
     shutil.copytree(PACKAGE, tmp_path / "plansmith", ignore=shutil.ignore_patterns("__pycache__"))
     lint = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache", str(ROOT / "import_rules.toml")]
-    said = []
+    results = []
     for planted in ({}, PLANTED):
         for name, text in planted.items():
             (tmp_path / "plansmith" / name).write_text(text)
         environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-        said.append(subprocess.run(lint, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False))
-    assert [done.returncode for done in said] == [0, 1], said
-    found = (
+        results.append(subprocess.run(lint, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False))
+    assert [done.returncode for done in results] == [0, 1], results
+    fragments = (
         *("plansmith.records is not allowed to import plansmith.steps", "plansmith.stores is not allowed to import"),
         *("No cycles are allowed in plansmith.data", "plansmith.triton.planted -> torch", "plansmith.planted"),
     )
-    assert not [words for words in found if words not in said[1].stdout], said[1].stdout
+    assert not [fragment for fragment in fragments if fragment not in results[1].stdout], results[1].stdout

@@ -53,7 +53,8 @@ def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_wheel_holds_every_module_and_every_data_file(wheel: Path) -> None:
+def test_wheel_holds_modules_and_data(wheel: Path) -> None:
+    """The wheel holds every module and every data file."""
     names = set(zipfile.ZipFile(wheel).namelist())
     package = ROOT / "src" / "plansmith"
     modules = {path.relative_to(package.parent).as_posix() for _, path in source_files()}
@@ -70,13 +71,15 @@ def test_the_wheel_holds_every_module_and_every_data_file(wheel: Path) -> None:
     assert not {name for name in names if name.startswith("plansmith/")} - modules - data
 
 
-def test_nothing_generic_lands_beside_the_package(site: Path) -> None:
+def test_nothing_generic_beside_package(site: Path) -> None:
+    """Nothing generic lands beside the package."""
     distribution = f"plansmith-{version('plansmith')}.dist-info"
     assert sorted(path.name for path in site.iterdir()) == ["bin", "plansmith", distribution]
     assert [path.name for path in (site / "bin").iterdir()] == ["plansmith"]
 
 
-def test_every_module_of_the_wheel_imports(site: Path) -> None:
+def test_wheel_modules_import(site: Path) -> None:
+    """Every module of the wheel imports."""
     modules = [name for name, _ in source_files() if not name.endswith("__main__")]
     script = "import importlib, sys\nfor name in sys.argv[1:]: print(importlib.import_module(name).__file__)"
     done = run_installed(site, "-W", "error", "-c", script, *modules)
@@ -85,13 +88,15 @@ def test_every_module_of_the_wheel_imports(site: Path) -> None:
     assert all(Path(line).is_relative_to(site) for line in done.stdout.splitlines())
 
 
-def test_the_installed_command_finds_its_targets(site: Path) -> None:
+def test_installed_command_finds_targets(site: Path) -> None:
+    """The installed command finds its targets."""
     done = run_installed(site, "-m", "plansmith", "compile", "hf:x", "--target", "none", "--no-check-served")
     assert done.returncode == 6
     assert "local-cpu" in done.stderr
 
 
-def test_the_installed_command_finds_its_list_of_models(site: Path) -> None:
+def test_installed_command_finds_model_list(site: Path) -> None:
+    """The installed command finds its list of models."""
     done = run_installed(site, "-m", "plansmith", "zoo", "--only", "no such model")
     assert done.returncode == 2
     assert "names are like bert BertForSequenceClassification" in done.stderr
@@ -105,7 +110,8 @@ def run_installed(site: Path, *arguments: str) -> subprocess.CompletedProcess[st
     )
 
 
-def test_mypy_sees_a_wrong_type_beyond_the_linked_folder(tree: Path, tmp_path: Path) -> None:
+def test_mypy_sees_beyond_linked_folder(tree: Path, tmp_path: Path) -> None:
+    """Mypy sees a wrong type beyond the linked folder."""
     copy = tmp_path / "tree"
     shutil.copytree(tree, copy, symlinks=True)
     assert (copy / "src" / "plansmith" / "compilers").is_symlink()
@@ -117,13 +123,13 @@ def test_mypy_sees_a_wrong_type_beyond_the_linked_folder(tree: Path, tmp_path: P
         stream.write('\nplanted: int = "a"\n')
     with across.open("a") as stream:
         stream.write("\nfrom plansmith.compilers.onnxrt import PROVIDER\n\nplanted: int = PROVIDER\n")
-    found = subprocess.run([*MYPY, "src"], cwd=copy, capture_output=True, text=True, check=False).stdout
+    output = subprocess.run([*MYPY, "src"], cwd=copy, capture_output=True, text=True, check=False).stdout
     for place, path in (
         ("src/plansmith/compilers/onnxrt.py", inside),
         ("src/plansmith/steps/worker/__main__.py", across),
     ):
         line = len(path.read_text().splitlines())
-        assert f"{place}:{line}: error: Incompatible types in assignment" in found
+        assert f"{place}:{line}: error: Incompatible types in assignment" in output
 
 
 def _has_setuptools() -> bool:

@@ -40,7 +40,8 @@ def test_other():
     ],
     ids=["none", "all cases", "one case"],
 )
-def test_only_quarantined_failures_are_let_pass(listed: str, summary: str, tmp_path: Path) -> None:
+def test_only_quarantined_failures_pass(listed: str, summary: str, tmp_path: Path) -> None:
+    """Only quarantined failures are let pass."""
     shutil.copy(Path(__file__).parent / "support" / "quarantine.py", tmp_path)
     entry = f'[[test]]\nid = "{listed}"\ndate = 2026-11-28\nseen = "1 is not 2"\n'
     for name, text in (("conftest.py", CONFTEST), ("test_some.py", TESTS), ("list.toml", entry if listed else "")):
@@ -50,16 +51,18 @@ def test_only_quarantined_failures_are_let_pass(listed: str, summary: str, tmp_p
     assert (done.returncode, done.stdout.splitlines()[-1].rpartition(" in ")[0]) == (1, summary), done.stdout
 
 
-def test_entries_that_stay_for_too_long_are_named() -> None:
-    seen = date(2026, 11, 1)
-    entry = Quarantined("tests/test_a.py::test_b", seen, "it hung")
-    assert overdue([entry], seen + timedelta(days=14)) == []
-    assert overdue([entry], seen + timedelta(days=15)) == [
+def test_overdue_entries_named() -> None:
+    """Entries that stay for too long are named."""
+    day = date(2026, 11, 1)
+    entry = Quarantined("tests/test_a.py::test_b", day, "it hung")
+    assert overdue([entry], day + timedelta(days=14)) == []
+    assert overdue([entry], day + timedelta(days=15)) == [
         "tests/test_a.py::test_b is quarantined since 2026-11-01: it hung; mend it, or delete it"
     ]
 
 
-def test_the_list_can_be_read_and_its_tests_exist() -> None:
+def test_list_readable_and_tests_exist() -> None:
+    """The list can be read and its tests exist."""
     root = Path(__file__).parents[1]
     for entry in read_list():
         path, _, name = entry.id.partition("::")

@@ -1,1 +1,1 @@
-"""From a model to an ONNX graph."""
+"""Export: from a model to an ONNX graph."""

@@ -1,14 +1,4 @@
-"""The exporters of PyTorch to ONNX: each is asked for one file, and is judged by somebody else.
-
-- `torchscript` runs the model once and writes down what it saw: a tenth of the others' time, but sizes that Python
-  computed are constants in its graph.
-- `dynamo` is torch.export, which follows sizes as symbols, and refuses what it cannot follow.
-- `patched` is the same under the patches that transformers keeps for its own exporters: operators of torch in forms
-  that can be translated, whole translations, and classes of transformers that no trace can follow.
-
-Dims are DYNAMIC, never AUTO: torch.export then refuses a model that needs one of them fixed, instead of fixing it in
-silence (torch.export's documentation, "Expressing dynamism").
-"""
+"""PyTorch-to-ONNX exporters, and the tolerances for their graphs: rounding, experts with few tokens."""
 
 from __future__ import annotations
 
@@ -20,19 +10,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plansmith.records.model import Exporter, Rounding, Tensor
+from plansmith.records.model import Exporter, Precision, Rounding, Tensor
+from plansmith.sources.loaded_model import left_as_it_was
+from plansmith.system.memory import tells_of_memory
+from plansmith.validation.comparison import TOLERANCES, Padding, compare_output
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
     from numpy.typing import NDArray
 
-    Arrays = Mapping[str, NDArray[np.generic]]
+    from plansmith.records.arrays import Arrays
 
 
 @dataclass(frozen=True)
 class Probe:
-    """One batch at one shape, with PyTorch's answer; `axes` gives the size of every named dim."""
+    """Probe: one batch at one shape, with PyTorch's outputs; `axes` gives the size of every dynamic axis."""
 
     name: str
     axes: Mapping[str, int]
@@ -42,7 +35,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class ExportJob:
-    """What to export and how to judge it.
+    """Export job: the model to export, and the probes to compare it with.
 
     Args:
         module: positional tensors in, a tuple of tensors out.
@@ -67,30 +60,30 @@ class ExportJob:
     rounding: Mapping[str, Rounding] = field(default_factory=dict)
 
     def tensors(self, probe: Probe) -> tuple[torch.Tensor, ...]:
-        """A probe's inputs, in the module's order."""
+        """Return a probe's inputs, in the module's order."""
         import torch
 
         return tuple(torch.from_numpy(probe.feed[t.name]).to(self.device) for t in self.inputs)
 
     def traced_arguments(self) -> tuple[torch.Tensor, ...]:
-        """The first probe's."""
+        """Return the inputs of the first probe."""
         return self.tensors(self.probes[0])
 
 
 def write(exporter: Exporter, job: ExportJob, path: Path) -> None:
-    """Have an exporter write its graph to a file; it raises whatever it likes."""
+    """Write an exporter's graph to a file; it may raise any exception."""
     _EXPORTERS[exporter](job, path)
 
 
 def is_available(exporter: Exporter) -> bool:
-    """Whether an exporter is installed: releases of transformers before 5.9 have none."""
+    """Whether an exporter is installed: transformers before 5.9 has none."""
     from importlib.util import find_spec
 
     return exporter != "patched" or find_spec("transformers.exporters") is not None
 
 
 def dynamic_dims(tensor: Tensor) -> dict[int, str]:
-    """Place and name of the dims of a tensor that vary."""
+    """Return the index and name of a tensor's dynamic dims."""
     return {place: dim for place, dim in enumerate(tensor.dims) if isinstance(dim, str)}
 
 
@@ -114,7 +107,7 @@ def _with_dynamo(job: ExportJob, path: Path) -> None:
 
 
 def _with_patches(job: ExportJob, path: Path) -> None:
-    """As `_with_dynamo`, as transformers.exporters.exporter_onnx.OnnxExporter.export_program goes about it."""
+    """As `_with_dynamo`, with the patches of transformers.exporters.exporter_onnx.OnnxExporter.export_program."""
     from transformers.exporters import exporter_onnx, utils
     from transformers.exporters.exporter_dynamo import reset_model_state
 
@@ -135,7 +128,7 @@ _EXPORTERS: dict[Exporter, Callable[[ExportJob, Path], None]] = {
 
 @contextmanager
 def _patched(registry: str) -> Iterator[None]:
-    """The patches of one of transformers' registries, but for classes of models that nobody has loaded."""
+    """Apply one of transformers' patch registries, without patches for model classes that are not loaded."""
     from transformers.exporters import utils
 
     models = "transformers.models."
@@ -150,7 +143,7 @@ def _patched(registry: str) -> Iterator[None]:
 
 
 def _capture(job: ExportJob) -> Any:
-    """The module as torch.export sees it."""
+    """Capture the module with torch.export."""
     import torch
 
     shapes = tuple(dict.fromkeys(dynamic_dims(tensor), torch.export.Dim.DYNAMIC) for tensor in job.inputs)
@@ -173,10 +166,10 @@ def _translate(
     translations: Mapping[Any, Any] | None = None,
     mend: Callable[[Any], None] = lambda _: None,
 ) -> None:
-    """Write what torch.export saw as an ONNX file."""
+    """Translate a torch.export program to an ONNX file."""
     import torch
 
-    made = torch.onnx.export(
+    onnx_program = torch.onnx.export(
         program,
         input_names=[t.name for t in job.inputs],
         output_names=[t.name for t in job.outputs],
@@ -185,6 +178,105 @@ def _translate(
         dynamo=True,
         verbose=False,
     )
-    assert made is not None
-    mend(made)
-    made.save(str(path))
+    assert onnx_program is not None
+    mend(onnx_program)
+    onnx_program.save(str(path))
+
+
+_UNIT = 2.0**-23
+_SEED = 0
+
+
+def measure(job: ExportJob) -> dict[str, Rounding]:
+    """Measure how much rounding moves every output, by name, at the job's probes with several samples."""
+    probes = [probe for probe in job.probes[:3] if len(next(iter(probe.feed.values()), ())) > 1] or job.probes[:1]
+    padding = Padding(job.inputs, job.mask_input)
+    roundings: dict[str, Rounding] = {}
+    for probe in probes:
+        answers = _asked_again(job.module, job.tensors(probe))
+        for tensor, answer in zip(job.outputs, answers, strict=True):
+            row = compare_output(
+                probe.name,
+                tensor.name,
+                probe.answer[tensor.name],
+                answer.cpu().numpy(),
+                TOLERANCES[Precision.FP32],
+                valid=padding.valid(tensor, probe.feed),
+            )
+            if row.elements:
+                roundings[tensor.name] = _worse(
+                    roundings.get(tensor.name), row.max_relative, row.quantile_relative, row.min_cosine
+                )
+    return roundings
+
+
+def _worse(before: Rounding | None, largest: float, quantile: float, cosine: float) -> Rounding:
+    previous = before or Rounding(max_relative=0, quantile_relative=0, cosine=1)
+    return Rounding(
+        max_relative=max(previous.max_relative, largest),
+        quantile_relative=max(previous.quantile_relative, quantile),
+        cosine=min(previous.cosine, cosine),
+    )
+
+
+def _asked_again(module: torch.nn.Module, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The outputs of a module with differently rounded weights; its state is restored afterwards."""
+    import torch
+
+    with torch.inference_mode(), left_as_it_was(module):
+        answers: tuple[torch.Tensor, ...] = torch.func.functional_call(module, _moved(module), tuple(tensors))
+    return answers
+
+
+def _moved(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    import torch
+
+    generator = torch.Generator().manual_seed(_SEED)
+    moved = {}
+    for name, weight in module.named_parameters():
+        if weight.is_floating_point():
+            share = torch.rand(weight.shape, generator=generator).to(weight.device)
+            moved[name] = weight * (1 + _UNIT * (2 * share - 1))
+    return moved
+
+
+ALIKE = "one token everywhere"
+_COUNTS = ("num_experts", "experts")
+"""What a part with experts is known by."""
+
+
+def mixes_experts(module: torch.nn.Module) -> bool:
+    """Whether a model is a mixture of experts."""
+    return any(hasattr(part, name) for part in module.modules() for name in _COUNTS)
+
+
+def alike(probe: Probe, ask: Callable[[Arrays], Arrays]) -> Probe | None:
+    """Return a probe with the same token everywhere and the model's outputs; None if the model does not take such text.
+
+    Args:
+        probe: gives the shape, and the token.
+        ask: runs the model; raises anything where it does not take the inputs.
+    """
+    import numpy as np
+
+    feed = {name: _of_one_token(array) for name, array in probe.feed.items()}
+    if all(np.array_equal(feed[name], array) for name, array in probe.feed.items()):
+        return None
+    try:
+        answer = ask(feed)
+    except Exception as error:
+        if tells_of_memory(f"{type(error).__name__}: {error}"):
+            raise
+        return None
+    if any(not np.isfinite(array).all() for array in answer.values() if array.dtype.kind == "f"):
+        return None
+    return Probe(ALIKE, probe.axes, feed, answer)
+
+
+def _of_one_token(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Replace all token ids by one id; flags and values stay."""
+    import numpy as np
+
+    if array.dtype.kind != "i" or array.size == 0 or int(np.asarray(array).max()) <= 1:
+        return array
+    return np.full_like(array, array.reshape(-1)[array.size // 2])

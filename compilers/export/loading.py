@@ -1,8 +1,8 @@
-"""Loading, in the worker: a source model or graph, and what it is fed with."""
+"""Source model loading in the worker: loads and feeds a model, and runs it once per shape."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -11,22 +11,28 @@ from plansmith.compilers.export.requests import LoadRequest
 from plansmith.compilers.shape_inputs import shape_inputs
 from plansmith.config.shapes import resolve_axes
 from plansmith.config.spec import DescribedInput, InputSpec
+from plansmith.data.reference import Sizes
+from plansmith.errors import SourceError
 from plansmith.records.model import AxisRange, InputRange
+from plansmith.sources.loaded_model import changed_output
+from plansmith.system.memory import tells_of_memory
+from plansmith.system.tasks import Progress
 
 if TYPE_CHECKING:
     import onnx
 
+    from plansmith.records.arrays import Arrays
     from plansmith.sources.loaded_model import InputPlan, LoadedModel
 
 
 def load(request: LoadRequest) -> LoadedModel:
-    """A source model in the form that it is served in, loaded on the CPU and ready to be asked.
+    """Load a source model in its served form, on the CPU, ready to run.
 
     Raises:
         SourceError: it cannot be loaded.
         UsageError: inputs or outputs that it does not have.
     """
-    from plansmith.sources.served_form import changes_of, in_served_form
+    from plansmith.sources.loaded_model import changes_of, in_served_form
 
     return in_served_form(_load(request, _described(request.inputs)), changes_of(request.inputs))
 
@@ -37,9 +43,9 @@ def _load(request: LoadRequest, inputs: Mapping[str, InputSpec]) -> LoadedModel:
 
         return timm.load(request.folder, task=request.task)
     if request.scheme == "torch":
-        from plansmith.sources.pytorch import module
+        from plansmith.sources import pytorch
 
-        return module.load(request.folder, allow_pickle=request.allow_pickle, inputs=inputs)
+        return pytorch.load(request.folder, allow_pickle=request.allow_pickle, inputs=inputs)
     from plansmith.sources.huggingface import models
 
     return models.load(
@@ -58,7 +64,7 @@ def plan_graph(
     outputs: Sequence[str],
     profiles: Mapping[str, InputRange] = MappingProxyType({}),
 ) -> tuple[onnx.ModelProto, InputPlan]:
-    """Read an ONNX file that can be served, with the outputs that were asked for, and plan what to feed it with.
+    """Read an ONNX file that can be served, with the requested outputs, and plan its inputs.
 
     Graph and plan are in the form that the model is served in: what is to be INT32 or NHWC is converted in the graph.
 
@@ -76,23 +82,22 @@ def plan_graph(
     """
     from plansmith.compilers import onnx_files
     from plansmith.compilers.export import onnx_import
-    from plansmith.compilers.export.served_graph import take_served_form
-    from plansmith.sources.inputs.graph import index_bounds, name_inputs
-    from plansmith.sources.inputs.random import plan_drawn
+    from plansmith.compilers.export.onnx_import import take_served_form
+    from plansmith.sources.loaded_model import changes_of, served_plan
     from plansmith.sources.onnx_file import read_graph
-    from plansmith.sources.served_form import changes_of, served_plan
+    from plansmith.sources.random_inputs import index_bounds, name_inputs, plan_drawn
 
-    given, changes = _described(inputs), changes_of(inputs)
+    descriptions, changes = _described(inputs), changes_of(inputs)
     model = read_graph(path)
     onnx_import.require_servable(model, path.name)
     onnx_import.pick_outputs(model, outputs)
     for name in shape_inputs(model):
-        said = given.get(name, DescribedInput())
-        if name in profiles and said.low is None:
+        description = descriptions.get(name, DescribedInput())
+        if name in profiles and description.low is None:
             values = profiles[name]
-            given[name] = said.model_copy(update={"low": min(values.min), "high": max(values.max)})
-    tensors = name_inputs(onnx_files.describe_model(model, path).inputs, given)
-    plan = plan_drawn(tensors, given, index_bounds(model))
+            descriptions[name] = description.model_copy(update={"low": min(values.min), "high": max(values.max)})
+    tensors = name_inputs(onnx_files.describe_model(model, path).inputs, descriptions)
+    plan = plan_drawn(tensors, descriptions, index_bounds(model))
     if changes:
         plan = served_plan(plan, changes)
         take_served_form(model, changes)
@@ -100,12 +105,12 @@ def plan_graph(
 
 
 def _described(inputs: Mapping[str, DescribedInput]) -> dict[str, DescribedInput]:
-    """The inputs of which the spec says what they are, and not only in which form they are served."""
-    return {name: one for name, one in inputs.items() if one.is_description}
+    """The inputs whose meaning the spec describes, not only the form in which they are served."""
+    return {name: entry for name, entry in inputs.items() if entry.is_description}
 
 
 def axes_of(plan: InputPlan, shapes: Mapping[str, InputRange]) -> dict[str, AxisRange]:
-    """The ranges of a model's axes: the given shapes, and the model's own where none is given.
+    """Return the ranges of a model's axes: the given shapes, or else the model's own.
 
     Raises:
         UsageError: shapes that the model does not have.
@@ -114,5 +119,108 @@ def axes_of(plan: InputPlan, shapes: Mapping[str, InputRange]) -> dict[str, Axis
 
 
 def axes_with_given_ranges(plan: InputPlan, shapes: Mapping[str, InputRange]) -> set[str]:
-    """The axes whose range a person gave."""
+    """Return the axes with a range given by the user."""
     return {dim for t in plan.tensors if t.name in shapes for dim in t.dims if isinstance(dim, str)}
+
+
+class ReferenceRunner:
+    """Reference runner: a model's outputs, cached by shape.
+
+    Args:
+        model: runs the source model.
+        plan: what it is fed with.
+        axes: the ranges that it is to be compiled for.
+        progress: told what is done.
+    """
+
+    def __init__(
+        self, model: Callable[[Arrays], Arrays], plan: InputPlan, axes: Mapping[str, AxisRange], progress: Progress
+    ) -> None:
+        self._model = model
+        self._plan = plan
+        self._axes = axes
+        self._progress = progress
+        self._cases: dict[tuple[int, ...], tuple[Arrays, Arrays]] = {}
+
+    def answer(self, sizes: Sizes) -> Arrays:
+        """Return the cached outputs at a shape; raises what the model raises, unless the shape was guessed."""
+        return self.cached_case("another shape", sizes)[1]
+
+    def cached_case(self, name: str, sizes: Sizes) -> tuple[Arrays, Arrays]:
+        """Return the inputs and outputs at a shape, cached in memory.
+
+        Raises:
+            UsageError: the shape was guessed, and the model refuses it.
+        """
+        key = tuple(sizes[axis] for axis in self._plan.axes)
+        if key not in self._cases:
+            self._cases[key] = self.case(name, sizes)
+        return self._cases[key]
+
+    def takes(self, sizes: Sizes) -> bool:
+        """Whether the model runs at a shape; its outputs are cached.
+
+        Raises:
+            Exception: the machine is out of memory, which tells nothing about the model.
+        """
+        try:
+            self.cached_case("another shape", sizes)
+        except Exception as error:
+            if tells_of_memory(f"{type(error).__name__}: {error}"):
+                raise
+            return False
+        return True
+
+    def case(self, name: str, sizes: Sizes) -> tuple[Arrays, Arrays]:
+        """Return the inputs and outputs at a shape.
+
+        Args:
+            name: of the shape, for the progress.
+            sizes: of every axis of the plan, in any order.
+
+        Raises:
+            UsageError: the shape was guessed, and the model refuses it.
+        """
+        ordered = {axis: sizes[axis] for axis in self._plan.axes}
+        entry = self._cases.get(tuple(ordered.values()))
+        return entry or reference_at_shape(self._model, self._plan, self._axes, (name, ordered), self._progress)
+
+
+def reference_at_shape(
+    model: Callable[[Arrays], Arrays],
+    plan: InputPlan,
+    axes: Mapping[str, AxisRange],
+    planned: tuple[str, Sizes],
+    progress: Progress,
+) -> tuple[Arrays, Arrays]:
+    """Return inputs at one shape, and the source model's outputs.
+
+    Raises:
+        UsageError: the shape was guessed, and the model refuses it.
+    """
+    name, sizes = planned
+    progress(f"asking the source model at {name} ({'x'.join(map(str, sizes.values()))})")
+    feed = plan.make(sizes)
+    try:
+        return feed, model(feed)
+    except Exception as error:
+        if not plan.guessed or tells_of_memory(f"{type(error).__name__}: {error}"):
+            raise
+        from plansmith.sources.axis_search import explain_failure
+
+        progress("looking for the axis that it refuses")
+        raise explain_failure(lambda sizes: model(plan.make(sizes)), plan, axes, sizes, error) from error
+
+
+def require_repeatable(ask: Callable[[Arrays], Arrays], feed: Arrays, answer: Arrays) -> None:
+    """Require that the model is deterministic: outputs of one that samples at random cannot be compared.
+
+    Raises:
+        SourceError: they do not.
+    """
+    changed = changed_output(answer, ask(feed))
+    if changed is not None:
+        raise SourceError(
+            f"the model gives different answers to the same inputs: {changed!r} has changed",
+            remedy="take out of it what is random (dropout, RandomNormal), and export or save it again",
+        )

@@ -1,4 +1,4 @@
-"""A user's own ONNX file, made fit to serve: refused where it cannot be, its dims named, its weights beside it."""
+"""ONNX import: makes a user's ONNX file fit to serve or refuses it; names its dims, externalizes its weights."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from typing import TYPE_CHECKING
 
 from plansmith.compilers import onnx_files
 from plansmith.compilers.onnxrt import open_session
-from plansmith.config.spec import INPUT_DTYPES
+from plansmith.compilers.precision.graph import Graph, subgraphs
+from plansmith.config.spec import INPUT_DTYPES, DescribedInput
 from plansmith.errors import ExportError, SourceError, UsageError, first_line
 from plansmith.records.model import ANONYMOUS, Dim, Precision, Tensor
-from plansmith.sources import external_data
+from plansmith.sources import onnx_file
+from plansmith.sources.loaded_model import NCHW, NHWC
 
 if TYPE_CHECKING:
     import numpy as np
     import onnx
     from numpy.typing import NDArray
 
-    Arrays = Mapping[str, NDArray[np.generic]]
+    from plansmith.records.arrays import Arrays
+
 
 _QUANTISING = ("QuantizeLinear", "Integer", "QLinear", "QAttention", "QGemm", "NBits")
 _FP8 = ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ")
@@ -31,7 +34,7 @@ _INITIALISERS_ARE_NO_INPUTS = 4
 
 
 def require_servable(model: onnx.ModelProto, name: str) -> None:
-    """See that inputs and outputs are tensors that Triton carries, and that a CPU can judge what the graph is in.
+    """Require that inputs and outputs are tensors that Triton supports, in a precision that a CPU can validate.
 
     Raises:
         SourceError: there are no inputs; or an input or output is no tensor, or of a dtype or rank that no request
@@ -57,42 +60,43 @@ def require_servable(model: onnx.ModelProto, name: str) -> None:
 
 
 def detect_precision(model: onnx.ModelProto) -> Precision:
-    """What a graph is in: its quantising operators, its weights and zero points, and what it carries tell."""
+    """Detect a graph's precision from its Q/DQ operators, its weights and zero points, and its tensor types."""
     import onnx
 
     quantising = [n for n in onnx_files.all_nodes(model) if any(word in n.op_type for word in _QUANTISING)]
     if quantising:
         fp8 = {onnx.TensorProto.DataType.Value(name) for name in _FP8}
-        asked = {a.i for node in quantising for a in node.attribute if a.name == "output_dtype"}
-        stored = {t.data_type for t in external_data.tensors(model)}
-        return Precision.INT8 if fp8.isdisjoint(asked | stored) else Precision.FP8
+        output_types = {a.i for node in quantising for a in node.attribute if a.name == "output_dtype"}
+        stored = {t.data_type for t in onnx_file.tensors(model)}
+        return Precision.INT8 if fp8.isdisjoint(output_types | stored) else Precision.FP8
     values = (v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output))
-    found = {*values, *(t.data_type for t in external_data.tensors(model) if t.dims)}
-    if onnx.TensorProto.BFLOAT16 in found:
+    types = {*values, *(t.data_type for t in onnx_file.tensors(model) if t.dims)}
+    if onnx.TensorProto.BFLOAT16 in types:
         return Precision.BF16
-    return Precision.FP16 if onnx.TensorProto.FLOAT16 in found else Precision.FP32
+    return Precision.FP16 if onnx.TensorProto.FLOAT16 in types else Precision.FP32
 
 
 def pick_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
-    """Keep the outputs of these names, in this order; all when none is named.
+    """Keep only the named outputs, in this order; all if none is named.
 
     Raises:
         UsageError: the graph has no such output.
     """
-    known = {value.name: value for value in model.graph.output}
-    unknown = [n for n in names if n not in known]
+    outputs_by_name = {value.name: value for value in model.graph.output}
+    unknown = [n for n in names if n not in outputs_by_name]
     if unknown:
         raise UsageError(
-            f"outputs: the model has no output {', '.join(unknown)}", remedy=f"its outputs are {', '.join(known)}"
+            f"outputs: the model has no output {', '.join(unknown)}",
+            remedy=f"its outputs are {', '.join(outputs_by_name)}",
         )
     if names:
-        kept = [known[n] for n in names]
+        selection = [outputs_by_name[n] for n in names]
         del model.graph.output[:]
-        model.graph.output.extend(kept)
+        model.graph.output.extend(selection)
 
 
 def write(model: onnx.ModelProto, inputs: Sequence[Tensor], source: Path, out: Path) -> Path:
-    """Write a graph with named dims, and copies of its weights, to a folder; then check it.
+    """Write a graph with named dynamic axes, and copies of its weights, to a folder, and check it.
 
     The weights are copied: the user's files may change, and onnx refuses those that have several hard links.
 
@@ -113,14 +117,14 @@ def write(model: onnx.ModelProto, inputs: Sequence[Tensor], source: Path, out: P
     _rename_dims(model, {str(old): str(new) for old, new in pairs if old != ANONYMOUS})
     onnx_files.name_dims(model, tuple(inputs))
     if model.ir_version >= _INITIALISERS_ARE_NO_INPUTS:
-        kept = [value for value in model.graph.input if value.name in {t.name for t in inputs}]
+        graph_inputs = [value for value in model.graph.input if value.name in {t.name for t in inputs}]
         del model.graph.input[:]
-        model.graph.input.extend(kept)
-    found = sorted(external_data.locations(model))
-    numbered = {place: f"{onnx_files.EXTERNAL_FILE}{f'.{i}' if i else ''}" for i, place in enumerate(found)}
+        model.graph.input.extend(graph_inputs)
+    places = sorted(onnx_file.locations(model))
+    numbered = {place: f"{onnx_files.EXTERNAL_FILE}{f'.{i}' if i else ''}" for i, place in enumerate(places)}
     for place, file in numbered.items():
         shutil.copyfile(source.parent / place, out / file)
-    external_data.relocate(model, numbered)
+    onnx_file.relocate(model, numbered)
     path = out / onnx_files.MODEL_FILE
     onnx.save(model, path)
     try:
@@ -134,7 +138,7 @@ def write(model: onnx.ModelProto, inputs: Sequence[Tensor], source: Path, out: P
 
 
 class OriginalGraph:
-    """A graph in ONNX Runtime as its author wrote it, no rewrites: what the engine is compared with.
+    """The original graph in ONNX Runtime, without graph optimizations: the reference for the engine.
 
     Args:
         path: the graph.
@@ -157,7 +161,7 @@ class OriginalGraph:
             ) from error
 
     def __call__(self, feed: Arrays) -> dict[str, NDArray[np.generic]]:
-        """Run the graph on one batch: names to arrays, in and out."""
+        """Run the graph on one batch of arrays by name."""
         answer = self.run(feed)
         for name, array in answer.items():
             self.shapes.setdefault(name, []).append(array.shape)
@@ -166,7 +170,7 @@ class OriginalGraph:
     def require_independent_samples(
         self, inputs: Sequence[Tensor], feed: Arrays, answer: Arrays, precision: Precision
     ) -> None:
-        """See that a sample's answer does not depend on the others of its batch: Triton puts any together.
+        """Require that a sample's outputs do not depend on the rest of its batch, as Triton batches any requests.
 
         What the precision loses may: kernels differ between batches, and scales that are computed for each request
         are those of the whole batch.
@@ -191,12 +195,12 @@ class OriginalGraph:
                 )
 
     def run(self, feed: Arrays) -> dict[str, NDArray[np.generic]]:
-        """As a call, without a note of the shapes."""
+        """Run the graph as `__call__`, without recording the shapes."""
         names = [o.name for o in self._session.get_outputs()]
         return dict(zip(names, self._session.run(names, dict(feed)), strict=True))
 
     def close(self) -> None:
-        """Give the graph's memory back."""
+        """Close the session to free its memory."""
         del self._session
 
 
@@ -206,7 +210,7 @@ def name_outputs(
     shapes: Mapping[str, Sequence[tuple[int, ...]]],
     axes: Sequence[Mapping[str, int]],
 ) -> None:
-    """Name the dims of the outputs and write the graph again.
+    """Name the dims of the outputs, and write the graph again.
 
     A dim that ONNX Runtime knows to be fixed is; one that always equals an axis of the inputs is that axis;
     any other keeps its name, or gets one of its own.
@@ -222,19 +226,19 @@ def name_outputs(
     """
     import onnx
 
-    known = {o.name: o.shape for o in open_session(path, rewrites="basic").get_outputs()}
+    graph_shapes = {o.name: o.shape for o in open_session(path, rewrites="basic").get_outputs()}
     tensors = []
     for tensor in onnx_files.describe_model(model, path).outputs:
-        seen = shapes[tensor.name]
-        told = known[tensor.name] or [None] * len(seen[0])
-        if len({len(s) for s in seen}) > 1 or len(told) != len(seen[0]):
-            raise _denied(tensor.name, told, seen[-1])
+        actual = shapes[tensor.name]
+        declared = graph_shapes[tensor.name] or [None] * len(actual[0])
+        if len({len(s) for s in actual}) > 1 or len(declared) != len(actual[0]):
+            raise _denied(tensor.name, declared, actual[-1])
         dims: list[Dim] = []
-        for place, size in enumerate(told):
-            sizes = [s[place] for s in seen]
+        for place, size in enumerate(declared):
+            sizes = [s[place] for s in actual]
             if isinstance(size, int):
                 if set(sizes) != {size}:
-                    raise _denied(tensor.name, told, seen[-1])
+                    raise _denied(tensor.name, declared, actual[-1])
                 dims.append(size)
             else:
                 equal = [a for a in axes[0] if all(c[a] == s for c, s in zip(axes, sizes, strict=True))]
@@ -277,16 +281,107 @@ def _numpy_name(element: int) -> str:
 
 
 def _rename_dims(model: onnx.ModelProto, names: Mapping[str, str]) -> None:
-    """Give the axes of the inputs their new names wherever else the graph mentions them."""
+    """Rename the inputs' dynamic axes everywhere else in the graph."""
     for value in (*model.graph.output, *model.graph.value_info):
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param in names:
                 dim.dim_param = names[dim.dim_param]
 
 
-def _denied(name: str, told: Sequence[Dim | None], seen: Sequence[int]) -> SourceError:
-    form = ", ".join(str(d or "?") for d in told)
+def _denied(name: str, declared: Sequence[Dim | None], actual: Sequence[int]) -> SourceError:
+    form = ", ".join(str(d or "?") for d in declared)
     return SourceError(
-        f"the graph says that output {name!r} has the form [{form}], and it answers {list(seen)}",
+        f"the graph says that output {name!r} has the form [{form}], and it answers {list(actual)}",
         remedy="export the model again: Triton would refuse such answers",
     )
+
+
+def take_served_form(model: onnx.ModelProto, changes: Mapping[str, DescribedInput]) -> None:
+    """Change the types of graph inputs, and insert conversions after them.
+
+    The inputs keep their names, and all that took them, branches and loop bodies included, takes what was converted.
+
+    Args:
+        model: changed; its weights are not looked at, and may lie in files beside it.
+        changes: from `served_form.changes_of`, for inputs that can be served so.
+
+    Raises:
+        UsageError: such an input is an output as well.
+    """
+    graph = Graph(model)
+    conversions: list[onnx.NodeProto] = []
+    for value in model.graph.input:
+        change = changes.get(value.name)
+        if change is None:
+            continue
+        _require_no_output(value.name, change, graph)
+        nodes = _conversions(value.name, change, graph)
+        _rename(model, graph, value.name, nodes[-1].output[0])
+        _change_type(value.type.tensor_type, change)
+        conversions += nodes
+    graph.prepend(conversions)
+
+
+def _require_no_output(name: str, change: DescribedInput, graph: Graph) -> None:
+    if name in graph.outputs:
+        key = "io_dtypes" if change.served_dtype else "io_layouts"
+        raise UsageError(
+            f"{key}: {name} is an output of the graph, too, and cannot have two forms",
+            remedy=f"leave {name} out of `{key}`",
+        )
+
+
+def _conversions(name: str, change: DescribedInput, graph: Graph) -> list[onnx.NodeProto]:
+    """The nodes that convert an input to the form the graph takes; the last one's output is that form."""
+    import onnx
+
+    nodes: list[onnx.NodeProto] = []
+    if change.layout:
+        output = graph.fresh(f"{name}_nchw")
+        nodes.append(
+            onnx.helper.make_node("Transpose", [name], [output], name=graph.fresh(f"{output}_node"), perm=NCHW)
+        )
+        name = output
+    if change.served_dtype:
+        output = graph.fresh(f"{name}_int64")
+        kind = onnx.TensorProto.INT64
+        nodes.append(onnx.helper.make_node("Cast", [name], [output], name=graph.fresh(f"{output}_node"), to=kind))
+    return nodes
+
+
+def _rename(model: onnx.ModelProto, graph: Graph, old: str, new: str) -> None:
+    """Rename a tensor in all its consumers."""
+    for node in graph.consumers(old):
+        _rename_in(node, old, new)
+    for value in model.graph.value_info:
+        if value.name == old:
+            value.name = new
+
+
+def _rename_in(node: onnx.NodeProto, old: str, new: str) -> None:
+    for place, name in enumerate(node.input):
+        if name == old:
+            node.input[place] = new
+    for inner in subgraphs(node):
+        own = {value.name for value in inner.input} | {tensor.name for tensor in inner.initializer}
+        own |= {name for maker in inner.node for name in maker.output}
+        if old in own:
+            continue
+        for value in inner.output:
+            if value.name == old:
+                value.name = new
+        for child in inner.node:
+            _rename_in(child, old, new)
+
+
+def _change_type(kind: onnx.TypeProto.Tensor, change: DescribedInput) -> None:
+    import onnx
+
+    if change.served_dtype:
+        kind.elem_type = onnx.TensorProto.INT32
+    if change.layout and kind.shape.dim:  # there are none where the graph does not know the rank
+        dims = [
+            onnx.TensorShapeProto.Dimension.FromString(dimension.SerializeToString()) for dimension in kind.shape.dim
+        ]
+        del kind.shape.dim[:]
+        kind.shape.dim.extend(dims[axis] for axis in NHWC)

@@ -1,4 +1,4 @@
-"""What the worker is asked about source models and ONNX files."""
+"""Worker requests on source models and ONNX files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LoadRequest(Record):
 
 
 class ReferenceRequest(Record):
-    """A source model whose answers become the reference, along the axes that move.
+    """Request for a source model's reference outputs along its dynamic axes.
 
     Attributes:
         model: how it is loaded.
@@ -51,13 +51,13 @@ class ReferenceRequest(Record):
 
 
 class ExportRequest(ReferenceRequest):
-    """A source model that is exported, too; no graph has a newer opset than `max_opset`."""
+    """Request to also export a source model, to opset `max_opset` at most."""
 
     max_opset: int
 
 
 class ImportRequest(Record):
-    """An ONNX file that is taken as it is.
+    """Request to import an ONNX file as it is.
 
     Attributes:
         path: of the file.

@@ -1,1 +1,1 @@
-"""Lowering: FP32 graphs become FP16, BF16, INT8 or FP8 ones, ONNX to ONNX, before any engine is built."""
+"""Lowering: converts FP32 graphs to FP16, BF16, INT8 or FP8, ONNX to ONNX, before an engine is built."""

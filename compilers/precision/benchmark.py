@@ -1,4 +1,4 @@
-"""Whether a candidate is faster than FP32: interleaved repeats, paired ratios, an interval that assumes nothing."""
+"""Benchmark of a candidate against FP32: interleaved repeats, paired ratios, distribution-free interval."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Literal
 from plansmith.records.model import SpeedRatio
 
 if TYPE_CHECKING:
-    import numpy as np
     import onnxruntime
-    from numpy.typing import NDArray
 
-    Arrays = Mapping[str, NDArray[np.generic]]
+    from plansmith.records.arrays import Arrays
+
 
 Run = Callable[[], object]
 Clock = Callable[[], float]
@@ -47,7 +46,7 @@ def compare(
     threads: int = 1,
     budget_seconds: float = 30.0,
 ) -> Race:
-    """How much faster graphs run in ONNX Runtime on this machine's CPU than one of them does.
+    """Measure the speedup of graphs over a baseline graph in ONNX Runtime on this machine's CPU.
 
     Args:
         candidates: the graphs by name, the baseline among them.
@@ -74,7 +73,7 @@ def race(
     budget_seconds: float = 30.0,
     wall: Clock = time.monotonic,
 ) -> Race:
-    """How much faster things are than one of them, each run once a round until it is clear or the time is over.
+    """Measure speedups over a baseline, with one run each per round, until the results are clear or the time is up.
 
     Args:
         runs: what is measured, by name, the baseline among them.
@@ -84,30 +83,33 @@ def race(
         budget_seconds: after so long no further rounds are begun; the first look is always taken.
         wall: what the budget is counted by.
     """
-    held = Race(tuple(runs), baseline, setting)
+    contest = Race(tuple(runs), baseline, setting)
     started = wall()
     for place in range(_WARM_UP_ROUNDS):
-        for name in held.order(place):
+        for name in contest.order(place):
             runs[name]()
     for look in LOOKS:
         begun = wall()
-        if held.rounds and begun - started + (begun - started) / held.rounds * (look - held.rounds) > budget_seconds:
+        if (
+            contest.rounds
+            and begun - started + (begun - started) / contest.rounds * (look - contest.rounds) > budget_seconds
+        ):
             break
-        while held.rounds < look:
+        while contest.rounds < look:
             costs = {}
-            for name in held.order(held.rounds):
+            for name in contest.order(contest.rounds):
                 before = clock()
                 runs[name]()
                 costs[name] = clock() - before
-            held.add(costs)
-        if all(is_clear(low, high) for _, low, high in map(held.interval, held.others)):
+            contest.add(costs)
+        if all(is_clear(low, high) for _, low, high in map(contest.interval, contest.others)):
             break
-    return held
+    return contest
 
 
 @dataclass
 class Race:
-    """Who takes part, and the ratios so far: baseline's cost by the candidate's, a round each.
+    """Race: the participants and the ratios so far, the baseline's cost over the candidate's, per round.
 
     Args:
         names: of all that run, the baseline's among them.
@@ -123,38 +125,38 @@ class Race:
 
     @property
     def others(self) -> list[str]:
-        """All but the baseline."""
+        """All participants except the baseline."""
         return [name for name in self.names if name != self.baseline]
 
     @property
     def result(self) -> dict[str, SpeedRatio]:
-        """How much faster each of the others is than the baseline."""
+        """The speedup of each other participant over the baseline."""
         return {name: _record(*self.interval(name), self.rounds, self.setting) for name in self.others}
 
     def is_faster(self, name: str, than: str) -> bool:
-        """Whether one of the others is surely faster than another of them, by the ratios of the same rounds."""
-        paired = [one / other for one, other in zip(self.ratios[name], self.ratios[than], strict=True)]
+        """Whether a participant is significantly faster than another, by the ratios of the same rounds."""
+        paired = [first / second for first, second in zip(self.ratios[name], self.ratios[than], strict=True)]
         return verdict_of(*median_interval(paired, _ERROR_PER_LOOK)) == "faster"
 
     def order(self, place: int) -> list[str]:
-        """Rotated, and turned around every other time, so that nobody always runs first, or behind the same one."""
+        """Return the run order: rotated, and reversed every other time, so that no participant has a fixed place."""
         start = place // 2 % len(self.names)
         names = [*self.names[start:], *self.names[:start]]
         return names[::-1] if place % 2 else names
 
     def add(self, costs: Mapping[str, float]) -> None:
-        """Take in a round."""
+        """Add a round."""
         self.rounds += 1
         for name in self.others:
             self.ratios.setdefault(name, []).append(costs[self.baseline] / costs[name])
 
     def interval(self, name: str) -> tuple[float, float, float]:
-        """Ratio to the baseline, and the ends of its interval."""
+        """Return the ratio to the baseline, and the ends of its confidence interval."""
         return median(self.ratios[name]), *median_interval(self.ratios[name], _ERROR_PER_LOOK)
 
 
 def median_interval(values: Sequence[float], error: float) -> tuple[float, float]:
-    """The interval that holds the median of what the values are drawn from, but for this probability.
+    """Return the confidence interval of the values' median, with this error probability.
 
     Of n values as many as a fair coin shows heads are below the median, whatever the distribution: the k-th smallest
     and the k-th largest enclose it unless fewer than k are on one side (the interval of the sign test).
@@ -172,12 +174,12 @@ def median_interval(values: Sequence[float], error: float) -> tuple[float, float
 
 
 def is_clear(low: float, high: float) -> bool:
-    """Whether more repeats would change nothing: parity is outside of the interval, or the interval is parity."""
+    """Whether more rounds would change nothing: the interval excludes parity, or is within parity."""
     return verdict_of(low, high) != "undecided" or (low >= 1 - _PARITY and high <= 1 + _PARITY)
 
 
 def verdict_of(low: float, high: float) -> Literal["faster", "slower", "undecided"]:
-    """What an interval says; "undecided" where it holds 1."""
+    """Return the verdict of an interval; "undecided" if it contains 1."""
     if low > 1:
         return "faster"
     return "slower" if high < 1 else "undecided"
@@ -188,7 +190,7 @@ def _record(ratio: float, low: float, high: float, rounds: int, setting: str) ->
 
 
 def session_run(path: Path, feed: Arrays, threads: int) -> Run:
-    """Runs a graph in a session with all optimisations, as Triton's backend opens it; it is fed what it takes."""
+    """Return a run of a graph on its inputs, in a session with all optimizations, as in Triton's backend."""
     session = _open(path, threads)
     inputs = {
         value.name: feed[value.name].astype(_LOWER_FLOATS.get(value.type, feed[value.name].dtype), copy=False)
@@ -208,12 +210,12 @@ def _open(path: Path, threads: int) -> onnxruntime.InferenceSession:
 
 
 def machine() -> str:
-    """The processor in words, with what it has for eight bits: INT8 that is fast on one is slow on another."""
-    words = [platform.machine()]
+    """Return the CPU's name with its INT8 features: INT8 that is fast on one CPU is slow on another."""
+    parts = [platform.machine()]
     if _CPU_INFO.exists():
         lines = _CPU_INFO.read_text(encoding="utf-8").splitlines()
         facts = {key.strip().lower(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
         flags = set(f"{facts.get('flags', '')} {facts.get('features', '')}".split())
-        words += [facts["model name"]] if "model name" in facts else []
-        words += [flag for flag in _INT8_FLAGS if flag in flags]
-    return ", ".join([*words, f"{os.cpu_count()} CPUs"])
+        parts += [facts["model name"]] if "model name" in facts else []
+        parts += [flag for flag in _INT8_FLAGS if flag in flags]
+    return ", ".join([*parts, f"{os.cpu_count()} CPUs"])

@@ -1,22 +1,77 @@
-"""Walking through calibration data: what inner tensors hold, padding left out, one small batch at a time."""
+"""Calibration: collects inner tensor values over the data without padding, in small batches."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
-from plansmith.compilers.precision.activations import stream
+from plansmith.compilers import onnx_files
+from plansmith.compilers.onnxrt import open_session
 
 if TYPE_CHECKING:
     import onnx
     from numpy.typing import NDArray
 
     from plansmith.data.reference import StoredCases
+    from plansmith.records.arrays import Arrays
 
-    Arrays = Mapping[str, NDArray[np.generic]]
+
+def stream(model: onnx.ModelProto, feeds: Iterable[Arrays], tensors: Sequence[str]) -> Iterator[Arrays]:
+    """Yield the values of some tensors, one mapping per feed; the graph runs as written, without optimizations.
+
+    Args:
+        model: the graph, with its weights in memory; not changed.
+        feeds: inputs, a batch each.
+        tensors: inner tensors or outputs; all are held at once for one batch, so ask for as many as fit into memory.
+    """
+    with tempfile.TemporaryDirectory(prefix="plansmith-activations-") as folder:
+        path = _save_with_outputs(model, tensors, Path(folder))
+        session = open_session(path, rewrites="none", in_order=True)
+        for feed in feeds:
+            yield dict(zip(tensors, session.run(list(tensors), dict(feed)), strict=True))
+
+
+def difference(before: onnx.ModelProto, after: onnx.ModelProto, feeds: Sequence[Arrays]) -> float:
+    """Return the largest error between two graphs' floating-point outputs, relative to each output's magnitude."""
+    outputs = [value.name for value in before.graph.output]
+    worst = 0.0
+    for expected, actual in zip(*(stream(m, feeds, outputs) for m in (before, after)), strict=True):
+        errors = [_relative(expected[name], actual[name]) for name in outputs if expected[name].dtype.kind == "f"]
+        worst = max([worst, *errors])
+    return worst
+
+
+def _relative(exact: NDArray[np.generic], actual: NDArray[np.generic]) -> float:
+    """The largest error, relative to the magnitude; infinite where only one of the two is finite."""
+    import numpy as np
+
+    left, right = exact.astype(np.float64), actual.astype(np.float64)
+    finite = np.isfinite(left)
+    same = left.shape == right.shape and np.array_equal(left[~finite], right[~finite], equal_nan=True)
+    if not same or not np.isfinite(right[finite]).all():
+        return float("inf")
+    magnitude = float(np.sqrt(np.square(left[finite]).mean())) if finite.any() else 0.0
+    return float(np.abs(right[finite] - left[finite]).max(initial=0.0)) / (magnitude or 1.0)
+
+
+def _save_with_outputs(model: onnx.ModelProto, tensors: Sequence[str], folder: Path) -> Path:
+    """Write the graph with additional outputs; the model is modified meanwhile, as a copy would hold all weights."""
+    import onnx
+
+    outputs = model.graph.output
+    own = len(outputs)
+    names = {value.name for value in outputs}
+    outputs.extend(onnx.ValueInfoProto(name=name) for name in tensors if name not in names)
+    try:
+        return onnx_files.save(model, folder)
+    finally:
+        del outputs[own:]
+
 
 ROWS_AT_ONCE = 16
 """Samples that run at once at most, where the batch is free."""
@@ -31,16 +86,16 @@ Positions = Literal["apart", "as one", "none"]
 
 
 class Observer(Protocol):
-    """What looks at one tensor, batch after batch."""
+    """Observer: collects statistics of one tensor, batch by batch."""
 
     def update(self, values: NDArray[np.float32]) -> None:
-        """Take in the values of a batch, without those at padding."""
+        """Update with the values of a batch, without those at padding."""
         ...
 
 
 @dataclass(frozen=True)
 class Walk:
-    """How to walk through the data in bounded memory, and where tensors have padding.
+    """Calibration run plan: keeps memory bounded, and says where tensors have padding.
 
     Attributes:
         rows: samples that run at once.
@@ -61,7 +116,7 @@ def observe(
     mask_input: str | None,
     of_all: Mapping[str, Observer] | None = None,
 ) -> None:
-    """Show every observer its tensor for all samples.
+    """Pass every observer its tensor for all samples.
 
     What stands at padding is left out where a tensor has a row for every position: such values are computed from
     nothing, reach no answer, and would widen the ranges.
@@ -79,15 +134,15 @@ def observe(
         for values, feed in zip(stream(model, feeds, tensors), masks, strict=True):
             mask = feed[mask_input].astype(bool) if mask_input in feed else None  # type: ignore[index]
             for name in tensors:
-                kept = without_padding(values[name], mask, walk.positions[name])
-                if kept.size:
-                    observers[name].update(kept)
+                content = without_padding(values[name], mask, walk.positions[name])
+                if content.size:
+                    observers[name].update(content)
                 if of_all is not None and values[name].size:
                     of_all[name].update(values[name].astype(np.float32, copy=False))
 
 
 def plan_walk(model: onnx.ModelProto, feed: Arrays, tensors: Sequence[str], mask_input: str | None) -> Walk:
-    """Run one sample, then three shorter ones: what takes how much memory, and what follows the mask.
+    """Plan the run from one sample, then three shorter ones: memory per tensor, and which ones follow the mask.
 
     Sizes of one batch do not tell positions from heads where there are as many. A tensor that begins like the mask at
     two shapes with nothing in common follows it. Where the graph takes no other length, that of the data decides.
@@ -110,7 +165,7 @@ def plan_walk(model: onnx.ModelProto, feed: Arrays, tensors: Sequence[str], mask
         if not shapes:
             raise
     masks = [p[mask_input].shape for p in probes[: len(shapes)] if mask_input in p]  # type: ignore[index]
-    positions = {name: _positions(masks, [seen[name] for seen in shapes]) for name in tensors}
+    positions = {name: _positions(masks, [entry[name] for entry in shapes]) for name in tensors}
     passes = _passes(sizes)
     widest = max((sum(sizes[name] for name in names) for names in passes), default=0)
     return Walk(min(ROWS_AT_ONCE, max(1, BYTES_AT_ONCE // max(1, widest))), passes, positions)
@@ -119,7 +174,7 @@ def plan_walk(model: onnx.ModelProto, feed: Arrays, tensors: Sequence[str], mask
 def find_positions(
     model: onnx.ModelProto, feeds: Sequence[Arrays], tensors: Sequence[str], mask_input: str | None
 ) -> Mapping[str, Positions]:
-    """How some tensors begin, told on the largest of the batches; nothing is run where there is no mask."""
+    """Find the leading axes of some tensors, on the largest batch; nothing runs if there is no mask."""
     if not any(mask_input in feed for feed in feeds):
         return dict.fromkeys(tensors, "none")
     return plan_walk(model, largest_feed(feeds), tensors, mask_input).positions
@@ -128,29 +183,29 @@ def find_positions(
 def without_padding(
     values: NDArray[np.generic], mask: NDArray[np.bool_] | None, positions: Positions
 ) -> NDArray[np.float32]:
-    """The values at positions that count."""
-    found = values.astype(np.float32, copy=False)
+    """Return the values at positions that are not padding."""
+    array = values.astype(np.float32, copy=False)
     if mask is None or positions == "none":
-        return found
-    return found[mask if positions == "apart" else mask.ravel()]
+        return array
+    return array[mask if positions == "apart" else mask.ravel()]
 
 
 def largest_feed(feeds: Iterable[Arrays]) -> Arrays:
-    """The batch with the largest samples; of those, the first."""
-    largest, found = -1.0, None
+    """Return the batch with the largest samples; the first of several."""
+    largest, result = -1.0, None
     for feed in feeds:
         size = sum(value.nbytes / max(1, len(value)) for value in feed.values() if value.ndim)
         if size > largest:
-            largest, found = size, feed
-    assert found is not None, "there is a batch"
-    return found
+            largest, result = size, feed
+    assert result is not None, "there is a batch"
+    return result
 
 
 def small_feeds(model: onnx.ModelProto, feeds: Iterable[Arrays], rows: int = ROWS_AT_ONCE) -> Iterator[Arrays]:
-    """What a graph takes of each batch, in batches of at most so many rows where their size is free."""
+    """Yield a graph's inputs from each batch, in batches of at most so many rows if the batch axis is dynamic."""
     names, free = {v.name for v in model.graph.input}, _batch_is_free(model)
-    for given in feeds:
-        feed = {name: value for name, value in given.items() if name in names}
+    for arrays in feeds:
+        feed = {name: value for name, value in arrays.items() if name in names}
         batch = {len(value) for value in feed.values() if value.ndim}
         if not free or len(batch) != 1:
             yield feed
@@ -161,12 +216,12 @@ def small_feeds(model: onnx.ModelProto, feeds: Iterable[Arrays], rows: int = ROW
 
 def _batch_is_free(model: onnx.ModelProto) -> bool:
     stored = {t.name for t in model.graph.initializer}
-    given = [v.type.tensor_type.shape.dim for v in model.graph.input if v.name not in stored]
-    return all(dims and not dims[0].HasField("dim_value") for dims in given)
+    shapes = [v.type.tensor_type.shape.dim for v in model.graph.input if v.name not in stored]
+    return all(dims and not dims[0].HasField("dim_value") for dims in shapes)
 
 
 def _shorter(model: onnx.ModelProto, feed: Arrays, mask_input: str | None) -> Iterator[Arrays]:
-    """The same at a quarter of its length along the mask's symbolic axes, three times where the batch is free."""
+    """Yield the inputs cut to a quarter on the mask's symbolic axes, three times where the batch is dynamic."""
     dims = {v.name: [d.dim_param for d in v.type.tensor_type.shape.dim] for v in model.graph.input}
     lengths = {name for name in dims.get(mask_input or "", [])[1:] if name}
     if mask_input not in feed or not lengths:
@@ -180,7 +235,7 @@ def _shorter(model: onnx.ModelProto, feed: Arrays, mask_input: str | None) -> It
 
 
 def _quarter(length: int) -> int:
-    """A shorter length; the probe's rows times it are never the length again."""
+    """A shorter length; times the probe's batch size it never equals the original length."""
     return length // 4 or min(2, max(1, length - 1))
 
 
@@ -194,13 +249,13 @@ def _positions(masks: Sequence[tuple[int, ...]], shapes: Sequence[tuple[int, ...
 
 
 def _passes(sizes: Mapping[str, int]) -> list[list[str]]:
-    """Tensors that fit into the memory of a pass together, in their order."""
+    """Split the tensors, in order, into passes that each fit into memory."""
     passes: list[list[str]] = []
-    held = 0
+    total = 0
     for name, size in sizes.items():
-        if not passes or held + size > BYTES_AT_ONCE:
+        if not passes or total + size > BYTES_AT_ONCE:
             passes.append([])
-            held = 0
+            total = 0
         passes[-1].append(name)
-        held += size
+        total += size
     return passes

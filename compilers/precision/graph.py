@@ -1,10 +1,10 @@
-"""Reading and rewriting an ONNX graph: who makes a tensor, who takes it, what is constant."""
+"""ONNX graph reading and rewriting: producers, consumers and constants of tensors."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Graph:
-    """A model's main graph, indexed. What is added and removed goes through here, so that the index stays true.
+    """A model's main graph with an index. All additions and removals must go through it, to keep the index valid.
 
     Every node gets a name: recipes speak of nodes by name.
 
@@ -26,20 +26,20 @@ class Graph:
         self.inputs = {v.name for v in model.graph.input}
         self.outputs = {v.name for v in model.graph.output}
         self._initializers = {t.name: t for t in model.graph.initializer}
-        self._taken = {*self.inputs, *self._initializers}
+        self._used_names = {*self.inputs, *self._initializers}
         self._name_nodes()
         self._index()
 
     def producer(self, tensor: str) -> onnx.NodeProto | None:
-        """The node that makes a tensor; None for inputs and initialisers."""
+        """Return the node that produces a tensor; None for inputs and initializers."""
         return self._producers.get(tensor)
 
     def consumers(self, tensor: str) -> Sequence[onnx.NodeProto]:
-        """The nodes that take a tensor, those included that hold a branch or loop body which takes it."""
+        """Return the nodes that use a tensor, including those whose subgraphs use it."""
         return self._consumers.get(tensor, ())
 
     def constant(self, tensor: str) -> NDArray[np.generic] | None:
-        """The value of an initialiser or of a Constant node; None for what is computed."""
+        """Return the value of an initializer or Constant node; None for computed tensors."""
         import onnx
 
         if tensor in self._initializers:
@@ -51,7 +51,7 @@ class Graph:
         return None if value is None else onnx.numpy_helper.to_array(value.t)
 
     def floats(self, tensor: str) -> NDArray[np.float32]:
-        """The value of a constant that is known to be there and to be of a floating-point type."""
+        """Return the value of a floating-point constant that is known to exist."""
         import numpy as np
 
         value = self.constant(tensor)
@@ -59,13 +59,13 @@ class Graph:
         return value.astype(np.float32, copy=False)
 
     def add_initializer(self, name: str, value: NDArray[np.generic]) -> str:
-        """Add a constant under a name that is still free; its name."""
+        """Add a constant under an unused name, and return the name."""
         import onnx
 
         return self.add_tensor(onnx.numpy_helper.from_array(value, name))
 
     def add_tensor(self, tensor: onnx.TensorProto) -> str:
-        """Add a copy of a constant under a name that is still free, made from its own; its name."""
+        """Add a copy of a constant under an unused name derived from its own, and return the name."""
         free = self.fresh(tensor.name)
         self.model.graph.initializer.append(tensor)
         self._initializers[free] = self.model.graph.initializer[-1]
@@ -73,20 +73,20 @@ class Graph:
         return free
 
     def fresh(self, name: str) -> str:
-        """A tensor's or node's name that nothing has, made from this one; taken from now on."""
+        """Reserve and return an unused tensor or node name derived from this one."""
         free, number = name, 1
-        while free in self._taken:
+        while free in self._used_names:
             free, number = f"{name}_{number}", number + 1
-        self._taken.add(free)
+        self._used_names.add(free)
         return free
 
     def replace(self, old: Sequence[onnx.NodeProto], new: Sequence[onnx.NodeProto]) -> None:
-        """Put nodes where the first of the old ones stood; without old ones, at the front."""
+        """Replace nodes, at the position of the first old one; without old ones, insert at the front."""
         nodes = self.model.graph.node
-        gone = {id(node) for node in old}
-        place = next((i for i, node in enumerate(nodes) if id(node) in gone), 0)
-        kept = [node for node in nodes if id(node) not in gone]
-        changed = [*kept[:place], *new, *kept[place:]]
+        old_ids = {id(node) for node in old}
+        place = next((i for i, node in enumerate(nodes) if id(node) in old_ids), 0)
+        remaining = [node for node in nodes if id(node) not in old_ids]
+        changed = [*remaining[:place], *new, *remaining[place:]]
         copies = [type(node)() for node in changed]
         for copy, node in zip(copies, changed, strict=True):
             copy.CopyFrom(node)
@@ -95,13 +95,13 @@ class Graph:
         self._index()
 
     def prepend(self, nodes: Sequence[onnx.NodeProto]) -> None:
-        """Put nodes at the front. The others are not copied: constants among them may be large."""
+        """Insert nodes at the front. The others are not copied, as constants among them may be large."""
         for node in reversed(nodes):
             self.model.graph.node.insert(0, node)
         self._index()
 
     def rewrite(self, changes: Mapping[str, Sequence[onnx.NodeProto]]) -> None:
-        """Put other nodes in the place of those with these names, all in one pass."""
+        """Replace the named nodes with others, all in one pass."""
         import onnx
 
         written = [new for node in self.model.graph.node for new in changes.get(node.name, (node,))]
@@ -113,25 +113,25 @@ class Graph:
         self._index()
 
     def set_initializer(self, name: str, value: NDArray[np.generic]) -> None:
-        """Give a constant another value."""
+        """Set the value of a constant."""
         import onnx
 
         self._initializers[name].CopyFrom(onnx.numpy_helper.from_array(value, name))
 
     def drop_unused_initializers(self) -> None:
-        """Forget the constants that nothing takes any more."""
+        """Delete the constants that are not used any more."""
         drop_unused(self.model)
         self._initializers = {t.name: t for t in self.model.graph.initializer}
 
     def _name_nodes(self) -> None:
         for node in self.model.graph.node:
-            self._taken.update(node.output, names_inside(node))
-        seen: set[str] = set()
+            self._used_names.update(node.output, names_inside(node))
+        names: set[str] = set()
         for node in self.model.graph.node:
-            if not node.name or node.name in seen:
+            if not node.name or node.name in names:
                 node.name = self.fresh(node.name or f"{node.op_type}_{next(iter(node.output), '')}")
-            seen.add(node.name)
-        self._taken |= seen
+            names.add(node.name)
+        self._used_names |= names
 
     def _index(self) -> None:
         self._producers: dict[str, onnx.NodeProto] = {}
@@ -144,7 +144,7 @@ class Graph:
 
 
 def drop_unused(model: onnx.ModelProto) -> None:
-    """Forget the initialisers that nothing takes any more, no branch or loop body either."""
+    """Delete the initializers that neither the graph nor its subgraphs use."""
     used = {name for node in model.graph.node for name in (*node.input, *names_inside(node))}
     used |= {value.name for value in model.graph.output}
     stored = model.graph.initializer
@@ -154,7 +154,7 @@ def drop_unused(model: onnx.ModelProto) -> None:
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The graphs that a node holds: branches and loop bodies."""
+    """Yield the subgraphs of a node: branches and loop bodies."""
     for attribute in node.attribute:
         if attribute.HasField("g"):
             yield attribute.g
@@ -162,10 +162,18 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def names_inside(node: onnx.NodeProto) -> set[str]:
-    """Every tensor that the subgraphs of a node mention; those that they do not make come from outside."""
-    found: set[str] = set()
+    """Return every tensor name in a node's subgraphs; those that they do not produce are outer tensors."""
+    names: set[str] = set()
     for graph in subgraphs(node):
-        found |= {v.name for v in graph.output}
+        names |= {v.name for v in graph.output}
         for inner in graph.node:
-            found |= set(inner.input) | names_inside(inner)
-    return found
+            names |= set(inner.input) | names_inside(inner)
+    return names
+
+
+def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
+    """Return an attribute's value."""
+    import onnx
+
+    match = next((a for a in node.attribute if a.name == name), None)
+    return default if match is None else onnx.helper.get_attribute_value(match)

@@ -1,43 +1,196 @@
-"""Lowering, in the worker: the FP32 graph becomes the one that is asked for, judged on calibration data."""
+"""Lowering in the worker: turns the FP32 graph into the requested precision and evaluates it on calibration data."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+import shutil
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from plansmith.compilers import onnx_files
 from plansmith.compilers.onnxrt import clean
 from plansmith.compilers.precision import benchmark
-from plansmith.compilers.precision.candidate import Candidate
+from plansmith.compilers.precision.candidate import Candidate, LoweringTask, TrialEvaluator
 from plansmith.compilers.precision.graph import Graph
 from plansmith.compilers.precision.int8.format import FP8, INT8
-from plansmith.compilers.precision.lowered_graph import (
-    copy_unlowered,
-    recipe_of,
-    refuse_mistakes,
-    unlowered_recipe,
-    write_lowered,
-)
+from plansmith.compilers.precision.lint.linter import Finding, accept, lint, refuse
 from plansmith.compilers.precision.opsets import OLDEST, modern
-from plansmith.compilers.precision.requests import LowerRequest
+from plansmith.compilers.precision.requests import LintWarnings, LowerRequest, PrelowerCheckRequest
 from plansmith.compilers.precision.search import CandidateEvaluators, Search, Subject, best_of
-from plansmith.compilers.precision.trials import LoweringTask, TrialEvaluator
-from plansmith.errors import ExportError, UsageError
-from plansmith.records.model import EngineKind, LoweredModel, Precision, Trial
-from plansmith.system.temporary import scratch_folder
+from plansmith.data.reference import StoredCases, read_case
+from plansmith.errors import ExportError, GateError, UsageError
+from plansmith.records.model import Component, EngineKind, HighPrecisionNode, LoweredModel, Precision, Recipe, Trial
+from plansmith.system.files import link_or_copy, scratch_folder
+from plansmith.system.tasks import Progress
+from plansmith.validation.comparison import Padding
+from plansmith.validation.gate import samples_digest
+from plansmith.validation.onnxruntime_runner import asking
 
 if TYPE_CHECKING:
+    import onnx
+
     from plansmith.compilers.precision.candidate import Method
+
+
+def refuse_mistakes(task: LoweringTask, lowered: onnx.ModelProto, runs_itself: bool) -> None:
+    """Refuse a lowered graph with lint errors, except those that the user accepts.
+
+    Args:
+        task: what is lowered, and for which engine.
+        lowered: the graph.
+        runs_itself: ONNX Runtime can run it, so that it can be asked whether its scales fit the data.
+
+    Raises:
+        ExportError: there are errors.
+    """
+    findings = lint(
+        lowered,
+        engine=task.request.engine,
+        samples=task.calibration if runs_itself else None,
+        promised=None if task.request.options.lower_io else task.component,
+        mask_input=task.onnx.mask_input,
+    )
+    refuse(accept(findings, task.request.options.accept))
+
+
+def write_lowered(task: LoweringTask, chosen: Candidate, out: Path) -> tuple[Component, str | None]:
+    """Write the chosen graph to a folder, and check it.
+
+    Returns:
+        The graph, and the file of its twin where ONNX Runtime cannot run the graph itself.
+
+    Raises:
+        ExportError: inputs and outputs are not what they were.
+        GateError: the graph fails, or answers with something else than numbers.
+    """
+    promised = None if task.request.options.lower_io else task.component
+    for file in sorted(chosen.folder.iterdir()):
+        shutil.move(file, out / file.name)
+    actual = onnx_files.describe(out / onnx_files.MODEL_FILE)
+    if promised is not None and (actual.inputs, actual.outputs) != (promised.inputs, promised.outputs):
+        raise ExportError(
+            "the lowered graph has other inputs or outputs than the exported one",
+            remedy="please report this with the log, or use --precision fp32",
+        )
+    _require_running(task, out, actual, chosen.method.precision)
+    return actual, None if chosen.runs_itself else chosen.runnable.relative_to(chosen.folder).as_posix()
+
+
+def copy_unlowered(task: LoweringTask, out: Path) -> Component:
+    """Copy the exported graph to a folder."""
+    for file in task.component.files:
+        link_or_copy(task.folder / file, out / file)
+    return task.component
+
+
+def recipe_of(task: LoweringTask, chosen: Candidate, operators: Mapping[str, str]) -> Recipe:
+    """Return the recipe of a lowered graph.
+
+    Args:
+        task: names the engine and the samples.
+        chosen: the graph.
+        operators: the FP32 graph's, by the name of the node and in its order.
+    """
+    method = chosen.method
+    reasons = {**method.high_reasons, **chosen.keep}
+    lowered = Counter(operators[name] for name in method.lowerable if name not in chosen.keep)
+    return Recipe(
+        precision=method.precision,
+        method=method.name,
+        engine=task.request.engine,
+        lowered=dict(lowered.most_common()),
+        kept=tuple(
+            HighPrecisionNode(node=name, op_type=operator, reason=reasons[name])
+            for name, operator in operators.items()
+            if name in reasons
+        ),
+        settings=dict(method.settings),
+        calibration=samples_digest(task.data.calibration),
+        calibration_samples=task.data.calibration.count,
+        not_validated=tuple(method.not_validated),
+    )
+
+
+def unlowered_recipe(task: LoweringTask, why: Sequence[str]) -> Recipe:
+    """Return the recipe that nothing was lowered, and why."""
+    return Recipe(
+        precision=Precision.FP32,
+        method="FP32: " + "; ".join(why),
+        engine=task.request.engine,
+        lowered={},
+        kept=(),
+        settings={},
+        calibration=samples_digest(task.data.calibration),
+        calibration_samples=task.data.calibration.count,
+        not_validated=(),
+    )
+
+
+def _require_running(task: LoweringTask, folder: Path, actual: Component, precision: Precision) -> None:
+    """Run the written graph on the largest batch: its twin was compared, and the graph itself must run too.
+
+    Raises:
+        GateError: it fails, or answers with something else than numbers.
+    """
+    if precision is Precision.BF16:  # no kernels on a CPU, as `not_validated` says
+        return
+    case = task.largest_case
+    feed = read_case(case, task.data_folder).feed
+    with asking(
+        folder / actual.file, actual.outputs, task.component.outputs, precision, engine=task.request.engine
+    ) as ask:
+        answer = ask(case, feed)
+    padding = Padding(actual.inputs, task.onnx.mask_input)
+    broken = []
+    for tensor in actual.outputs:
+        array, valid = answer[tensor.name], padding.valid(tensor, feed)
+        if array.dtype.kind == "f" and not np.isfinite(array if valid is None else array[valid]).all():
+            broken.append(tensor.name)
+    if broken:
+        raise GateError(
+            f"the lowered graph answers with NaN or Inf: {', '.join(broken)}",
+            remedy="nothing was published; use a higher --precision, and please report this with the log",
+        )
+
+
+def check_prelowered(request: PrelowerCheckRequest, progress: Callable[[str], None]) -> LintWarnings:
+    """Lint a graph that its author lowered: being its own reference, it would pass the accuracy gate with mistakes.
+
+    Raises:
+        ExportError: the graph has errors.
+    """
+    import onnx
+
+    model, data = request.onnx, request.data
+    component = model.components["model"]
+    is_real = data is not None and data.real
+    progress("looking for mistakes in the lowered graph")
+    findings = lint(
+        onnx.load(request.folder / component.file),
+        engine=request.engine,
+        samples=StoredCases(data.calibration.cases, request.data_folder) if data is not None and is_real else None,
+        promised=component,
+        mask_input=model.mask_input,
+    )
+    findings = accept(findings, request.accepted)
+    refuse(findings, subject=f"the file, which is {model.precision} already,")
+    return LintWarnings(warnings=tuple(_line(finding) for finding in findings))
+
+
+def _line(finding: Finding) -> str:
+    return f"{' '.join(filter(None, (finding.node, finding.message)))} [{finding.id}]"
+
 
 _AUTO = (Precision.INT8, Precision.FP16)
 """What `auto` tries beside FP32: ONNX Runtime has no BF16 kernels on a CPU, where speed is measured."""
 
 _NEAREST = 3
-
-Progress = Callable[[str], None]
 
 
 def lower(request: LowerRequest, progress: Progress) -> LoweredModel:
@@ -63,7 +216,7 @@ def lower(request: LowerRequest, progress: Progress) -> LoweredModel:
 
 
 class _Lowering:
-    """One graph being lowered."""
+    """The lowering of one graph."""
 
     def __init__(self, task: LoweringTask, scratch: Path, progress: Progress) -> None:
         import onnx
@@ -81,19 +234,19 @@ class _Lowering:
         self._race: benchmark.Race | None = None
 
     def to_asked(self, out: Path) -> LoweredModel:
-        """The precision that was asked for; slower than FP32 it may be, as long as it says so."""
+        """Lower to the requested precision; it may be slower than FP32, which is then reported."""
         precision = Precision(self._task.request.precision)
         passed = self._timed(self._find(precision))
         return self._written(self._best(passed), out) if passed else self._hopeless(precision)
 
     def to_fastest(self, out: Path) -> LoweredModel:
-        """The fastest that is accurate enough, FP32 among them: lower ones are out where they are surely slower."""
+        """Lower to the fastest precision that is accurate enough, FP32 included; surely slower ones are excluded."""
         passed = self._timed([candidate for precision in _AUTO for candidate in self._find_if_any(precision)])
         fast = [candidate for candidate in passed if candidate.speed is None or candidate.speed.verdict != "slower"]
         return self._written(self._best(fast), out) if fast else self._unlowered(passed, out)
 
     def _find(self, precision: Precision) -> list[Candidate]:
-        """What is accurate enough in one precision."""
+        """Find the candidates in one precision that are accurate enough."""
         self._progress(f"measuring what flows through the graph, for {precision}")
         methods = self._methods(precision)
         place = self._scratch / precision
@@ -104,12 +257,12 @@ class _Lowering:
         return search.find(methods, self._task.request.options.budget, all_of_them=self._is_measurable)
 
     def _find_if_any(self, precision: Precision) -> list[Candidate]:
-        """The same; a precision that nothing in this graph can have is told of and left out."""
+        """Like `_find`; a precision that no node of this graph can have is reported and skipped."""
         problem = "every node has to stay FP32"
         try:
-            found = self._find(precision)
+            candidates = self._find(precision)
         except ExportError as error:
-            found, problem = [], error.message
+            candidates, problem = [], error.message
         if precision not in self._searches or not self._searches[precision].tried:
             self._unfit.append(
                 Trial(
@@ -125,34 +278,36 @@ class _Lowering:
                     chosen=False,
                 )
             )
-        return found
+        return candidates
 
     def _methods(self, precision: Precision) -> Sequence[Method]:
-        found = self._made(precision)
-        names = {node.name for node in self._model.graph.node}.union(*((*m.lowerable, *m.kept) for m in found))
+        methods = self._make_methods(precision)
+        names = {node.name for node in self._model.graph.node}.union(
+            *((*m.lowerable, *m.high_reasons) for m in methods)
+        )
         _require_matches(self._task.request.options.keep, names)
-        return found
+        return methods
 
-    def _made(self, precision: Precision) -> Sequence[Method]:
+    def _make_methods(self, precision: Precision) -> Sequence[Method]:
         from plansmith.compilers.precision.fp16 import method
         from plansmith.compilers.precision.int8 import onnxruntime_methods, tensorrt_method
 
-        given = (self._model, self._task.calibration, self._task.request.options)
+        arguments = (self._model, self._task.calibration, self._task.request.options)
         mask_input = self._task.onnx.mask_input
         match precision, self._task.request.engine:
             case Precision.FP16 | Precision.BF16, _:
-                return method.methods(*given, precision=precision)
+                return method.methods(*arguments, precision=precision)
             case Precision.INT8, EngineKind.ONNXRUNTIME:
-                return onnxruntime_methods.methods(*given, mask_input=mask_input)
+                return onnxruntime_methods.methods(*arguments, mask_input=mask_input)
             case Precision.INT8 | Precision.FP8, EngineKind.TENSORRT:
                 form = FP8 if precision is Precision.FP8 else INT8
-                return tensorrt_method.methods(*given, form=form, mask_input=mask_input)
+                return tensorrt_method.methods(*arguments, form=form, mask_input=mask_input)
             case _, engine:
                 raise UsageError(f"there is no {precision} for engine {engine}", remedy="use --engine tensorrt")
 
     @property
     def _is_measurable(self) -> bool:
-        """Whether ONNX Runtime on a CPU is what will run the result, so that speed here means something.
+        """Whether ONNX Runtime on a CPU will run the result, so that measuring speed here is meaningful.
 
         `auto` goes by speed in any case.
         """
@@ -164,7 +319,7 @@ class _Lowering:
         return sum(file.stat().st_size for file in self._fp32.parent.iterdir())
 
     def _timed(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """With their speed beside FP32, at the usual shape: that of the graphs themselves, not of their twins."""
+        """Measure the candidates' speed relative to FP32 at the usual shape, without twins."""
         if not candidates or not self._is_measurable:
             return list(candidates)
         self._progress("measuring speed beside FP32, in turns")
@@ -177,7 +332,7 @@ class _Lowering:
         return measured
 
     def _best(self, candidates: Sequence[Candidate]) -> Candidate:
-        """The first, which is the best guess, unless a later one is surely faster: noise decides nothing."""
+        """The first candidate, which is the best guess, unless a later one is significantly faster."""
         chosen, *others = candidates
         for candidate in others:
             if self._race and self._race.is_faster(str(candidate.folder), str(chosen.folder)):
@@ -201,7 +356,7 @@ class _Lowering:
         )
 
     def _unlowered(self, passed: Sequence[Candidate], out: Path) -> LoweredModel:
-        """FP32, where nothing lower is both accurate enough and not slower."""
+        """The FP32 model, as nothing lower is both accurate enough and not slower."""
         slow = [f"{c.name} is {c.speed.ratio:.2f} times as fast" for c in passed if c.speed]
         return LoweredModel(
             components={"model": copy_unlowered(self._task, out)},
@@ -212,7 +367,7 @@ class _Lowering:
         )
 
     def _hopeless(self, precision: Precision) -> LoweredModel:
-        """No graph at all; what was tried tells why, and the errors of the best of it where to look.
+        """A result without a graph; the attempts give the reason, and the best one's errors show where to look.
 
         Raises:
             ExportError: there are accurate ones, and all of them have mistakes that an engine would stumble over.
@@ -232,7 +387,7 @@ class _Lowering:
 
 
 def _require_matches(patterns: Sequence[str], names: Collection[str]) -> None:
-    """See that every pattern of `keep` is some node's name: one with a typing mistake would keep nothing high.
+    """Require that every pattern of `keep` matches a node: a mistyped one would keep nothing high.
 
     Raises:
         UsageError: one is not.

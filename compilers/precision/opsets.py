@@ -1,23 +1,19 @@
-"""Old graphs: brought to an opset that has the operators of lower precision, once, before anything is lowered."""
+"""Opset conversion: upgrades old graphs once to an opset with low-precision operators, before lowering."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
-from plansmith.compilers.precision.activations import difference
-from plansmith.compilers.precision.calibration import small_feeds
+from plansmith.compilers.precision.calibration import difference, small_feeds
 from plansmith.compilers.precision.graph import Graph
 from plansmith.errors import ExportError, first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import numpy as np
     import onnx
-    from numpy.typing import NDArray
 
-    Arrays = Mapping[str, NDArray[np.generic]]
+    from plansmith.records.arrays import Arrays
+
 
 OLDEST = 13
 """The first opset whose QuantizeLinear has a scale per channel, and whose comparisons take all floating-point types."""
@@ -32,7 +28,7 @@ _IR_WITHOUT_DEFAULTS = 4
 
 
 def modern(model: onnx.ModelProto, feed: Arrays, oldest: int = OLDEST) -> onnx.ModelProto:
-    """A graph of the same numbers and names in a newer opset; what is new enough is given back as it is.
+    """Convert a graph to a newer opset with the same results and names; a recent enough one is returned as it is.
 
     The converter knows most operators, but not all of them well: where it makes an Upsample that interpolates a Resize,
     for one, the numbers differ. So the two graphs' answers are compared.
@@ -50,30 +46,30 @@ def modern(model: onnx.ModelProto, feed: Arrays, oldest: int = OLDEST) -> onnx.M
     version = _opset(model)
     if version >= oldest:
         return model
-    wanted = max(oldest, WANTED)
-    said = f"the graph is of opset {version}, which is below the {oldest} that lowering starts from, and"
-    remedy = f"export it with opset {wanted} or newer"
-    converted = _converted(model, wanted, said, remedy)
+    target = max(oldest, WANTED)
+    problem = f"the graph is of opset {version}, which is below the {oldest} that lowering starts from, and"
+    remedy = f"export it with opset {target} or newer"
+    converted = _converted(model, target, problem, remedy)
     few = next(small_feeds(model, [feed], _ROWS))
     try:
         apart = difference(model, converted, [few])
     except Exception as error:
         raise ExportError(
-            f"{said} ONNX Runtime refuses what ONNX converts it to: {first_line(error)}", remedy=remedy
+            f"{problem} ONNX Runtime refuses what ONNX converts it to: {first_line(error)}", remedy=remedy
         ) from error
     if apart > _SAME:
-        raise ExportError(f"{said} ONNX converts it to one whose answers differ by {apart:.1g}", remedy=remedy)
+        raise ExportError(f"{problem} ONNX converts it to one whose answers differ by {apart:.1g}", remedy=remedy)
     return converted
 
 
-def _converted(model: onnx.ModelProto, wanted: int, said: str, remedy: str) -> onnx.ModelProto:
+def _converted(model: onnx.ModelProto, target: int, problem: str, remedy: str) -> onnx.ModelProto:
     import onnx
 
     large = _without_large(model)
     try:
-        converted = onnx.version_converter.convert_version(model, wanted)
+        converted = onnx.version_converter.convert_version(model, target)
     except (onnx.version_converter.ConvertError, RuntimeError) as error:
-        raise ExportError(f"{said} ONNX cannot convert it: {_told(error)}", remedy=remedy) from error
+        raise ExportError(f"{problem} ONNX cannot convert it: {_converter_message(error)}", remedy=remedy) from error
     finally:
         _restore(model, large)
     _restore(converted, large)
@@ -84,7 +80,7 @@ def _converted(model: onnx.ModelProto, wanted: int, said: str, remedy: str) -> o
 
 
 def forget_defaults(model: onnx.ModelProto) -> None:
-    """Take initialisers out of the inputs, where the oldest files list them: nobody feeds them."""
+    """Remove initializers from the inputs, where the oldest files list them, as they are never fed."""
     inputs = model.graph.input
     stored = {tensor.name for tensor in model.graph.initializer}
     for place in reversed(range(len(inputs))):
@@ -94,7 +90,10 @@ def forget_defaults(model: onnx.ModelProto) -> None:
 
 
 def _without_large(model: onnx.ModelProto) -> list[onnx.TensorProto]:
-    """Make inputs of the large weights: the converter writes the whole graph as one message, which ends at 2 GiB."""
+    """Replace the large weights with inputs.
+
+    The converter serializes the whole graph as one message, limited to 2 GiB.
+    """
     import onnx
 
     large, stored = [], model.graph.initializer
@@ -114,7 +113,7 @@ def _restore(model: onnx.ModelProto, large: list[onnx.TensorProto]) -> None:
 
 
 def _store_constants(model: onnx.ModelProto) -> None:
-    """Make initialisers of Constant nodes, of which the converter writes many."""
+    """Convert Constant nodes, of which the converter writes many, to initializers."""
     graph = Graph(model)
     constants = [node for node in model.graph.node if node.op_type == "Constant"]
     for node in constants:
@@ -130,6 +129,6 @@ def _opset(model: onnx.ModelProto) -> int:
     return next(o.version for o in model.opset_import if o.domain in {"", "ai.onnx"})
 
 
-def _told(error: Exception) -> str:
-    """What the converter says, without the place in its source."""
+def _converter_message(error: Exception) -> str:
+    """The converter's error message, without its source location."""
     return first_line(Exception(re.sub(r"^\S+:\d+: \w+: (Assertion .* failed: )?", "", str(error))))

@@ -1,16 +1,16 @@
-"""What the worker is asked about the precision of graphs."""
+"""Worker requests on the precision of graphs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from plansmith.config.precision import LoweringRequest
+from plansmith.config.engine_options import LoweringRequest
 from plansmith.records.engine import OptimizationProfile
 from plansmith.records.model import DataSet, EngineKind, LoweredModel, OnnxModel, Record
 
 
 class LowerRequest(Record):
-    """A graph whose precision is lowered.
+    """Request to lower the precision of a graph.
 
     Attributes:
         onnx: the FP32 graph and its reference.
@@ -30,7 +30,7 @@ class LowerRequest(Record):
 
 
 class PrelowerCheckRequest(Record):
-    """A graph that came lowered.
+    """Request to check a pre-lowered graph.
 
     Attributes:
         onnx: the graph; its own interface is what it promises.
@@ -50,7 +50,7 @@ class PrelowerCheckRequest(Record):
 
 
 class LintPlanRequest(Record):
-    """A graph that is to become a plan.
+    """Request to lint a graph before its plan build.
 
     Attributes:
         lowered: the graph, in whatever precision.
@@ -72,6 +72,6 @@ class LintPlanRequest(Record):
 
 
 class LintWarnings(Record):
-    """What is doubtful in a graph and no reason to refuse it, a line each."""
+    """Lint warnings about a graph that are no reason to refuse it, one per line."""
 
     warnings: tuple[str, ...]

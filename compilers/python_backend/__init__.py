@@ -1,1 +1,1 @@
-"""A PyTorch model for Triton's Python backend: the folder that is served, and the module that answers from it."""
+"""PyTorch models for Triton's Python backend: the served folder, and the module that answers from it."""

@@ -1,4 +1,4 @@
-"""Requests of one execution as batches: those of equal shape together, and the answers apart again.
+"""Batching within one execution: groups requests of equal shape and splits the answers again.
 
 For models of Triton's Python backend; needs NumPy alone, as the stub of a stand-in has no more.
 """
@@ -12,11 +12,11 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    Arrays = Mapping[str, Any]  # of NumPy; but for `merged`, of PyTorch as well
+    Tensors = Mapping[str, Any]  # of NumPy; but for `merged`, of PyTorch as well
 
 
-def batches(feeds: Sequence[Arrays], *, batching: bool) -> list[list[int]]:
-    """Indices of requests that can run together: same inputs, same shapes behind the batch dimension.
+def batches(feeds: Sequence[Tensors], *, batching: bool) -> list[list[int]]:
+    """Group requests that can run together, by index: same inputs, same shapes after the batch dimension.
 
     Args:
         feeds: the inputs of each request.
@@ -24,22 +24,22 @@ def batches(feeds: Sequence[Arrays], *, batching: bool) -> list[list[int]]:
     """
     if not batching:
         return [[index] for index in range(len(feeds))]
-    found: dict[Any, list[int]] = {}
+    groups: dict[Any, list[int]] = {}
     for index, feed in enumerate(feeds):
         alike = tuple(sorted((name, array.shape[1:]) for name, array in feed.items()))
-        found.setdefault(alike, []).append(index)
-    return list(found.values())
+        groups.setdefault(alike, []).append(index)
+    return list(groups.values())
 
 
-def merged(feeds: Sequence[Arrays]) -> Arrays:
-    """The inputs of several requests as those of one."""
+def merged(feeds: Sequence[Tensors]) -> Tensors:
+    """Merge the inputs of several requests into one batch."""
     if len(feeds) == 1:
         return feeds[0]
     return {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
 
 
-def parted(answer: Arrays, feeds: Sequence[Arrays]) -> list[Arrays]:
-    """The outputs of merged requests, for each its own rows.
+def parted(answer: Tensors, feeds: Sequence[Tensors]) -> list[Tensors]:
+    """Split the outputs of merged requests into each request's rows.
 
     Raises:
         ValueError: an output has fewer rows than all the requests together.
@@ -56,5 +56,5 @@ def parted(answer: Arrays, feeds: Sequence[Arrays]) -> list[Arrays]:
 
 
 def _contiguous(rows: Any) -> Any:
-    """Rows in one piece of memory, of an array or of a PyTorch tensor."""
+    """Make rows contiguous: a NumPy array or a PyTorch tensor."""
     return np.ascontiguousarray(rows) if isinstance(rows, np.ndarray) else rows.contiguous()

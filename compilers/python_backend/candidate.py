@@ -1,8 +1,8 @@
-"""How the gate asks a PyTorch model that was laid out for Triton's Python backend. Runs in the worker."""
+"""Python backend candidate: how the gate runs a packaged PyTorch model. Runs in the worker."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,14 +15,11 @@ from plansmith.validation.gate import CandidateRunner
 from plansmith.validation.onnxruntime_runner import sizes_of
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Arrays = Mapping[str, NDArray[np.generic]]
+    from plansmith.records.arrays import Arrays
 
 
 def candidate_runner(engine: Engine, folder: Path, progress: Callable[[str], None]) -> CandidateRunner:
-    """Load back what was laid out, as Triton loads it, on the CPU.
+    """Load the packaged model as Triton loads it, on the CPU.
 
     Args:
         engine: says what was made.
@@ -48,13 +45,13 @@ def candidate_runner(engine: Engine, folder: Path, progress: Callable[[str], Non
     return CandidateRunner(
         ask=ask,
         takes=lambda _: True,
-        words=f"the PyTorch model as it was laid out, {engine.precision}, PyTorch {engine.toolchain['torch']} on the"
-        " CPU",
+        description=f"the PyTorch model as it was laid out, {engine.precision}, PyTorch {engine.toolchain['torch']} on"
+        " the CPU",
         limits_of=engine.precision,
     )
 
 
 def own_generator(folder: Path, progress: Callable[[str], None]) -> LoadedGenerator:
-    """Load back a model that generates text, as Triton loads it, on the CPU; errors as for `candidate_runner`."""
+    """Load the packaged text generation model as Triton loads it, on the CPU; errors as for `candidate_runner`."""
     progress("loading what was laid out")
     return load_generator(folder, "cpu")

@@ -1,9 +1,10 @@
-"""Texts that a model generates: many at once, each with the answer that it would get alone."""
+"""Batched text generation: each text gets the answer that it would get alone."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,71 @@ from plansmith.compilers.python_backend.generation_parameters import (
     Unanswerable,
 )
 from plansmith.compilers.python_backend.run import loss_of
-from plansmith.compilers.python_backend.streaming import GrowingText, decoded
 from plansmith.errors import first_line
-from plansmith.sources.module_state import ModuleSnapshot
+from plansmith.sources.loaded_model import ModuleSnapshot
 
 if TYPE_CHECKING:
     import torch
+
+
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+_UNFINISHED = "\ufffd"
+
+
+class GrowingText:
+    """Incremental text of one answer while it is generated.
+
+    What later tokens may still change is held back: the bytes of a character that is not whole yet and, where the
+    tokenizer takes spaces out before punctuation, all from the last space on.
+
+    Args:
+        tokenizer: decodes tokens.
+        ends: ids that end an answer.
+        tell: takes each piece; None where nobody listens.
+    """
+
+    def __init__(self, tokenizer: Any, ends: Collection[int], tell: Callable[[str], None] | None) -> None:
+        self._tokenizer = tokenizer
+        self._ends = ends
+        self._tell = tell
+        self._tokens: list[int] = []
+        self._is_ended = False
+        self.sent_text = ""
+
+    def restart(self) -> None:
+        """Restart the same answer from its beginning; text that was already sent is not sent again."""
+        self._tokens, self._is_ended = [], False
+
+    def add(self, token: int) -> None:
+        """Add the next token; those after the end are padding."""
+        if self._is_ended or self._tell is None:
+            return
+        self._tokens.append(token)
+        self._is_ended = token in self._ends
+        text = self._settled()
+        if len(text) > len(self.sent_text) and text.startswith(self.sent_text):
+            piece, self.sent_text = text[len(self.sent_text) :], text
+            self._tell(piece)
+
+    def remainder(self, text: str) -> str | None:
+        """Return the unsent rest of the complete answer; None if it does not continue what was sent."""
+        return text[len(self.sent_text) :] if text.startswith(self.sent_text) else None
+
+    def _settled(self) -> str:
+        count = len(self._tokens)
+        while count and _BYTE.fullmatch(self._tokenizer.convert_ids_to_tokens(self._tokens[count - 1]) or ""):
+            count -= 1
+        text = decoded(self._tokenizer, self._tokens[:count]).rstrip(_UNFINISHED)
+        if getattr(self._tokenizer, "clean_up_tokenization_spaces", False):
+            return text[: max(text.rfind(" "), 0)]
+        return text
+
+
+def decoded(tokenizer: Any, tokens: list[int]) -> str:
+    """Return the text of tokens, without special ones."""
+    text: str = tokenizer.decode(tokens, skip_special_tokens=True)
+    return text
+
 
 CANCELLED = "cancelled: nobody waits for the answer"
 
@@ -31,7 +91,7 @@ _NEUTRAL: tuple[object, ...] = (None, 0, 1, 1.0)
 
 @dataclass(frozen=True)
 class Prompt:
-    """A text that is to be answered.
+    """A prompt with its generation parameters.
 
     Args:
         text: of the client.
@@ -48,17 +108,17 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Answer:
-    """The text that was generated, and what of it was not told in pieces; or why there is none."""
+    """A generated text and the part of it not yet streamed; or why there is none."""
 
     text: str = ""
-    rest: str = ""
+    remainder: str = ""
     refusal: str = ""
     is_cancelled: bool = False
 
 
 @dataclass
 class _Row:
-    """A prompt that was encoded."""
+    """An encoded prompt."""
 
     place: int
     prompt: Prompt
@@ -67,7 +127,7 @@ class _Row:
     growing: GrowingText
 
     def key(self, own: Any, looking: Sequence[str]) -> tuple[object, ...]:
-        """The same for rows that can be generated together.
+        """The batching key: equal for rows that can be generated together.
 
         Draws that have a seed depend on no other row. What looks at the tokens of the text would see padding among
         them: such rows go with others of their length.
@@ -84,7 +144,7 @@ class _Row:
 
 
 class Generator:
-    """Generates with one model, one batch after another.
+    """Text generator with one model, batch by batch.
 
     Args:
         module: of transformers, in eval mode, on its device and in its precision.
@@ -101,12 +161,12 @@ class Generator:
         config = module.generation_config
         ends = config.eos_token_id
         self._ends = [ends] if isinstance(ends, int) else list(ends or ())
-        known = (config.pad_token_id, tokenizer.pad_token_id, *self._ends, 0)
-        self._kept = ModuleSnapshot(module)
-        self._pad = next(one for one in known if one is not None)
+        candidates = (config.pad_token_id, tokenizer.pad_token_id, *self._ends, 0)
+        self._snapshot = ModuleSnapshot(module)
+        self._pad = next(candidate for candidate in candidates if candidate is not None)
 
     def answers(self, prompts: Sequence[Prompt]) -> Iterator[tuple[int, Answer]]:
-        """The answer to each prompt with its place among them, in the order in which they are ready.
+        """Yield each prompt's index and answer, in order of completion.
 
         Prompts with equal wishes are generated together, padded; what fails together is asked again one by one.
         """
@@ -125,8 +185,8 @@ class Generator:
                 yield from self._answered(group[start : start + self._largest])
 
     def _encoded(self, place: int, prompt: Prompt) -> _Row:
-        asked = prompt.wishes.new_tokens
-        room = self._limits.prompt_room(asked)
+        requested = prompt.wishes.new_tokens
+        room = self._limits.prompt_room(requested)
         ids: list[int] = self._tokenizer(prompt.text, truncation=True, max_length=room)["input_ids"]
         if not ids:  # as `generate` begins where it is given nothing
             begins = self._module.generation_config.bos_token_id
@@ -134,19 +194,19 @@ class Generator:
                 raise Unanswerable("the text is empty, and the model has no token to begin with")
             ids = [begins]
         growing = GrowingText(self._tokenizer, self._ends, prompt.tell)
-        return _Row(place, prompt, ids, self._limits.answer_room(asked, len(ids)), growing)
+        return _Row(place, prompt, ids, self._limits.answer_room(requested, len(ids)), growing)
 
     def _answered(self, rows: Sequence[_Row]) -> Iterator[tuple[int, Answer]]:
-        """Answers to rows with one key; those that were cancelled while they waited are left out."""
+        """Generate the answers to rows with one key; rows cancelled while they waited are skipped."""
         waiting = [row for row in rows if not row.prompt.is_cancelled()]
         for row in rows:
             if row not in waiting:
                 yield row.place, Answer(refusal=CANCELLED, is_cancelled=True)
         if not waiting:
             return
-        found, problem = self._tried(waiting)
+        answers, problem = self._tried(waiting)
         if not problem:
-            yield from ((row.place, answer) for row, answer in zip(waiting, found, strict=True))
+            yield from ((row.place, answer) for row, answer in zip(waiting, answers, strict=True))
         elif len(waiting) == 1:
             yield waiting[0].place, Answer(refusal=problem)
         else:
@@ -155,7 +215,7 @@ class Generator:
                 yield from self._answered([row])
 
     def _tried(self, rows: Sequence[_Row]) -> tuple[list[Answer], str]:
-        """The answers, or none and why; the error ends here, as it holds the memory of all that the run made."""
+        """The answers, or none and the reason; the error is dropped here, as it keeps the run's memory alive."""
         try:
             return self._generated(rows), ""
         except Exception as fault:  # noqa: BLE001 - whatever fails in a run is the answer to its requests
@@ -174,15 +234,15 @@ class Generator:
             torch.manual_seed(wishes.seed)
         try:
             with torch.inference_mode():
-                made = self._module.generate(
+                sequences = self._module.generate(
                     input_ids=ids, attention_mask=mask, generation_config=self._configured(rows[0]), **options
                 )
         finally:
-            self._kept.put_back()
-        answers = made[:, ids.shape[1] :] if self._limits.decodes_only else made
+            self._snapshot.put_back()
+        answers = sequences[:, ids.shape[1] :] if self._limits.decodes_only else sequences
         return [
-            self._answer(row, tokens, is_cancelled=bool(gone))
-            for row, tokens, gone in zip(rows, answers.tolist(), stop.gone, strict=True)
+            self._answer(row, tokens, is_cancelled=bool(is_gone))
+            for row, tokens, is_gone in zip(rows, answers.tolist(), stop.cancel_flags, strict=True)
         ]
 
     def _answer(self, row: _Row, tokens: list[int], *, is_cancelled: bool) -> Answer:
@@ -191,13 +251,13 @@ class Generator:
         first = 0 if self._limits.decodes_only else 1  # a decoder may begin with what ends texts, as BART's does
         end = next((place for place, token in enumerate(tokens) if place >= first and token in self._ends), len(tokens))
         text = decoded(self._tokenizer, tokens[: end + 1])
-        rest = row.growing.rest(text)
+        rest = row.growing.remainder(text)
         if rest is None:
             return Answer(refusal="the end of the text changed what was streamed of it: ask without stream")
         return Answer(text, rest)
 
     def _padded(self, rows: Sequence[_Row]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Tokens and mask of one length: padded before the text where the answer goes on from it, else behind it."""
+        """Pad tokens and mask to one length: left padding where the answer continues the prompt, else right padding."""
         import torch
 
         longest = max(len(row.ids) for row in rows)
@@ -217,25 +277,25 @@ class Generator:
 
 
 def _stopping(rows: Sequence[_Row]) -> Any:
-    """Ends rows whose clients are gone; `gone` says which."""
+    """A stopping criterion: ends rows whose clients cancelled, as `cancel_flags` reports."""
     import torch
     from transformers import StoppingCriteria
 
     class Stopping(StoppingCriteria):
         def __init__(self) -> None:
-            self.gone = [False] * len(rows)
+            self.cancel_flags = [False] * len(rows)
 
         def __call__(self, input_ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
             for place, row in enumerate(rows):
-                self.gone[place] = self.gone[place] or row.prompt.is_cancelled()
-            each = torch.tensor(self.gone, device=input_ids.device)
+                self.cancel_flags[place] = self.cancel_flags[place] or row.prompt.is_cancelled()
+            each = torch.tensor(self.cancel_flags, device=input_ids.device)
             return each.repeat_interleave(input_ids.shape[0] // len(rows))  # several beams of a row
 
     return Stopping()
 
 
 def _listening(rows: Sequence[_Row]) -> Any:
-    """Hands each row its tokens; the first that `generate` tells are the prompts."""
+    """A streamer that passes each row its tokens; the first that `generate` emits are the prompts."""
     from transformers.generation.streamers import BaseStreamer
 
     class Listening(BaseStreamer):

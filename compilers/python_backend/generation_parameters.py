@@ -1,4 +1,4 @@
-"""What a request may ask of a model that generates text: parameters by transformers' names, checked one by one."""
+"""Generation parameters of a request, under transformers' names, each validated."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _TRUTHS = {"true": True, "false": False}
 
 
 class Unanswerable(ValueError):
-    """A request, or one text of it, that gets no answer; its words say why."""
+    """Refusal of a request or one of its texts, with the reason."""
 
 
 class GenerationLimits(Record):
-    """How long texts may be.
+    """Length limits of prompts and answers.
 
     `decodes_only`: prompt and answer are one sequence; `positions`: of that sequence, or of the answer where an encoder
     reads the prompt; None where there is no end to them. `prompt_tokens`: what a longer text is cut to;
@@ -41,18 +41,18 @@ class GenerationLimits(Record):
     new_tokens: int | None = None
     length: int | None = None
 
-    def prompt_room(self, asked: int | None) -> int:
-        """How many tokens of a text are read.
+    def prompt_room(self, requested: int | None) -> int:
+        """Return how many tokens of a prompt are read.
 
         Args:
-            asked: the new tokens that a request asks for; None where it does not say.
+            requested: the new tokens that a request asks for; None where it does not say.
 
         Raises:
             Unanswerable: none.
         """
         if not self.decodes_only or self.positions is None:
             return self.prompt_tokens
-        new = asked or self.new_tokens or (1 if self.length else USUAL_NEW_TOKENS)
+        new = requested or self.new_tokens or (1 if self.length else USUAL_NEW_TOKENS)
         room = min(self.prompt_tokens, self.positions - new)
         if room < 1:
             raise Unanswerable(
@@ -60,13 +60,13 @@ class GenerationLimits(Record):
             )
         return room
 
-    def answer_room(self, asked: int | None, prompt_tokens: int) -> int:
-        """How many new tokens there are at most, behind a prompt of so many.
+    def answer_room(self, requested: int | None, prompt_tokens: int) -> int:
+        """Return the maximum number of new tokens after a prompt of so many.
 
         Raises:
             Unanswerable: none.
         """
-        new = asked or self.new_tokens
+        new = requested or self.new_tokens
         if new is None and self.length is not None:
             new = self.length - (prompt_tokens if self.decodes_only else 1)
             if new < 1:
@@ -79,7 +79,7 @@ class GenerationLimits(Record):
 
 @dataclass(frozen=True)
 class GenerationParameters:
-    """What one request asks for.
+    """Generation parameters of one request.
 
     Args:
         options: of transformers' generation configuration, only those that differ from the model's own.
@@ -96,7 +96,7 @@ class GenerationParameters:
 
 @dataclass(frozen=True)
 class _Number:
-    """A parameter that is a number between two others, which it may equal; `above` it is more than."""
+    """A numeric parameter with inclusive bounds; `above` is an exclusive lower bound."""
 
     kind: type[int] | type[float]
     low: float
@@ -107,18 +107,21 @@ class _Number:
         number = self._number(value)
         if number is None or not (self.low < number if self.above else self.low <= number) or number > self.high:
             least = f"above {self.low:g}" if self.above else f"from {self.low:g}"
-            what = "a whole number" if self.kind is int else "a number"
-            raise Unanswerable(f"parameter {name} is {what} {least} to {_plain(self.high)}, and not {value!r}")
+            kind_name = "a whole number" if self.kind is int else "a number"
+            raise Unanswerable(f"parameter {name} is {kind_name} {least} to {_plain(self.high)}, and not {value!r}")
         return number
 
     def _number(self, value: Any) -> int | float | None:
-        """None for what is none; texts are read, as gRPC clients of older servers have no other form for a float."""
+        """Parse a number, or return None.
+
+        Strings are parsed, as gRPC clients of older servers cannot send floats otherwise.
+        """
         if isinstance(value, bool):
             return None
         try:
             if self.kind is float or isinstance(value, float):
-                found = float(value)
-                return found if self.kind is float else int(found) if found.is_integer() else None
+                number = float(value)
+                return number if self.kind is float else int(number) if number.is_integer() else None
             return int(value)
         except (TypeError, ValueError, OverflowError):
             return None
@@ -149,7 +152,7 @@ PARAMETERS = ("max_new_tokens", *_OPTIONS, "seed", "stream")
 def read_generation_parameters(
     parameters: Mapping[str, Any], limits: GenerationLimits, own: Mapping[str, Any]
 ) -> GenerationParameters:
-    """Check the parameters of one request.
+    """Validate the generation parameters of one request.
 
     Args:
         parameters: as Triton tells them: numbers, texts, true and false.
@@ -184,7 +187,7 @@ def _read(name: str, value: Any) -> Any:
 
 
 def _truth(name: str, value: Any) -> bool:
-    found = _TRUTHS.get(value.lower()) if isinstance(value, str) else value
-    if not isinstance(found, bool):
+    truth = _TRUTHS.get(value.lower()) if isinstance(value, str) else value
+    if not isinstance(truth, bool):
         raise Unanswerable(f"parameter {name} is true or false, and not {value!r}")
-    return found
+    return truth

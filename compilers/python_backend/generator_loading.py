@@ -1,4 +1,4 @@
-"""Models that generate text, loaded with their tokenizers. Runs in the worker, and on Triton."""
+"""Loading of text generation models and their tokenizers. Runs in the worker and on Triton."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 from plansmith.compilers.python_backend.generation_parameters import GenerationLimits
 from plansmith.config.pipeline import PipelineOptions
 from plansmith.errors import SourceError, UsageError
+from plansmith.sources.huggingface.models import choose_class, read_model
 from plansmith.sources.huggingface.processors import read_preprocessors
-from plansmith.sources.huggingface.tasks import choose_class
-from plansmith.sources.huggingface.weights import read_model
 
 _LONGEST = 1024
 """Of texts and answers where neither tokenizer nor configuration ends them."""
@@ -22,7 +21,7 @@ _MOST_TOKENIZER = 10**6
 
 @dataclass(frozen=True)
 class GeneratingModel:
-    """A model that generates text, in FP32 and eval mode, on the CPU."""
+    """A text generation model, in FP32 and eval mode, on the CPU."""
 
     module: Any
     tokenizer: Any
@@ -30,7 +29,7 @@ class GeneratingModel:
 
 
 def generates_text(folder: Path, *, trust_remote_code: bool, task: str) -> bool:
-    """Whether the class that a task, or the configuration, chooses generates from tokens."""
+    """Whether the class selected by the task or the configuration generates text from tokens."""
     model_class, _ = choose_class(folder, trust_remote_code=trust_remote_code, task=task)
     return bool(model_class.can_generate()) and model_class.main_input_name == "input_ids"
 
@@ -38,7 +37,7 @@ def generates_text(folder: Path, *, trust_remote_code: bool, task: str) -> bool:
 def wants_generation(
     folder: Path, scheme: str, options: PipelineOptions | None, *, trust_remote_code: bool, task: str
 ) -> bool:
-    """Whether a spec asks for generated text, in words or as its model does nothing else.
+    """Whether a spec requests text generation, explicitly or because its model does nothing else.
 
     Raises:
         UsageError: it asks for generated text and its model generates none.
@@ -83,9 +82,9 @@ def load_generating(
 def _limits(module: Any, tokenizer: Any, options: PipelineOptions) -> GenerationLimits:
     decodes_only = not module.config.is_encoder_decoder
     positions, read = _positions(module.config, "decoder"), _positions(module.config, "encoder")
-    told = tokenizer.model_max_length
-    known = [read, told if told and told < _MOST_TOKENIZER else None]
-    prompt = min([size for size in known if size] or [_LONGEST])
+    tokenizer_limit = tokenizer.model_max_length
+    limits = [read, tokenizer_limit if tokenizer_limit and tokenizer_limit < _MOST_TOKENIZER else None]
+    prompt = min([size for size in limits if size] or [_LONGEST])
     most = positions - 1 if positions else _LONGEST
     own = module.generation_config
     return GenerationLimits(
@@ -99,7 +98,7 @@ def _limits(module: Any, tokenizer: Any, options: PipelineOptions) -> Generation
 
 
 def _positions(config: Any, side: str) -> int | None:
-    """How many positions the encoder or decoder has; None where they have no end, as T5's have not."""
+    """The maximum number of positions of the encoder or decoder; None where unlimited, as in T5."""
     part = config.get_text_config(**{side: True})
-    found = getattr(part, f"max_{side}_position_embeddings", None) or getattr(part, "max_position_embeddings", None)
-    return found if isinstance(found, int) else None
+    count = getattr(part, f"max_{side}_position_embeddings", None) or getattr(part, "max_position_embeddings", None)
+    return count if isinstance(count, int) else None

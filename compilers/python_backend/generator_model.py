@@ -1,4 +1,4 @@
-"""A model that generates text as Triton's Python backend runs it: raw text in, text out, whole or piece by piece."""
+"""Text generation model for Triton's Python backend: raw text in, text out, whole or streamed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from plansmith.compilers.python_backend.generation_parameters import (
 )
 from plansmith.compilers.python_backend.generator_loading import load_generating
 from plansmith.compilers.python_backend.model_folder import REQUIREMENTS_FILE, SOURCE_FOLDER, read_settings
-from plansmith.compilers.python_backend.run import guard_indices
+from plansmith.compilers.python_backend.run import guard_indices, set_threads
 from plansmith.compilers.python_backend.run import place as put_on
-from plansmith.compilers.python_backend.threads import set_threads
 from plansmith.errors import PlansmithError, first_line
 from plansmith.records.model import BATCH
 
@@ -36,7 +35,7 @@ _LOOK_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class LoadedGenerator:
-    """A version's folder, ready to generate; `own`: the model's generation configuration, by option."""
+    """A loaded text generator; `own`: the model's generation configuration, by option."""
 
     generator: Generator
     limits: GenerationLimits
@@ -45,7 +44,7 @@ class LoadedGenerator:
     def ask(
         self, feed: Mapping[str, NDArray[np.generic]], parameters: Mapping[str, Any] = MappingProxyType({})
     ) -> dict[str, NDArray[np.generic]]:
-        """The answers to one request.
+        """Return the answers to one request.
 
         Args:
             feed: its texts.
@@ -55,15 +54,15 @@ class LoadedGenerator:
             Unanswerable: one of its texts has none, or a parameter is wrong.
         """
         texts, wishes = texts_of(feed[TEXT_TENSOR.name]), read_generation_parameters(parameters, self.limits, self.own)
-        found = dict(self.generator.answers([Prompt(text, wishes) for text in texts]))
-        refusals = [answer.refusal for answer in found.values() if answer.refusal]
+        answers_by_row = dict(self.generator.answers([Prompt(text, wishes) for text in texts]))
+        refusals = [answer.refusal for answer in answers_by_row.values() if answer.refusal]
         if refusals:
             raise Unanswerable(refusals[0])
-        return {TEXT_TENSOR.name: column([found[row].text for row in range(len(texts))])}
+        return {TEXT_TENSOR.name: column([answers_by_row[row].text for row in range(len(texts))])}
 
 
 def load_generator(folder: Path, device: str) -> LoadedGenerator:
-    """The generating model of a version's folder.
+    """Load the text generator of a version folder.
 
     Args:
         folder: that `model_folder.write_folder` wrote for a model with `generation`.
@@ -89,29 +88,29 @@ def load_generator(folder: Path, device: str) -> LoadedGenerator:
 
 
 def texts_of(array: NDArray[np.generic]) -> list[str]:
-    """The texts of an input.
+    """Return the texts of an input.
 
     Raises:
         Unanswerable: one is not UTF-8.
     """
     try:
-        return [one.decode() if isinstance(one, bytes) else str(one) for one in array.reshape(-1).tolist()]
+        return [item.decode() if isinstance(item, bytes) else str(item) for item in array.reshape(-1).tolist()]
     except UnicodeDecodeError as error:
         raise Unanswerable(f"a text is not UTF-8: {error}") from error
 
 
 def column(texts: Sequence[str]) -> NDArray[np.generic]:
-    """Texts as an output."""
+    """Return texts as an output."""
     import numpy as np
 
-    made = np.empty((len(texts), 1), object)
-    made[:, 0] = [text.encode() for text in texts]
-    return made
+    array = np.empty((len(texts), 1), object)
+    array[:, 0] = [text.encode() for text in texts]
+    return array
 
 
 @dataclass
 class _Request:
-    """One request of an execution: what it asks, and what it was answered so far."""
+    """One request of an execution: its prompts and parameters, and its answers so far."""
 
     theirs: Any
     texts: list[str] = field(default_factory=list)
@@ -121,7 +120,7 @@ class _Request:
     _is_cancelled: bool = False
 
     def is_cancelled(self) -> bool:
-        """Whether nobody waits any more, as far as was asked lately."""
+        """Whether the request was cancelled, as of the last check; checks are rate limited."""
         if not self._is_cancelled and time.monotonic() - self._looked >= _LOOK_SECONDS:
             self._is_cancelled = bool(self.theirs.is_cancelled())
             self._looked = time.monotonic()
@@ -133,12 +132,12 @@ class _Request:
 
     @property
     def refused(self) -> Answer | None:
-        """The first text that got no answer."""
+        """The answer to the first text that was refused."""
         return next((self.answers[row] for row in sorted(self.answers) if self.answers[row].refusal), None)
 
 
 class TritonPythonModel:
-    """One instance of the model, as Triton's Python backend wants it."""
+    """One model instance, with the interface of Triton's Python backend."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Load the model.
@@ -169,7 +168,7 @@ class TritonPythonModel:
             ) from error
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
-        """Answer requests; the texts of all that wish the same are generated together.
+        """Execute requests; texts with equal generation parameters are generated in one batch.
 
         A decoupled model sends each answer as soon as it is there, and so gives none back.
         """
@@ -182,8 +181,8 @@ class TritonPythonModel:
         return None
 
     def _answer(self, theirs: Sequence[Any], finish: Callable[[int, Any], None], senders: Sequence[Any] | None) -> None:
-        """Read all requests, generate, and finish each one with its last response, None where all was sent."""
-        requests, prompts, owners = [_Request(one) for one in theirs], [], []
+        """Read all requests, generate, and finish each with its last response, None where all was sent."""
+        requests, prompts, owners = [_Request(item) for item in theirs], [], []
         for place, request in enumerate(requests):
             try:
                 self._read(request)
@@ -201,7 +200,7 @@ class TritonPythonModel:
                 finish(place, _last_response(requests[place]))
 
     def _read(self, request: _Request) -> None:
-        """Take texts and parameters of a request; raises Unanswerable."""
+        """Read the texts and parameters of a request; raises Unanswerable."""
         tensors = {tensor.name(): tensor for tensor in request.theirs.inputs()}
         request.texts = texts_of(tensors[TEXT_TENSOR.name].as_numpy())
         parameters = json.loads(request.theirs.parameters() or "{}")
@@ -220,20 +219,20 @@ def _response(texts: Sequence[str]) -> Any:
     return pb_utils.InferenceResponse([pb_utils.Tensor(TEXT_TENSOR.name, column(texts))])
 
 
-def _error(words: str, *, is_cancelled: bool = False) -> Any:
+def _error(message: str, *, is_cancelled: bool = False) -> Any:
     import triton_python_backend_utils as pb_utils
 
     kind = pb_utils.TritonError.CANCELLED if is_cancelled else pb_utils.TritonError.INVALID_ARG
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError(words, kind))
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(message, kind))
 
 
 def _last_response(request: _Request) -> Any:
-    """The whole answer, or what is left of one that was streamed: None for nothing."""
+    """The whole answer, or the rest of a streamed one; None where nothing is left."""
     refused = request.refused
     if refused is not None:
         return _error(refused.refusal, is_cancelled=refused.is_cancelled)
     if request.wishes.stream:
-        rest = request.answers[0].rest
+        rest = request.answers[0].remainder
         return _response([rest]) if rest else None
     return _response([request.answers[row].text for row in range(len(request.texts))])
 
@@ -243,7 +242,7 @@ def _teller(sender: Any) -> Callable[[str], None]:
 
 
 def _end(sender: Any, response: Any) -> None:
-    """Send the last response, if there is one, and say that it was the last."""
+    """Send the final flag, with the last response if there is one."""
     import triton_python_backend_utils as pb_utils
 
     final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL

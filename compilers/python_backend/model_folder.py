@@ -1,4 +1,4 @@
-"""The folder of a version that Triton's Python backend loads: the source model, how to load it, and what for.
+"""Version folder for Triton's Python backend: the source model, how to load it, and its purpose.
 
 `model.py` is thin: the model is loaded by the installed plansmith, which `requirements.txt` names with all else that
 the Python of the server has to have.
@@ -6,21 +6,96 @@ the Python of the server has to have.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from plansmith.compilers.python_backend.generation_parameters import GENERATES, STREAMS
-from plansmith.compilers.python_backend.weights import as_safetensors, is_pickled
+from plansmith.config.engine_options import SITE_VARIABLE, TorchCompile
 from plansmith.config.pipeline import PipelineOptions
-from plansmith.config.python import SITE_VARIABLE, TorchCompile
 from plansmith.config.spec import DescribedInput
+from plansmith.errors import SourceError, first_line
 from plansmith.records.engine import Engine
 from plansmith.records.model import AxisRange, Component, EngineKind, Precision, Record, Tensor
 from plansmith.system.files import link_or_copy
+
+if TYPE_CHECKING:
+    import torch
+
+
+_PICKLE, _INDEX = "pytorch_model*.bin", "pytorch_model.bin.index.json"
+
+
+def is_pickled(file: Path) -> bool:
+    """Whether a file of a model directory has pickled weights, or is the index of such files."""
+    return file.match(_PICKLE) or file.name == _INDEX
+
+
+def as_safetensors(source: Path, files: Sequence[Path], out: Path) -> list[Path]:
+    """Convert every pickled weight file of a model directory to safetensors, under the name that loaders expect.
+
+    What lies beside safetensors in the same folder is left out: those are read first.
+
+    Args:
+        source: the model directory.
+        files: what it consists of.
+        out: the folder that takes what is written, in folders as in the directory.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        SourceError: a file holds something else than tensors.
+    """
+    ready = {file.parent for file in files if file.suffix == ".safetensors"}
+    written = []
+    for file in files:
+        if is_pickled(file) and file.parent not in ready:
+            target = out / file.relative_to(source).with_name(_renamed(file.name))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if file.name == _INDEX:
+                index = json.loads(file.read_text())
+                index["weight_map"] = {name: _renamed(place) for name, place in index["weight_map"].items()}
+                target.write_text(json.dumps(index))
+            else:
+                _convert(file, target)
+            written.append(target)
+    return written
+
+
+def _renamed(name: str) -> str:
+    return name.replace("pytorch_model", "model").replace(".bin", ".safetensors")
+
+
+def _convert(file: Path, target: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    try:
+        checkpoint = torch.load(file, map_location="cpu", weights_only=True)
+        weights = _apart({name: tensor for name, tensor in checkpoint.items() if isinstance(tensor, torch.Tensor)})
+    except Exception as error:
+        raise SourceError(
+            f"{file.name} cannot be read as pickled weights: {first_line(error)}",
+            remedy="save the model again, as safetensors",
+        ) from error
+    save_file(weights, target, metadata={"format": "pt"})
+
+
+def _apart(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Give every tensor its own memory: safetensors cannot store shared tensors or views."""
+    places: set[int] = set()
+    result = {}
+    for name, tensor in weights.items():
+        place = tensor.untyped_storage().data_ptr()
+        result[name] = tensor.contiguous().clone() if place in places else tensor.contiguous()
+        places.add(place)
+    return result
+
 
 MODEL_FILE = "model.py"
 SETTINGS_FILE = "plansmith.json"
@@ -62,7 +137,7 @@ __all__ = ["TritonPythonModel"]
 
 
 class ServedModel(Record):
-    """How the model in the folder is loaded, and what becomes of it then.
+    """Settings of a served model: how it is loaded and run.
 
     `scheme`, `trust_remote_code` and `task`: as in `model.SourceModel`; `described` and `wanted`: what the spec says
     about inputs and outputs; `inputs` and `outputs`: what it takes and gives, whatever it computes in; `axes`: the
@@ -84,7 +159,7 @@ class ServedModel(Record):
 
 
 def write_folder(model: ServedModel, source: Path, files: Sequence[Path], out: Path, *, lasting: bool) -> Engine:
-    """Lay out the folder of a version.
+    """Write the version folder.
 
     Args:
         model: what is served.
@@ -119,41 +194,41 @@ def write_folder(model: ServedModel, source: Path, files: Sequence[Path], out: P
         kind=EngineKind.PYTHON,
         components={"model": component},
         precision=model.precision,
-        options=_told(model),
+        options=_run_parameters(model),
         toolchain=_versions(),
     )
 
 
-def _told(model: ServedModel) -> dict[str, str]:
-    """What the record says of how it runs."""
-    found = {"torch.compile": str(model.torch_compile).lower()}
+def _run_parameters(model: ServedModel) -> dict[str, str]:
+    """The model parameters that record how it runs."""
+    options = {"torch.compile": str(model.torch_compile).lower()}
     if model.generation is not None:
-        found |= {GENERATES: "text", STREAMS: str(model.generation.stream).lower()}
-    return found
+        options |= {GENERATES: "text", STREAMS: str(model.generation.stream).lower()}
+    return options
 
 
 def read_settings(folder: Path) -> ServedModel:
-    """How the model of a version's folder is loaded."""
+    """Read the settings of a version folder."""
     return ServedModel.model_validate_json((folder / SETTINGS_FILE).read_bytes())
 
 
 def requirements() -> str:
-    """What the Python of a server needs to run such models, in the versions that the gate ran with; NumPy aside."""
+    """Return the Python requirements of such models, in the versions used by the accuracy gate; without NumPy."""
     pinned = _versions() | {"numpy": NUMPY}
     return "".join(f"{name}=={number}\n" for name, number in pinned.items())
 
 
 def _versions() -> dict[str, str]:
-    """Of what is installed; without the local part, as in 2.15.0+cu132, which no index knows."""
-    found = {}
+    """The installed versions, without the local part, as in 2.15.0+cu132, which no index knows."""
+    versions = {}
     for name in _DISTRIBUTIONS:
         with suppress(PackageNotFoundError):
-            found[name] = version(name).partition("+")[0]
-    return found
+            versions[name] = version(name).partition("+")[0]
+    return versions
 
 
 def _take_over(file: Path, target: Path, *, lasting: bool) -> None:
-    """A second name for a file, or a copy of one that may be written to."""
+    """Link a file, or copy one that may be modified."""
     if lasting:
         link_or_copy(file.resolve(), target)
         return

@@ -1,26 +1,113 @@
-"""A PyTorch module that answers as it is served: on a device, in a precision, with its own floats at both ends."""
+"""PyTorch module as served: on a device, in a precision, with its own float types for inputs and outputs."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from plansmith.compilers.python_backend.cast import cast
 from plansmith.compilers.python_backend.model_folder import ServedModel
-from plansmith.errors import EngineError, first_line
+from plansmith.errors import EngineError, UsageError, first_line
 from plansmith.records.model import Precision
-from plansmith.sources.module_state import ModuleSnapshot, writes_into
+from plansmith.sources.loaded_model import ModuleSnapshot, writes_into
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
-    from numpy.typing import NDArray
 
-    Arrays = Mapping[str, NDArray[np.generic]]
+    from plansmith.records.arrays import Arrays
+
+
+def cast(module: torch.nn.Module, precision: Precision) -> torch.dtype:
+    """Cast the floating-point weights of a module to a precision, and return its dtype.
+
+    What a state holds becomes lower, as when transformers loads a model with `dtype`: what a model computes for itself
+    (buffers that are not saved, as the frequencies of rotary embeddings) stays FP32, and so do the parts that its class
+    names in `_keep_in_fp32_modules` (FP16 only) and `_keep_in_fp32_modules_strict`: see
+    `PreTrainedModel._get_dtype_plan` in transformers' modeling_utils.py.
+
+    Args:
+        module: in FP32; changed.
+        precision: FP32, FP16 or BF16.
+    """
+    import torch
+
+    dtype = {Precision.FP32: torch.float32, Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}[precision]
+    if precision is Precision.FP32:
+        return dtype
+    patterns = _fp32_patterns(module, precision)
+    saved = set(module.state_dict(keep_vars=True))
+    with torch.no_grad():
+        for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+            if name in saved and tensor.is_floating_point() and not any(pattern.search(name) for pattern in patterns):
+                tensor.data = tensor.data.to(dtype)
+    return dtype
+
+
+def _fp32_patterns(module: torch.nn.Module, precision: Precision) -> list[re.Pattern[str]]:
+    """Name patterns of the weights that stay FP32."""
+    names: list[str] = []
+    for part in module.modules():
+        names += getattr(part, "_keep_in_fp32_modules_strict", None) or ()
+        if precision is Precision.FP16:
+            names += getattr(part, "_keep_in_fp32_modules", None) or ()
+    return [re.compile(rf"((^|\.){re.escape(name)}($|\.))") for name in dict.fromkeys(names)]
+
+
+INTRA_OP, INTER_OP = "INTRA_OP_THREAD_COUNT", "INTER_OP_THREAD_COUNT"
+"""Parameters of a model's configuration, by the names of Triton's PyTorch backend (pytorch_backend, README.md)."""
+
+_CPU = "KIND_CPU"
+
+
+def set_threads(config: Mapping[str, Any]) -> None:
+    """Set this process's thread counts, before any PyTorch operation.
+
+    Args:
+        config: the model's configuration, as Triton's Python backend has it.
+
+    Raises:
+        UsageError: a parameter is no number of threads.
+    """
+    import torch
+
+    intra_op, inter_op = thread_counts(config, len(os.sched_getaffinity(0)))
+    torch.set_num_threads(intra_op)
+    torch.set_num_interop_threads(inter_op)
+
+
+def thread_counts(config: Mapping[str, Any], cores: int) -> tuple[int, int]:
+    """Return the intra-op and inter-op threads of each instance.
+
+    By default the cores are divided among the model's instances on the CPU, and operators run one after the other.
+
+    Args:
+        config: as for `set_threads`.
+        cores: that the server may use.
+
+    Raises:
+        UsageError: a parameter is no number of threads.
+    """
+    groups = config.get("instance_group", ())
+    instances = sum(int(group.get("count", 1)) for group in groups if group.get("kind") == _CPU)
+    share = max(1, cores // max(1, instances))
+    return _parameter(config, INTRA_OP) or share, _parameter(config, INTER_OP) or 1
+
+
+def _parameter(config: Mapping[str, Any], name: str) -> int | None:
+    text = config.get("parameters", {}).get(name, {}).get("string_value", "")
+    if not text:
+        return None
+    if not text.isdecimal() or not int(text):
+        raise UsageError(
+            f"the parameter {name} is {text!r}, and no number of threads",
+            remedy=f'write `triton: {{parameters: {{{name}: "2"}}}}` in the spec, or leave it out',
+        )
+    return int(text)
 
 
 class Running:
-    """A loaded module, ready to be asked.
+    """A loaded module, ready to run.
 
     Args:
         module: takes the inputs by position and gives a tuple of outputs; in eval mode and FP32; it is changed.
@@ -44,11 +131,11 @@ class Running:
         if not served.torch_compile:  # a look at every index would cut what is compiled in two
             guard_indices(module)
         self._run = _compiled(module, served)
-        self._kept = ModuleSnapshot(module)
+        self._snapshot = ModuleSnapshot(module)
         self.writes = False
 
     def ask(self, feed: Arrays) -> Arrays:
-        """The answer to one batch; it raises whatever the model raises. Nothing is left in the module of what it saw.
+        """Run one batch and return the outputs; raises what the model raises. The module keeps no state of the call.
 
         Args:
             feed: by name, as in the interface.
@@ -63,42 +150,42 @@ class Running:
         return {name: answer.cpu().numpy() for name, answer in self.run(tensors).items()}
 
     def run(self, feed: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """As `ask`, of tensors on any device.
+        """As `ask`, for tensors on any device.
 
         The answers lie where the module made them, and no later run changes them. Nothing is under way on the
         device any more, so that whatever failed there is raised here.
         """
         import torch
 
-        tensors = [self._taken(feed[tensor.name]) for tensor in self._served.inputs]
+        tensors = [self._load_input(feed[tensor.name]) for tensor in self._served.inputs]
         writes = list(map(writes_into, tensors))
         try:
             with torch.inference_mode():
                 answers = self._run(*tensors)
         finally:
-            self._kept.put_back()
+            self._snapshot.put_back()
             self.writes = self.writes or writes != list(map(writes_into, tensors))
-        found = {
-            tensor.name: self._given(answer, tensor.dtype, tensors)
+        results = {
+            tensor.name: self._export_output(answer, tensor.dtype, tensors)
             for tensor, answer in zip(self._served.outputs, answers, strict=True)
         }
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
-        return found
+        return results
 
     def loss(self) -> str:
-        """As `loss_of`, of the device that this one runs on."""
+        """As `loss_of`, for the device of this module."""
         return loss_of(self.device)
 
-    def _taken(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor on the device; floats in the module's precision where that is a lower one."""
+    def _load_input(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Move a tensor to the device; floats are cast to the module's precision where that is lower."""
         import torch
 
         lowered = tensor.is_floating_point() and self._dtype is not torch.float32
         return tensor.to(device=self.device, dtype=self._dtype if lowered else tensor.dtype)
 
-    def _given(self, answer: torch.Tensor, dtype: str, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
-        """An answer in the interface's element type, contiguous; on a GPU in memory that is its own.
+    def _export_output(self, answer: torch.Tensor, dtype: str, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Convert an output to the interface's data type, contiguous; on a GPU in memory of its own.
 
         CUDA graphs of a compiled model write the next answer to the same memory (see "CUDAGraph Trees" in PyTorch's
         documentation), and an input's may belong to another process, and cannot be handed on (pull request 62 of
@@ -106,14 +193,14 @@ class Running:
         """
         import torch
 
-        made = answer.to(getattr(torch, dtype)).contiguous()
-        taken = {tensor.untyped_storage().data_ptr() for tensor in inputs}
-        is_shared = bool(self._served.torch_compile) or made.untyped_storage().data_ptr() in taken
-        return made.clone() if made.is_cuda and is_shared else made
+        output = answer.to(getattr(torch, dtype)).contiguous()
+        pointers = {tensor.untyped_storage().data_ptr() for tensor in inputs}
+        is_shared = bool(self._served.torch_compile) or output.untyped_storage().data_ptr() in pointers
+        return output.clone() if output.is_cuda and is_shared else output
 
 
 def place(module: torch.nn.Module, precision: Precision, device: str) -> torch.dtype:
-    """Put a module on a device, in a precision, which is told as torch has it; errors as for `Running`."""
+    """Move a module to a device in a precision, and return its torch dtype; errors as for `Running`."""
     import torch
 
     dtype = cast(module, precision)
@@ -131,7 +218,7 @@ def place(module: torch.nn.Module, precision: Precision, device: str) -> torch.d
 
 
 def loss_of(device: torch.device) -> str:
-    """Words for an error after which the GPU gives this process no more answers; empty where it does.
+    """Describe an error after which the GPU is lost for this process; empty if it still works.
 
     An assertion that fails on the GPU, or an illegal access there, ends the CUDA context for good (see "Error
     Handling" in NVIDIA's CUDA Runtime API: the process has to be started again); Triton starts one for each load.
@@ -148,7 +235,7 @@ def loss_of(device: torch.device) -> str:
 
 
 def guard_indices(module: torch.nn.Module) -> None:
-    """Have a module's embeddings refuse what is not in their table, as they do on a CPU.
+    """Make a module's embeddings refuse indices beyond their table, as they do on a CPU.
 
     A GPU would find it in the middle of a kernel, and answer nobody from then on: one bad token, or a sequence longer
     than the table of positions, would end the service for all.
@@ -165,7 +252,7 @@ def guard_indices(module: torch.nn.Module) -> None:
 
 
 def _require_known(part: torch.nn.Embedding, arguments: tuple[torch.Tensor, ...]) -> None:
-    """See that indices are in the table of an embedding.
+    """Require that indices are within an embedding's table.
 
     Raises:
         IndexError: one is not.
@@ -181,7 +268,7 @@ def _require_known(part: torch.nn.Embedding, arguments: tuple[torch.Tensor, ...]
 
 
 def _compiled(module: torch.nn.Module, served: ServedModel) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """The module through torch.compile, where the spec asks for that."""
+    """The module compiled with torch.compile, where the spec enables that."""
     import torch
 
     if not served.torch_compile:

@@ -1,1 +1,1 @@
-"""TensorRT plans: how they are built, what they consist of, how they are judged."""
+"""TensorRT plans: build, contents and evaluation."""

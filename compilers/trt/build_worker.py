@@ -1,4 +1,4 @@
-"""The child that builds plans: has the GPU alone while it lives, and TensorRT is imported nowhere else.
+"""Build child process: builds plans with exclusive use of the GPU; the only process that imports TensorRT.
 
 `process.Worker` runs it as `python -m plansmith.compilers.trt.build_worker <file descriptor> <parent>`; the GPU is the
 only one that it sees. By hand, with the request that lies beside a plan:
@@ -9,49 +9,63 @@ only one that it sees. By hand, with the request that lies beside a plan:
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from plansmith.compilers.trt import build_tasks
+from plansmith.compilers.trt.build_tasks import (
+    BuildResponse,
+    CombineRequest,
+    CombineResponse,
+    HoldRequest,
+    HoldResponse,
+    Program,
+    RefitRequest,
+    Version,
+)
 from plansmith.errors import EnvironmentFault, PlansmithError
-from plansmith.records.engine import BuildCheck, BuildRequest, BuildSpec, CheckRequest, Gpu, Plan
+from plansmith.records.engine import BuildCheck, BuildRequest, CheckRequest, Gpu, Plan
 from plansmith.system import gpus
 from plansmith.system.memory import peak_bytes
 from plansmith.system.process import serve
-
-Progress = Callable[[str], None]
-
-
-class _Held(Exception):
-    """Another process has the GPU."""
+from plansmith.system.tasks import Nothing, Progress
 
 
-def find_trtexec(*, progress: Progress) -> dict[str, str]:
-    """The program, empty where there is none."""
+class _GpuConflict(Exception):
+    """GPU conflict: another process uses the GPU."""
+
+
+def find_trtexec(_: Nothing, progress: Progress) -> Program:
+    """Find trtexec."""
+    from plansmith.compilers.trt.trtexec import output
+
     del progress
-    return {"program": _part("trtexec.probe").find_trtexec() or ""}
+    return Program(trtexec=output.find_trtexec() or "")
 
 
-def tensorrt_version(*, trtexec: str, progress: Progress) -> dict[str, str]:
-    """The version of the TensorRT that would build: in full by its Python package, three numbers by trtexec."""
+def tensorrt_version(request: Program, progress: Progress) -> Version:
+    """Return the version of the TensorRT that would build."""
     progress("looking at TensorRT")
-    if trtexec:
-        return {"version": _part("trtexec.probe").version(trtexec)}
-    return {"version": _part("trt.api.probe").version()}
+    with _installed():
+        if request.trtexec:
+            from plansmith.compilers.trt.trtexec import output
+
+            return Version(version=output.version(request.trtexec))
+        from plansmith.compilers.trt.api import runtime
+
+        return Version(version=runtime.version())
 
 
-def hold(*, gpu: Mapping[str, Any], wait: bool, progress: Progress, until: ExitStack) -> dict[str, Any]:
-    """Have the GPU alone until the end of this process, or say who has it.
+def hold(request: HoldRequest, progress: Progress, *, until: ExitStack) -> HoldResponse:
+    """Hold a GPU alone until this process ends, or say who holds it.
 
     Args:
-        gpu: a `Gpu` of this machine.
-        wait: for the one who has it.
-        progress: not told anything.
+        request: the GPU.
+        progress: not called.
         until: takes the lock.
     """
     del progress
@@ -59,111 +73,131 @@ def hold(*, gpu: Mapping[str, Any], wait: bool, progress: Progress, until: ExitS
 
     def waiting(holder: int | None) -> None:
         holders.append(holder)
-        if not wait:
-            raise _Held
+        if not request.wait:
+            raise _GpuConflict
 
     try:
-        until.enter_context(gpus.held(Gpu.model_validate(gpu), waiting))
-    except _Held:
-        return {"held": False, "holder": holders[0]}
-    return {"held": True, "holder": None}
+        until.enter_context(gpus.lock_gpu(request.gpu, waiting))
+    except _GpuConflict:
+        return HoldResponse(held=False, holder=holders[0])
+    return HoldResponse(held=True, holder=None)
 
 
-def combine(*, files: Sequence[str], out: str, progress: Progress) -> dict[str, bool]:
-    """Make one timing cache of several; whether TensorRT took them all."""
+def combine(request: CombineRequest, progress: Progress) -> CombineResponse:
+    """Make one timing cache of several."""
     progress("combining what earlier builds measured")
-    return {"combined": _part("trt.api.combine_timing").combine([Path(file) for file in files], Path(out))}
+    with _installed():
+        from plansmith.compilers.trt.api import timing_cache
+
+    return CombineResponse(combined=timing_cache.combine(request.files, request.out))
 
 
-def build(*, request: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
-    """Build a plan: the `Plan`, the most memory that was held, and the command line of a program that built it."""
-    told = BuildRequest.model_validate(request)
-    plan = _build(told, progress)
+def build(request: BuildRequest, progress: Progress) -> BuildResponse:
+    """Build a plan."""
+    plan = _build(request, progress)
     command: list[str] = []
-    if told.trtexec:
-        graph = _part("onnx_files").describe(Path(told.graph))
-        command = _part("trtexec.building").request_command(told, graph, plan.tensorrt)
-    return {"plan": plan.model_dump(mode="json"), "peak_host_bytes": peak_bytes(), "command": command}
+    if request.trtexec:
+        from plansmith.compilers import onnx_files
+        from plansmith.compilers.trt.trtexec import building
+
+        graph = onnx_files.describe(Path(request.graph))
+        command = building.request_command(request, graph, plan.tensorrt)
+    return BuildResponse(plan=plan, peak_host_bytes=peak_bytes(), command=tuple(command))
 
 
-def check_graph(*, request: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
-    """Have TensorRT-RTX parse and build a graph: the `BuildCheck`."""
-    check: BuildCheck = _part("trt.check.graph").check_graph(CheckRequest.model_validate(request), progress)
-    return check.model_dump(mode="json")
+def check_graph(request: CheckRequest, progress: Progress) -> BuildCheck:
+    """Have TensorRT-RTX parse and build a graph."""
+    with _installed():
+        from plansmith.compilers.trt import rtx_graph
+
+    return rtx_graph.check_graph(request, progress)
 
 
-def refit(*, plan: str, graph: str, out: str, spec: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
-    """Put the weights of its graph back into a plan."""
+def refit(request: RefitRequest, progress: Progress) -> Nothing:
+    """Refit a plan with the weights of its graph."""
     progress("putting the weights back")
-    built = BuildSpec.model_validate(spec)
-    _part("trt.api.refit").refit(
-        Path(plan),
-        Path(graph),
-        Path(out),
-        plugins=built.plugins,
-        version_compatible=built.version_compatible,
-        exclude_lean_runtime=built.exclude_lean_runtime,
-        refittable=built.refit,
+    with _installed():
+        from plansmith.compilers.trt.api import building
+
+    spec = request.spec
+    building.refit(
+        request.plan,
+        request.graph,
+        request.out,
+        plugins=spec.plugins,
+        version_compatible=spec.version_compatible,
+        exclude_lean_runtime=spec.exclude_lean_runtime,
+        refittable=spec.refit,
     )
-    return {}
+    return Nothing()
 
 
 def by_hand(arguments: Sequence[str]) -> int:
-    """Build a plan from a request in a file, with a graph and a folder of the caller's; the exit code."""
+    """Build a plan from a request file, with the caller's graph and folder; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m plansmith.compilers.trt.build_worker", description=by_hand.__doc__)
     parser.add_argument("--request", type=Path, required=True, help="request.json, as it lies beside a plan")
     parser.add_argument("--graph", type=Path, required=True, help="the ONNX file, with its weights beside it")
     parser.add_argument("--out", type=Path, required=True, help="a folder for model.plan; made when missing")
     parser.add_argument("--timing-cache", type=Path, help="a file to start from and to write back to")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        request = BuildRequest.model_validate_json(given.request.read_text())
+        request = BuildRequest.model_validate_json(options.request.read_text())
         gpu = same_gpu(request.gpu, gpus.visible_gpus())
         os.environ.update(gpus.environment_of(gpu))
-        given.out.mkdir(parents=True, exist_ok=True)
-        told = request.model_copy(
+        options.out.mkdir(parents=True, exist_ok=True)
+        build_request = request.model_copy(
             update={
-                "graph": str(given.graph.absolute()),
-                "out": str(given.out.absolute()),
-                "timing_cache": str(given.timing_cache.absolute()) if given.timing_cache else "",
+                "graph": str(options.graph.absolute()),
+                "out": str(options.out.absolute()),
+                "timing_cache": str(options.timing_cache.absolute()) if options.timing_cache else "",
                 "gpu": gpu.model_copy(update={"index": 0}),
             }
         )
-        with gpus.held(gpu, lambda holder: _say(f"waiting for process {holder}, which has the GPU")):
-            plan = _build(told, _say)
+        with gpus.lock_gpu(gpu, lambda holder: _say(f"waiting for process {holder}, which has the GPU")):
+            plan = _build(build_request, _say)
     except PlansmithError as error:
         _say(str(error))
         return error.exit_code
-    _say(f"built {given.out / plan.file} in {plan.seconds:.0f} s with TensorRT {plan.tensorrt}")
+    _say(f"built {options.out / plan.file} in {plan.seconds:.0f} s with TensorRT {plan.tensorrt}")
     return 0
 
 
-def same_gpu(wanted: Gpu, present: Sequence[Gpu]) -> Gpu:
-    """The GPU that a plan was built on, or one like it.
+def same_gpu(original: Gpu, present: Sequence[Gpu]) -> Gpu:
+    """Return the GPU that a plan was built on, or one of the same type.
 
     Raises:
         EnvironmentFault: there is none.
     """
-    alike = [gpu for gpu in present if (gpu.name, gpu.compute_capability) == (wanted.name, wanted.compute_capability)]
-    for gpu in (*(one for one in alike if one.uuid == wanted.uuid), *alike):
+    alike = [
+        gpu for gpu in present if (gpu.name, gpu.compute_capability) == (original.name, original.compute_capability)
+    ]
+    for gpu in (*(candidate for candidate in alike if candidate.uuid == original.uuid), *alike):
         return gpu
-    here = ", ".join(f"{gpu.name} ({gpu.compute_capability})" for gpu in present) or "no GPU"
+    available = ", ".join(f"{gpu.name} ({gpu.compute_capability})" for gpu in present) or "no GPU"
     raise EnvironmentFault(
-        f"the plan was built on {wanted.name} ({wanted.compute_capability}), and here is {here}",
+        f"the plan was built on {original.name} ({original.compute_capability}), and here is {available}",
         remedy="run this on a machine with such a GPU, where CUDA_VISIBLE_DEVICES lets it be seen",
     )
 
 
 def _build(request: BuildRequest, progress: Progress) -> Plan:
-    builder = _part("trtexec.building" if request.trtexec else "trt.api.building")
-    plan: Plan = builder.build(request, progress)
-    return plan
+    with _installed():
+        if request.trtexec:
+            from plansmith.compilers.trt.trtexec.building import build
+        else:
+            from plansmith.compilers.trt.api.building import build
+    return build(request, progress)
 
 
-def _part(name: str) -> Any:
-    """A module below `compilers`; what it imports at once may be missing here."""
+@contextmanager
+def _installed() -> Iterator[None]:
+    """Translate a missing package into an EnvironmentFault.
+
+    Raises:
+        EnvironmentFault: a package is not installed.
+    """
     try:
-        return importlib.import_module(f"plansmith.compilers.{name}")
+        yield
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("plansmith"):
             raise
@@ -176,17 +210,21 @@ def _say(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 
-_FUNCTIONS = (find_trtexec, tensorrt_version, combine, build, check_graph, refit)
-
-
 def main(arguments: Sequence[str]) -> int:
-    """Serve a parent on a descriptor, or build by hand; the exit code."""
+    """Serve a parent process on a descriptor, or build by hand; return the exit code."""
     if not arguments or arguments[0].startswith("-"):
         return by_hand(arguments)
     with ExitStack() as until_the_end:
-        functions: dict[str, Callable[..., Any]] = {f.__name__: f for f in _FUNCTIONS}
-        functions["hold"] = partial(hold, until=until_the_end)
-        serve(functions, int(arguments[0]))
+        functions = (
+            build_tasks.FIND_TRTEXEC.served_by(find_trtexec),
+            build_tasks.TENSORRT_VERSION.served_by(tensorrt_version),
+            build_tasks.HOLD.served_by(partial(hold, until=until_the_end)),
+            build_tasks.COMBINE.served_by(combine),
+            build_tasks.BUILD.served_by(build),
+            build_tasks.CHECK_GRAPH.served_by(check_graph),
+            build_tasks.REFIT.served_by(refit),
+        )
+        serve(dict(functions), int(arguments[0]))
     return 0
 
 

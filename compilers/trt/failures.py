@@ -1,4 +1,4 @@
-"""Why a build failed: the classes of TensorRT's own messages, and what to do about each.
+"""Build failures: classes of TensorRT's own messages, and the remedy for each.
 
 The messages are those of TensorRT 8.5 to 11 and its ONNX parser as they stand in public issues; the tests name one for
 each class. One class has none there: a miss in the timing cache that was to hold everything.
@@ -7,12 +7,114 @@ each class. One class has none there: a miss in the timing cache that was to hol
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from plansmith.compilers.trt.logs import LogLine, errors_of, failed_node, read_lines
 from plansmith.errors import EngineError, EnvironmentFault, PlansmithError
 from plansmith.system.memory import REMEDY as HOST_MEMORY_REMEDY
+
+# trtexec writes "[05/01/2026-23:03:56] [E] [TRT] words", the Python logger "[05/01/2026-23:03:56] [TRT] [E] words",
+# Polygraphy "[E] words"; `[F]` is an internal error. Words that run over a line go on without any of it.
+_PREFIX = re.compile(
+    r"^\s*(?:\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\]\s*)?(?:\[TRT\]\s*)?\[(?P<severity>[VIWEF])\](?: ?\[TRT\])?[ \t]?"
+)
+_DATE = re.compile(r"^\s*\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\]\s*")
+
+# Who says which node it is: the parser's own summary, the importer, and the dump of the node that follows.
+_NAMED = re.compile(r"In node -?\d+ with name: (?P<name>.*?) and operator: (?P<operator>\S*) \(\w+\):")
+_IMPORTED = re.compile(r"While parsing node number \d+ \[(?P<operator>\S+)")
+_DUMPED_NAME = re.compile(
+    r'^\s*(?:(?:ModelImporter\.cpp:\d+: )?name: "(?P<name>[^"]+)"|Node name: (?P<plain>\S.*?)\s*$)'
+)
+_UNTYPED = re.compile(r"getPluginCreator could not find plugin: (?P<operator>\S+)")
+_CHECKED = re.compile(r"No checker registered for op: (?P<operator>\w+)")
+_INVALID = re.compile(r"Invalid Node - (?P<name>\S+)")
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """A log line without its prefix; `severity` is V, I, W, E or F, and a continuation line has that of its message."""
+
+    severity: str
+    text: str
+    starts: bool
+
+    @property
+    def is_error(self) -> bool:
+        """Whether its severity is that of an error."""
+        return self.severity in {"E", "F"}
+
+
+@dataclass(frozen=True)
+class Node:
+    """A graph node as far as a log names it; empty fields where it does not."""
+
+    name: str = ""
+    operator: str = ""
+
+    def __str__(self) -> str:
+        if self.name and self.operator:
+            return f"{self.name} ({self.operator})"
+        return self.name or (f"an unnamed {self.operator}" if self.operator else "a node")
+
+
+def read_lines(text: str) -> Iterator[LogLine]:
+    """Yield the non-empty lines of a log, without dates and tags."""
+    severity = ""
+    for line in text.splitlines():
+        prefix = _PREFIX.match(line)
+        if prefix is not None:
+            severity = prefix["severity"]
+        elif line.startswith("&&&&"):
+            severity = ""
+        content = line[prefix.end() :] if prefix is not None else _DATE.sub("", line)
+        if content.strip():
+            yield LogLine(severity, content.rstrip(), starts=prefix is not None or not severity)
+
+
+def errors_of(lines: Sequence[LogLine]) -> list[str]:
+    """Return the errors of a log, one line each, without the node dumps that follow them.
+
+    A log whose lines have no severity is one of errors only.
+    """
+    if not any(line.severity for line in lines):
+        return [line.text.strip() for line in lines]
+    return [line.text.strip() for line in lines if line.is_error and line.starts]
+
+
+def warnings_of(lines: Sequence[LogLine]) -> list[str]:
+    """Return the distinct warnings of a log, in order."""
+    return list(dict.fromkeys(line.text.strip() for line in lines if line.severity == "W" and line.starts))
+
+
+def failed_node(lines: Sequence[LogLine]) -> Node:
+    """Return the first node that the parser failed on."""
+    for line in lines:
+        named = _NAMED.search(line.text)
+        if named is not None and (named["name"] or named["operator"]):
+            return Node(named["name"], named["operator"])
+    for place, line in enumerate(lines):
+        imported = _IMPORTED.search(line.text)
+        if imported is not None:
+            dumped = (_DUMPED_NAME.search(later.text) for later in lines[place + 1 : _end_of_dump(lines, place)])
+            return Node(next((match["name"] or match["plain"] for match in dumped if match), ""), imported["operator"])
+    for pattern in (_INVALID, _UNTYPED, _CHECKED):
+        for line in lines:
+            match = pattern.search(line.text)
+            if match is not None:
+                fields = match.groupdict()
+                return Node(fields.get("name", ""), fields.get("operator", ""))
+    return Node()
+
+
+def _end_of_dump(lines: Sequence[LogLine], begin: int) -> int:
+    """The end of a node dump: attributes have names too, so only the text before them counts."""
+    for place in range(begin + 1, len(lines)):
+        text = lines[place].text
+        if "--- End node ---" in text or text.lstrip().startswith("attribute"):
+            return place
+    return len(lines)
+
 
 _QUOTED_CHARACTERS = 300
 _LAST_ERRORS = 3
@@ -51,19 +153,19 @@ _SELF = re.compile(r"&&&&|===|\s*-{1,2}\w|\s{8,}")
 class FailureClass:
     """One class of failures.
 
-    `signs`: found in one line of the log, an error's or one without a severity unless `anywhere`; `said` may name the
-    groups of `signs`, and `{node}`.
+    `signs`: found in one line of the log, an error's or one without a severity unless `anywhere`; `message` may name
+    the groups of `signs`, and `{node}`.
     """
 
     signs: re.Pattern[str]
-    said: str
+    message: str
     remedy: str
     kind: type[PlansmithError] = EngineError
     anywhere: bool = False
 
 
-def _cause(signs: str, said: str, remedy: str, *, machine: bool = False, anywhere: bool = False) -> FailureClass:
-    return FailureClass(re.compile(signs), said, remedy, EnvironmentFault if machine else EngineError, anywhere)
+def _cause(signs: str, message: str, remedy: str, *, machine: bool = False, anywhere: bool = False) -> FailureClass:
+    return FailureClass(re.compile(signs), message, remedy, EnvironmentFault if machine else EngineError, anywhere)
 
 
 # From what stops a build at once to what only shows at its end: a log tells of the consequences of its cause too.
@@ -233,43 +335,45 @@ _WORKSPACE_REMEDY = (
 )
 
 
-def failure_of(log_text: str, *, what: str) -> PlansmithError:
-    """The error that a failed build's log amounts to.
+def failure_of(log_text: str, *, activity: str) -> PlansmithError:
+    """Return the error for a failed build's log.
 
     Args:
         log_text: all that was written, by trtexec or by the Python API's logger.
-        what: what failed, for the message: "building a plan of model.onnx".
+        activity: what failed, for the message: "building a plan of model.onnx".
     """
-    known = known_failure(log_text, what=what)
-    if known is not None:
-        return known
+    fault = known_failure(log_text, activity=activity)
+    if fault is not None:
+        return fault
     lines = _without_late_cuda(list(read_lines(log_text)))
     last = [text for text in errors_of(lines) if not _CONSEQUENCES.search(text)][-_LAST_ERRORS:]
-    said = "\n".join(["TensorRT says", *map(_quoted, last)]) if last else "TensorRT does not say why"
-    return EngineError(f"{what}: {said}", remedy="read the log; if the model is sound, please report this with it")
+    message = "\n".join(["TensorRT says", *map(_quoted, last)]) if last else "TensorRT does not say why"
+    return EngineError(
+        f"{activity}: {message}", remedy="read the log; if the model is sound, please report this with it"
+    )
 
 
-def known_failure(log_text: str, *, what: str) -> PlansmithError | None:
-    """As `failure_of`, for a log that holds a message of a known class; None for any other."""
+def known_failure(log_text: str, *, activity: str) -> PlansmithError | None:
+    """As `failure_of`, for a log with a message of a known class; None for any other."""
     lines = _without_late_cuda(list(read_lines(log_text)))
     for cause in _CAUSES:
         for line in lines:
-            found = cause.signs.search(line.text) if _counts(line, cause) else None
-            if found is not None:
-                fields = {name: value or "" for name, value in found.groupdict().items()}
-                said = cause.said.format(node=failed_node(lines), **fields)
-                return cause.kind(f"{what}: {said}:\n{_quoted(_reason(line, lines))}", remedy=cause.remedy)
-    return _no_kernel(lines, what) or _no_memory(lines, what)
+            match = cause.signs.search(line.text) if _counts(line, cause) else None
+            if match is not None:
+                fields = {name: value or "" for name, value in match.groupdict().items()}
+                message = cause.message.format(node=failed_node(lines), **fields)
+                return cause.kind(f"{activity}: {message}:\n{_quoted(_reason(line, lines))}", remedy=cause.remedy)
+    return _no_kernel(lines, activity) or _no_memory(lines, activity)
 
 
 def is_of_library(log_text: str) -> bool:
-    """Whether a library has no operator or no kernel for a node, which another library may have."""
+    """Whether a library lacks an operator or a kernel for a node, which another library may have."""
     lines = [line for line in read_lines(log_text) if _is_error(line)]
     return any(re.search(_ABSENT, line.text) or _NO_KERNEL.search(line.text) for line in lines)
 
 
 def _without_late_cuda(lines: list[LogLine]) -> list[LogLine]:
-    """Without calls of CUDA that failed beside another error, as they do after it where there is no driver."""
+    """Remove CUDA call errors that follow from another error, as they do where there is no driver."""
     others = [line for line in lines if line.is_error and line.starts and not _CUDA_CALL.search(line.text)]
     if all(_CONSEQUENCES.search(line.text) for line in others):
         return lines
@@ -277,46 +381,46 @@ def _without_late_cuda(lines: list[LogLine]) -> list[LogLine]:
 
 
 def _reason(line: LogLine, lines: Sequence[LogLine]) -> str:
-    """What to quote of a line: of the parser, which first says where and then dumps the node, the reason at the end."""
+    """The reason to quote from a line: for the parser, the last one, after the location and the node dump."""
     if not _PARSER.match(line.text):
         return line.text
-    reasons = [other.text for other in lines if _PARSER_REASON.match(other.text.strip())]
+    reasons = [entry.text for entry in lines if _PARSER_REASON.match(entry.text.strip())]
     return reasons[-1] if reasons else line.text
 
 
-def _no_kernel(lines: Sequence[LogLine], what: str) -> PlansmithError | None:
-    """No kernel for a node, for lack of memory or because none fits."""
+def _no_kernel(lines: Sequence[LogLine], activity: str) -> PlansmithError | None:
+    """The error for a node without a kernel, for lack of memory or because none fits."""
     for line in lines:
         unmade = _NO_KERNEL.search(line.text) if _is_error(line) else None
         if unmade is None:
             continue
         node = unmade["node"] or unmade["layer"]
-        starved = next((other.text for other in lines if _STARVED.search(other.text)), None)
+        starved = next((entry.text for entry in lines if _STARVED.search(entry.text)), None)
         if starved is not None:
             return EnvironmentFault(
-                f"{what}: the GPU's memory is not enough for any kernel of {node}:\n{_quoted(starved)}",
+                f"{activity}: the GPU's memory is not enough for any kernel of {node}:\n{_quoted(starved)}",
                 remedy=_DEVICE_MEMORY_REMEDY,
             )
         return EngineError(
-            f"{what}: TensorRT has no kernel for {node}:\n{_quoted(line.text)}",
+            f"{activity}: TensorRT has no kernel for {node}:\n{_quoted(line.text)}",
             remedy="give the builder more: tensorrt: memory_pools without a limit, optimization_level: 5; or keep the"
             " node in a higher precision, or use another target",
         )
     return None
 
 
-def _no_memory(lines: Sequence[LogLine], what: str) -> PlansmithError | None:
-    """No memory, of the machine or of the GPU; a kernel that was skipped for it is no failure."""
+def _no_memory(lines: Sequence[LogLine], activity: str) -> PlansmithError | None:
+    """The error for a lack of host or GPU memory; a kernel skipped for it is no failure."""
     errors = [line.text for line in lines if _is_error(line)]
     host = next((text for text in errors if _HOST.search(text)), None)
     if host is not None:
         return EnvironmentFault(
-            f"{what}: the machine's memory is not enough:\n{_quoted(host)}", remedy=HOST_MEMORY_REMEDY
+            f"{activity}: the machine's memory is not enough:\n{_quoted(host)}", remedy=HOST_MEMORY_REMEDY
         )
     spent = next((text for text in errors if _STARVED.search(text) and not _SKIPPED.search(text)), None)
     if spent is not None:
         remedy = _WORKSPACE_REMEDY if _TOO_LITTLE.search(spent) else _DEVICE_MEMORY_REMEDY
-        return EnvironmentFault(f"{what}: the GPU's memory is not enough:\n{_quoted(spent)}", remedy=remedy)
+        return EnvironmentFault(f"{activity}: the GPU's memory is not enough:\n{_quoted(spent)}", remedy=remedy)
     return None
 
 
@@ -325,7 +429,10 @@ def _counts(line: LogLine, cause: FailureClass) -> bool:
 
 
 def _is_error(line: LogLine) -> bool:
-    """What a log calls an error or gives no severity; not trtexec's banner and help, which name everything."""
+    """Whether a log line is an error or has no severity.
+
+    Not the banner and help of trtexec, which mention everything.
+    """
     return line.is_error or (not line.severity and not _SELF.match(line.text))
 
 

@@ -1,4 +1,4 @@
-"""Which plans a target can have, what this machine may build of them, and whether one that was built is for it.
+"""Plan rules: which plans a target can have, which this machine can build, and whether a built plan fits the target.
 
 The rules are NVIDIA's. A plan loads in the TensorRT and on the GPU that it was built with, unless it was asked to be
 compatible: https://docs.nvidia.com/deeplearning/tensorrt/11.1.0/inference-library/engine-compatibility.html.
@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from plansmith.compilers.trt.formats import DLA_ONLY
-from plansmith.compilers.trt.inspection.header import PlanHeader
+from plansmith.compilers.trt.plan_header import PlanHeader
 from plansmith.compilers.trt.versions import (
     NEWEST_MAJOR,
     SUPPORTED,
@@ -22,13 +22,78 @@ from plansmith.compilers.trt.versions import (
     loads_in,
     numbers_of,
 )
-from plansmith.config.target.targets import Target, is_target_file
-from plansmith.config.tensorrt import TensorRTOptions
+from plansmith.config.engine_options import TensorRTOptions
+from plansmith.config.targets import Target, is_target_file
 from plansmith.errors import EngineError, EnvironmentFault
 from plansmith.formatting import format_bytes
-from plansmith.records.engine import Builder, BuildFlags, BuildMachine, Gpu
-from plansmith.records.model import Precision, Record
+from plansmith.records.engine import Builder, BuildFlags, BuildMachine, Gpu, TensorFormat
+from plansmith.records.model import Precision, Record, Tensor
 from plansmith.system.gpu_catalog import is_kind, takes_newer_cuda
+
+DLA_ONLY: frozenset[TensorFormat] = frozenset({"chw16", "dla_linear", "dla_hwc4"})
+"""Those of an accelerator that is beside Jetson's GPU."""
+
+
+@dataclass(frozen=True)
+class Takes:
+    """Tensors that an I/O format supports, by minimum rank and by type; any type if none is named."""
+
+    rank: int
+    dtypes: tuple[str, ...] = ()
+
+    def problem(self, tensor: Tensor) -> str:
+        """Return why a tensor is not supported; empty if it is."""
+        if len(tensor.dims) < self.rank:
+            return f"is for {self.rank} dims and more, and it has {len(tensor.dims)}"
+        if self.dtypes and tensor.dtype not in self.dtypes:
+            return f"is for {', '.join(self.dtypes)}, and it is {tensor.dtype}"
+        return ""
+
+
+_SIXTEEN_BITS = ("float16", "bfloat16")
+TAKES: dict[TensorFormat, Takes] = {
+    "chw": Takes(0),
+    "chw2": Takes(3, _SIXTEEN_BITS),
+    "hwc8": Takes(3, _SIXTEEN_BITS),
+    "chw4": Takes(3, ("int8",)),
+    "chw32": Takes(3),
+    "dhwc8": Takes(4, _SIXTEEN_BITS),
+    "cdhw32": Takes(4, ("float16", "int8")),
+    "hwc": Takes(3, ("float32", "float16", "int8", "int64", "bfloat16")),
+    "hwc16": Takes(3, ("float16", "int8", "float8_e4m3fn")),
+    "dhwc": Takes(4, ("float32",)),
+}
+
+
+def require_formats(formats: Mapping[str, TensorFormat], tensors: Sequence[Tensor]) -> None:
+    """Require that a graph has the tensors for which I/O formats are set, and that they support these.
+
+    Args:
+        formats: by the name of an input or output; none of `DLA_ONLY`.
+        tensors: the graph's inputs and outputs.
+
+    Raises:
+        EngineError: names all that do not fit.
+    """
+    tensors_by_name = {tensor.name: tensor for tensor in tensors}
+    problem_by_name = {
+        name: _problem(format_name, tensors_by_name.get(name)) for name, format_name in sorted(formats.items())
+    }
+    problems = [f"{name}: {problem}" for name, problem in problem_by_name.items() if problem]
+    if problems:
+        message = problems[0] if len(problems) == 1 else "\n  ".join([f"{len(problems)} problems:", *problems])
+        raise EngineError(
+            f"tensorrt.formats: {message}",
+            remedy=f"leave it out, or take chw; inputs and outputs are {', '.join(tensors_by_name)}",
+        )
+
+
+def _problem(format_name: TensorFormat, tensor: Tensor | None) -> str:
+    if tensor is None:
+        return "the graph has no such input or output"
+    problem = TAKES[format_name].problem(tensor)
+    return problem and f"the format {format_name} {problem}"
+
 
 _FIRST_GPU, _AMPERE = (7, 5), (8, 0)
 _FIRST_WITH: Mapping[str, tuple[int, ...]] = {Precision.BF16: _AMPERE, Precision.FP8: (8, 9)}
@@ -42,7 +107,7 @@ _Problem = tuple[str, str]
 
 
 class Choice(Record):
-    """Who builds a plan on this machine, and on which of its GPUs.
+    """Builder choice for a plan on this machine, with its GPU.
 
     `trtexec`: the program, empty for the Python API; `tensorrt`: the builder's version, of which trtexec tells three
     numbers; `notices`: what to say before the build.
@@ -58,7 +123,7 @@ class Choice(Record):
 def require_target(
     target: Target, options: TensorRTOptions, precision: Precision | Literal["auto"], kinds: Sequence[Gpu]
 ) -> None:
-    """See that a target can have the plans that were asked for, wherever they are built.
+    """Require that a target can have the requested plans, wherever they are built.
 
     Args:
         target: that serves them.
@@ -69,26 +134,26 @@ def require_target(
     Raises:
         EngineError: names every reason why not.
     """
-    found = [*_target_problems(target), *_flag_problems(options, kinds, precision)]
+    problems = [*_target_problems(target), *_flag_problems(options, kinds, precision)]
     for kind in kinds:
-        found += _kind_problems(kind, target, options, precision)
-    if not found:
+        problems += _kind_problems(kind, target, options, precision)
+    if not problems:
         return
-    remedy = "; ".join(dict.fromkeys(remedy for _, remedy in found))
-    if len(found) == 1:
-        raise EngineError(found[0][0], remedy=remedy)
-    lines = [f"{len(found)} problems with TensorRT plans for {target.name}:", *(words for words, _ in found)]
+    remedy = "; ".join(dict.fromkeys(remedy for _, remedy in problems))
+    if len(problems) == 1:
+        raise EngineError(problems[0][0], remedy=remedy)
+    lines = [f"{len(problems)} problems with TensorRT plans for {target.name}:", *(message for message, _ in problems)]
     raise EngineError("\n  ".join(lines), remedy=remedy)
 
 
 def builders_of(machine: BuildMachine) -> dict[Builder, str]:
-    """The builders of a machine in the order of preference, and their versions."""
-    found: dict[Builder, str] = {"api": machine.api, "trtexec": machine.trtexec_version if machine.trtexec else ""}
-    return {builder: version for builder, version in found.items() if version}
+    """Return the builders of a machine in order of preference, with their versions."""
+    versions: dict[Builder, str] = {"api": machine.api, "trtexec": machine.trtexec_version if machine.trtexec else ""}
+    return {builder: version for builder, version in versions.items() if version}
 
 
 def choose_builder(target: Target, options: TensorRTOptions, machine: BuildMachine, kind: Gpu) -> Choice:
-    """Who builds the plan of a kind of GPU for a target that `require_target` took.
+    """Choose the builder of a GPU type's plan, for a target that passed `require_target`.
 
     A builder of the target's own TensorRT goes before one whose plans are only compatible with it.
 
@@ -103,23 +168,26 @@ def choose_builder(target: Target, options: TensorRTOptions, machine: BuildMachi
 
 
 def require_header(header: PlanHeader, target: Target, flags: BuildFlags) -> None:
-    """See that a plan is of the target's TensorRT, or loads in it.
+    """Require that a plan is of the target's TensorRT, or loads in it.
 
     Raises:
         EngineError: it does not.
     """
-    wanted = target.tensorrt or ""
-    if is_same(header.tensorrt, wanted) or (_brings_runtime(flags) and loads_in(header.tensorrt, wanted)):
+    target_version = target.tensorrt or ""
+    if is_same(header.tensorrt, target_version) or (
+        _brings_runtime(flags) and loads_in(header.tensorrt, target_version)
+    ):
         return
     raise EngineError(
-        f"the plan was built by TensorRT {header.tensorrt}, and {target.name} has {wanted or 'an unknown one'}, which"
+        f"the plan was built by TensorRT {header.tensorrt}, and {target.name}"
+        f" has {target_version or 'an unknown one'}, which"
         " cannot load it",
         remedy=f"build it in {describe_containers(target)}",
     )
 
 
 def describe_containers(target: Target) -> str:
-    """The containers that have a target's TensorRT, to build its plans in.
+    """Describe the containers with a target's TensorRT in which its plans can be built.
 
     A release of NVIDIA's Triton and of TensorRT with one number have the same TensorRT, which SageMaker takes too:
     https://github.com/triton-inference-server/server/issues/5812.
@@ -135,8 +203,12 @@ def describe_containers(target: Target) -> str:
 def _target_problems(target: Target) -> Iterator[_Problem]:
     name, version = target.name, target.tensorrt
     if target.device != "gpu":
-        other = name.removesuffix("-cpu")
-        remedy = f"take --target {other}" if other != name and "gpu" in target.devices else "take a --target with GPUs"
+        alternative = name.removesuffix("-cpu")
+        remedy = (
+            f"take --target {alternative}"
+            if alternative != name and "gpu" in target.devices
+            else "take a --target with GPUs"
+        )
         yield f"{name} has no GPU instances, and TensorRT plans run on GPUs alone", remedy
     if version is None:
         image = target.images.get("gpu", "its image")
@@ -195,8 +267,8 @@ def _kind_problems(
         yield f"{has}, and {target.name} begins with {dotted(floor)}", "name a newer GPU under `gpus`"
     first = _FIRST_WITH.get(precision, ())
     if capability < first:
-        words = f"{has}, and {precision.upper()} begins with {dotted(first)}"
-        yield words, "take --precision fp16, or name a newer GPU under `gpus`"
+        message = f"{has}, and {precision.upper()} begins with {dotted(first)}"
+        yield message, "take --precision fp16, or name a newer GPU under `gpus`"
     if capability < _AMPERE and options.hardware_compatibility == "ampere_plus":
         yield (
             f"{has}, and plans for Ampere and later (ampere_plus) begin with 8.0",
@@ -212,7 +284,7 @@ def _kind_problems(
 def _choose_gpu(
     target: Target, options: TensorRTOptions, machine: BuildMachine, kind: Gpu
 ) -> tuple[Gpu, tuple[str, ...]]:
-    """The GPU to build on: of the kind, or else one whose plans that kind loads."""
+    """Choose the GPU to build on: one of the kind, or one whose plans that kind loads."""
     level, capability = options.hardware_compatibility, kind.compute_capability
     exact = next((gpu for gpu in machine.gpus if is_kind(gpu, kind)), None)
     if exact is not None:
@@ -220,10 +292,10 @@ def _choose_gpu(
     alike = next((gpu for gpu in machine.gpus if gpu.compute_capability == capability), None)
     ampere = next((gpu for gpu in machine.gpus if numbers_of(gpu.compute_capability) >= _AMPERE), None)
     fits_ampere = ampere is not None and numbers_of(capability) >= _AMPERE
-    found = alike if level != "none" else None
-    found = found or (ampere if level == "ampere_plus" and fits_ampere else None)
-    if found is not None:
-        return found, (f"the plan for {kind.name} is tuned on {found.name}, so that it may be slower there",)
+    choice = alike if level != "none" else None
+    choice = choice or (ampere if level == "ampere_plus" and fits_ampere else None)
+    if choice is not None:
+        return choice, (f"the plan for {kind.name} is tuned on {choice.name}, so that it may be slower there",)
     ways = [f"build on a machine with {kind.name}, in {describe_containers(target)}"]
     if machine.gpus:
         ways.append(f"name what is here: gpus: [{machine.gpus[0].name}]")
@@ -231,9 +303,9 @@ def _choose_gpu(
         ways.append("set hardware_compatibility: same_compute_capability")
     elif fits_ampere:
         ways.append("set hardware_compatibility: ampere_plus")
-    here = ", ".join(f"{gpu.name} ({gpu.compute_capability})" for gpu in machine.gpus)
+    available = ", ".join(f"{gpu.name} ({gpu.compute_capability})" for gpu in machine.gpus)
     raise EnvironmentFault(
-        f"a plan for {kind.name} ({capability}) is built on one, and this machine has {here or 'no NVIDIA GPU'}",
+        f"a plan for {kind.name} ({capability}) is built on one, and this machine has {available or 'no NVIDIA GPU'}",
         remedy="; or ".join(ways),
     )
 
@@ -241,24 +313,24 @@ def _choose_gpu(
 def _choose_version(
     target: Target, options: TensorRTOptions, machine: BuildMachine
 ) -> tuple[Builder, str, tuple[str, ...]]:
-    """The builder whose plans the target loads, its version, and what is to be said of it."""
-    wanted = target.tensorrt or ""
-    found = {b: v for b, v in builders_of(machine).items() if options.builder in {"auto", b}}
-    if not found:
+    """Choose the builder whose plans the target loads; return it with its version and notices."""
+    target_version = target.tensorrt or ""
+    versions = {b: v for b, v in builders_of(machine).items() if options.builder in {"auto", b}}
+    if not versions:
         raise _no_builder(target, options, machine)
-    usable = {builder: version for builder, version in found.items() if is_supported(version)}
+    usable = {builder: version for builder, version in versions.items() if is_supported(version)}
     for builder, version in usable.items():
-        if is_same(version, wanted):
+        if is_same(version, target_version):
             return builder, version, tuple(_version_notices(target))
     for builder, version in usable.items():
-        if _brings_runtime(options) and loads_in(version, wanted):
-            said = f"the plan is built by TensorRT {version} and loaded by {wanted}, so that it may be slower"
-            return builder, version, (said, *_version_notices(target))
-    raise _other_version(target, options, found)
+        if _brings_runtime(options) and loads_in(version, target_version):
+            note = f"the plan is built by TensorRT {version} and loaded by {target_version}, so that it may be slower"
+            return builder, version, (note, *_version_notices(target))
+    raise _other_version(target, options, versions)
 
 
 def _brings_runtime(flags: BuildFlags) -> bool:
-    """Whether a plan loads in another version, too: with the runtime of its own one inside.
+    """Whether a version-compatible plan includes its lean runtime, so that other TensorRT versions load it.
 
     Where that is left out, it has to be given to `IRuntime::loadRuntime` (NvInferRuntime.h), which Triton never calls.
     """
@@ -280,20 +352,20 @@ def _no_builder(target: Target, options: TensorRTOptions, machine: BuildMachine)
     )
 
 
-def _other_version(target: Target, options: TensorRTOptions, found: dict[Builder, str]) -> EnvironmentFault:
-    wanted = target.tensorrt or ""
-    here = " and ".join(f"{version} ({builder})" for builder, version in found.items())
+def _other_version(target: Target, options: TensorRTOptions, versions: dict[Builder, str]) -> EnvironmentFault:
+    target_version = target.tensorrt or ""
+    available = " and ".join(f"{version} ({builder})" for builder, version in versions.items())
     ways = [f"build in {describe_containers(target)}"]
-    if any(is_supported(version) and loads_in(version, wanted) for version in found.values()):
+    if any(is_supported(version) and loads_in(version, target_version) for version in versions.values()):
         ways.append(
             "leave exclude_lean_runtime out, as Triton has no other version's runtime"
             if options.version_compatible
-            else f"set version_compatible, with which TensorRT {wanted} loads older plans"
+            else f"set version_compatible, with which TensorRT {target_version} loads older plans"
         )
     elif options.version_compatible:
         ways[0] += ", as even a version-compatible plan loads in newer versions only"
     return EnvironmentFault(
-        f"this machine has TensorRT {here}, and {target.name} has {wanted}, which does not load its plans",
+        f"this machine has TensorRT {available}, and {target.name} has {target_version}, which does not load its plans",
         remedy="; or ".join(ways),
     )
 
@@ -307,16 +379,16 @@ def _version_notices(target: Target) -> Iterator[str]:
 
 
 def _driver_notices(target: Target, gpu: Gpu, version: str) -> Iterator[str]:
-    """What an old driver means here; CUDA's compatibility package, which containers bring, may still make it work."""
+    """Yield notices on an old driver; CUDA's compatibility package, included in containers, may still make it work."""
     driver, floor = numbers_of(gpu.driver), _OLDEST_DRIVERS[numbers_of(version)[0]]
     if not driver:
         return
     if driver < (floor,):
-        words = f"TensorRT {version} wants driver {floor} or later, and {gpu.name} has {gpu.driver}"
+        message = f"TensorRT {version} wants driver {floor} or later, and {gpu.name} has {gpu.driver}"
         if takes_newer_cuda(gpu) is False:
             raise EnvironmentFault(
-                words, remedy=f"update the driver: https://www.nvidia.com/drivers has {floor} and newer"
+                message, remedy=f"update the driver: https://www.nvidia.com/drivers has {floor} and newer"
             )
-        yield f"{words}: it works only with CUDA's compatibility package, as in {describe_containers(target)}"
+        yield f"{message}: it works only with CUDA's compatibility package, as in {describe_containers(target)}"
     elif target.driver and driver < numbers_of(target.driver):
         yield f"{target.name} was made for driver {target.driver}, and this machine has {gpu.driver}"

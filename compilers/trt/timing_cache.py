@@ -1,4 +1,4 @@
-"""What earlier builds measured of the speed of kernels, kept per kind of GPU, driver, TensorRT and flags.
+"""Timing caches: kernel timings of earlier builds, kept per kind of GPU, driver, TensorRT version and flags.
 
 `<root>/<key>.json` tells of the files `<key>-<digest>.cache` beside it, which are TensorRT's own form, so that other
 tools can read them. A build works on a private copy. What it gives back takes the place of the files that it started
@@ -40,7 +40,7 @@ _KEY_DIGITS, _FILE_DIGITS = 16, 16
 
 @dataclass(frozen=True)
 class Key:
-    """What the entries of a cache depend on.
+    """Timing cache key: everything that the entries of a cache depend on.
 
     TensorRT's own check covers device, CUDA and its version (NvInfer.h, ITimingCache::combine); what it cannot see,
     such as the driver, and the flags of the builder are part of this, too.
@@ -50,12 +50,12 @@ class Key:
 
     @property
     def name(self) -> str:
-        """Begins the names of its files."""
+        """The prefix of its file names."""
         return digest_of(self.facts)[:_KEY_DIGITS]
 
 
 def key_of(tensorrt: str, gpu: Gpu, flags: BuildFlags) -> Key:
-    """The key of a build.
+    """Return the timing cache key of a build.
 
     Args:
         tensorrt: the full version of the one that builds.
@@ -75,12 +75,12 @@ def key_of(tensorrt: str, gpu: Gpu, flags: BuildFlags) -> Key:
 
 
 def name_of(key: Key, sha256: str) -> str:
-    """The name of a file of a key."""
+    """Return the name of a key's file."""
     return f"{key.name}-{sha256[:_FILE_DIGITS]}.cache"
 
 
 class Loan:
-    """A private copy of a key's cache, for one build.
+    """A private copy of a key's timing cache, for one build.
 
     `file` is what the build starts from and writes back to, not there where nothing is known yet. `more` are further
     files of the key, to be combined with it first, and `combined` is set once they were. `fixed`: what the build
@@ -105,22 +105,22 @@ class Loan:
 
     @property
     def is_known(self) -> bool:
-        """Whether earlier builds left anything."""
+        """Whether earlier builds left any entries."""
         return bool(self._names)
 
     @property
     def origin(self) -> list[str]:
-        """The files that the copy holds all entries of."""
+        """The files whose entries are all in the copy."""
         return self._names if self.combined else self._names[:1]
 
     @property
     def is_changed(self) -> bool:
-        """Whether the copy is now another than that of the beginning, and not empty."""
+        """Whether the copy has changed since the start and is not empty."""
         return self.file.is_file() and self.file.stat().st_size > 0 and sha256_of(self.file) != self._begun
 
 
 class TimingCaches:
-    """The timing caches of one artifacts folder; safe to share between processes.
+    """Timing caches of one artifacts folder; safe to share between processes.
 
     Args:
         root: `<artifacts>/cache/timing`; made when first needed. Locks and staging folders are those of the cache
@@ -132,12 +132,12 @@ class TimingCaches:
 
     @contextmanager
     def lent(self, key: Key, flags: BuildFlags) -> Iterator[Loan]:
-        """A private copy of a key's cache, which is gone after the `with` block; hand it to `take_back` before.
+        """Private copy of a key's cache, deleted after the `with` block; pass it to `take_back` before.
 
         A build with `error_on_timing_cache_miss` changes nothing, nor one with `editable_timing_cache` once there is
         a file: so that later builds choose as that file says, also after a person has edited it.
         """
-        with staging_folder(self._made(STAGING)) as folder:
+        with staging_folder(self._subfolder(STAGING)) as folder:
             with self._locked(key):
                 parts, warnings = self._parts(key, edited=flags.editable_timing_cache)
                 fixed = flags.error_on_timing_cache_miss or (flags.editable_timing_cache and bool(parts))
@@ -148,7 +148,7 @@ class TimingCaches:
             yield loan
 
     def take_back(self, key: Key, loan: Loan) -> None:
-        """Keep what a build has added to its copy, whole or not at all."""
+        """Store what a build has added to its copy, atomically."""
         if loan.fixed or not loan.is_changed:
             return
         staged = loan.file.with_name(name_of(key, sha256_of(loan.file)))
@@ -156,14 +156,14 @@ class TimingCaches:
         self._keep(key, [staged], instead_of=loan.origin)
 
     def files(self) -> list[tuple[Path, list[Path]]]:
-        """Each list with the files that stand under its key, the list first; and files that no list is there for."""
+        """Return each list with the files under its key, the list first; and files without a list."""
         lists = sorted(self.root.glob("*.json"))
-        found = [(path, sorted(self.root.glob(f"{path.stem}-*.cache"))) for path in lists]
-        listed = {path for _, files in found for path in files}
-        return found + [(path, []) for path in sorted(self.root.glob("*.cache")) if path not in listed]
+        entries = [(path, sorted(self.root.glob(f"{path.stem}-*.cache"))) for path in lists]
+        listed = {path for _, files in entries for path in files}
+        return entries + [(path, []) for path in sorted(self.root.glob("*.cache")) if path not in listed]
 
     def _keep(self, key: Key, staged: Sequence[Path], *, instead_of: Sequence[str]) -> None:
-        """Move files in, of one folder and under the names that they have, and list those that are kept."""
+        """Move files of one folder in, keeping their names, and update the list of kept ones."""
         for file in staged:
             fsync_path(file)
         with self._locked(key):
@@ -179,11 +179,11 @@ class TimingCaches:
                     path.unlink(missing_ok=True)
 
     def _parts(self, key: Key, *, edited: bool = False) -> tuple[dict[str, Path], list[str]]:
-        """The files of a key that are what was written, the largest first; and what is wrong with the others."""
+        """The undamaged files of a cache key, the largest first, and the problems with the others."""
         try:
-            told = json.loads(self._list_file(key).read_text())
-            digests = {Path(name).name: str(digest) for name, digest in told["files"].items()}
-            if told["key"] != key.facts:
+            document = json.loads(self._list_file(key).read_text())
+            digests = {Path(name).name: str(digest) for name, digest in document["files"].items()}
+            if document["key"] != key.facts:
                 return {}, [f"the timing cache {self._list_file(key)} is of another machine, and was not used"]
         except FileNotFoundError:
             return {}, []
@@ -193,12 +193,12 @@ class TimingCaches:
         warnings = []
         for name, digest in digests.items():
             path = self.root / name
-            found = sha256_of(path) if path.is_file() else ""
-            if found == digest or (edited and found and path.stat().st_size):
+            actual = sha256_of(path) if path.is_file() else ""
+            if actual == digest or (edited and actual and path.stat().st_size):
                 good[name] = path
-            if found != digest:
-                what = "edited, and is used as it is now" if name in good else "damaged, and was not used"
-                warnings.append(f"the timing cache {path} was {what if found else 'lost'}")
+            if actual != digest:
+                state = "edited, and is used as it is now" if name in good else "damaged, and was not used"
+                warnings.append(f"the timing cache {path} was {state if actual else 'lost'}")
         return dict(sorted(good.items(), key=lambda item: -item[1].stat().st_size)), warnings
 
     def _write_list(self, key: Key, digests: dict[str, str], folder: Path) -> None:
@@ -213,12 +213,12 @@ class TimingCaches:
     def _locked(self, key: Key) -> AbstractContextManager[None]:
         return locked(self.root.parent / LOCKS / f"timing-{key.name}")
 
-    def _made(self, name: str) -> Path:
+    def _subfolder(self, name: str) -> Path:
         make_folder(self.root.parent / name)
         return self.root.parent / name
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a small file's content."""
+    """Return the SHA-256 of a small file's content."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,25 +1,50 @@
-"""Automations of Prefect's server around the runs of a service: who died is noticed, and people are told.
+"""Prefect automations on the runs of a service: detect crashed runs and notify users.
 
 They are evaluated by the server, so that they work when every worker is gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from plansmith.config.service.service import ServiceConfig
+from plansmith.config.service import ServiceConfig
 from plansmith.errors import UsageError
-from plansmith.flows.deploy.changes import Change
 from plansmith.flows.deploy.deployments import service_tag
+from plansmith.records.model import Record
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import FlowRun
+    from prefect.client.schemas.responses import OrchestrationResult
     from prefect.events.schemas.automations import Automation, AutomationCore, EventTrigger
+
+
+class Change(Record):
+    """Change to one object on Prefect's server; `words` lists the differences."""
+
+    what: Literal["work pool", "deployment", "automation"]
+    name: str
+    outcome: Literal["made", "changed", "left", "removed"]
+    words: tuple[str, ...] = ()
+
+
+class Deployed(Record):
+    """Result of deploying a service.
+
+    `unattended`: the pools whose runs nobody takes up now. `crashed`: the names of runs that counted as running, and
+    had not been heard of for too long.
+    """
+
+    changes: tuple[Change, ...]
+    unattended: tuple[str, ...] = ()
+    crashed: tuple[str, ...] = ()
+
 
 HEARTBEAT = "prefect.flow-run.heartbeat"
 PUBLISHED = "plansmith.release.published"
@@ -43,19 +68,19 @@ _COMPARED = ("description", "tags", "trigger", "actions")
 
 @dataclass(frozen=True)
 class _Silence:
-    """What a run in a state has to say from time to time, and what is said of one that does not.
+    """A heartbeat rule: the events due from a run in a state, and the message for one that sends none.
 
     Args:
         name: of the automation, behind the service's.
         after: the events from which on it is waited for.
         expect: the events that show that somebody carries the run out, or need not.
-        said: what the run did not do, before the seconds.
+        description: what the run did not do, before the seconds.
     """
 
     name: str
     after: tuple[str, ...]
     expect: tuple[str, ...]
-    said: str
+    description: str
 
 
 # As in Prefect's guide to zombie flows (docs.prefect.io, advanced/detect-zombie-flows), which waits for a first
@@ -66,13 +91,13 @@ _SILENCES = {
         "silent runs are crashed",
         after=(_BEGUN, HEARTBEAT),
         expect=(HEARTBEAT, *_PUT_BACK, *_ENDED),
-        said="sent no heartbeat for",
+        description="sent no heartbeat for",
     ),
     "PENDING": _Silence(
         "runs that do not begin are crashed",
         after=(_TAKEN_UP,),
         expect=(_BEGUN, *_PUT_BACK, *_ENDED),
-        said="was taken up and did not begin within",
+        description="was taken up and did not begin within",
     ),
 }
 SILENT_STATES = tuple(_SILENCES)
@@ -80,7 +105,7 @@ SILENT_STATES = tuple(_SILENCES)
 
 
 def silence_automation(service: str, state: str, seconds: float) -> AutomationCore:
-    """Calls a run crashed that was in a state for so long without a sign that somebody carries it out.
+    """Return the automation that marks a run as crashed after so long in a state without a sign of life.
 
     Args:
         service: its name.
@@ -96,7 +121,7 @@ def silence_automation(service: str, state: str, seconds: float) -> AutomationCo
     message = silence_message(state, seconds)
     return AutomationCore(
         name=f"{service}: {silence.name}",
-        description=f"A run that {silence.said} {seconds:g} s has lost its worker or its machine.",
+        description=f"A run that {silence.description} {seconds:g} s has lost its worker or its machine.",
         tags=[service_tag(service)],
         trigger=EventTrigger(
             after=set(silence.after),
@@ -113,23 +138,23 @@ def silence_automation(service: str, state: str, seconds: float) -> AutomationCo
 
 
 def silence_message(state: str, seconds: float) -> str:
-    """Why a run counts as crashed that was in one of SILENT_STATES for so many seconds without a word."""
-    return f"It {_SILENCES[state].said} {seconds:.0f} s: its worker or its machine is gone."
+    """Return the message for a run marked as crashed after so many silent seconds in one of SILENT_STATES."""
+    return f"It {_SILENCES[state].description} {seconds:.0f} s: its worker or its machine is gone."
 
 
 def silence_limit(client: SyncPrefectClient, service: str, state: str) -> float | None:
-    """For how many seconds a run of a service may be silent in one of SILENT_STATES, as its automation says.
+    """Return how many seconds a service's run may be silent in one of SILENT_STATES, from its automation.
 
     None where that is not there, or is off. Of several of its name, as two hurried deploys may make, the most patient
     counts.
     """
-    found = client.read_automations_by_name(f"{service}: {_SILENCES[state].name}")
-    windows = [getattr(one.trigger, "within", None) for one in found if one.enabled]
+    automations = client.read_automations_by_name(f"{service}: {_SILENCES[state].name}")
+    windows = [getattr(automation.trigger, "within", None) for automation in automations if automation.enabled]
     return max((window.total_seconds() for window in windows if window is not None), default=None)
 
 
 def failure_automation(service: str, block: str, document: UUID) -> AutomationCore:
-    """Tells people through a block that a run of the service failed or crashed."""
+    """Return the automation that notifies people through a block when a run of the service failed or crashed."""
     return _notification(
         f"{service}: failures to {block}",
         service,
@@ -143,7 +168,7 @@ def failure_automation(service: str, block: str, document: UUID) -> AutomationCo
 
 
 def publication_automation(service: str, block: str, document: UUID) -> AutomationCore:
-    """Tells people through a block that a version was published."""
+    """Return the automation that notifies people through a block when a version was published."""
     return _notification(
         f"{service}: publications to {block}",
         service,
@@ -157,7 +182,7 @@ def publication_automation(service: str, block: str, document: UUID) -> Automati
 
 
 def run_automation(service: str, flow: str, deployment: UUID) -> AutomationCore:
-    """Runs a deployment of the service when one of its runs has published a version."""
+    """Return the automation that runs a deployment of the service when one of its runs has published a version."""
     from prefect.events.actions import RunDeployment
     from prefect.events.schemas.automations import AutomationCore
 
@@ -173,7 +198,7 @@ def run_automation(service: str, flow: str, deployment: UUID) -> AutomationCore:
 def apply_automations(
     client: SyncPrefectClient, config: ServiceConfig, after_publication: Mapping[str, UUID], *, dry_run: bool
 ) -> Iterator[Change]:
-    """Make, change, leave or remove the automations of a service, and say which.
+    """Create, update, keep or remove the automations of a service, and yield the changes.
 
     One that was switched off in Prefect's pages stays off; those that are not the service's are not looked at.
 
@@ -186,42 +211,46 @@ def apply_automations(
     Raises:
         UsageError: a block is not there, or tells nobody; nothing was changed.
     """
-    present = {one.name: one for one in client.read_automations() if service_tag(config.name) in one.tags}
+    present = {
+        automation.name: automation
+        for automation in client.read_automations()
+        if service_tag(config.name) in automation.tags
+    }
     runs = [run_automation(config.name, flow, deployment) for flow, deployment in after_publication.items()]
-    for wanted in (*_automations(client, config), *runs):
-        outcome = _applied(client, wanted, present.pop(wanted.name, None), dry_run=dry_run)
-        yield Change(what="automation", name=wanted.name, outcome=outcome)
-    for name, found in present.items():
+    for definition in (*_automations(client, config), *runs):
+        outcome = _applied(client, definition, present.pop(definition.name, None), dry_run=dry_run)
+        yield Change(what="automation", name=definition.name, outcome=outcome)
+    for name, existing in present.items():
         if not dry_run:
-            client.delete_automation(found.id)
+            client.delete_automation(existing.id)
         yield Change(what="automation", name=name, outcome="removed")
 
 
 def _applied(
-    client: SyncPrefectClient, wanted: AutomationCore, found: Automation | None, *, dry_run: bool
+    client: SyncPrefectClient, definition: AutomationCore, existing: Automation | None, *, dry_run: bool
 ) -> Literal["made", "changed", "left"]:
-    if found is None:
+    if existing is None:
         if not dry_run:
-            client.create_automation(wanted)
+            client.create_automation(definition)
         return "made"
-    if _content(found) == _content(wanted):
+    if _content(existing) == _content(definition):
         return "left"
     if not dry_run:
-        client.update_automation(found.id, wanted.model_copy(update={"enabled": found.enabled}))
+        client.update_automation(existing.id, definition.model_copy(update={"enabled": existing.enabled}))
     return "changed"
 
 
 def require_blocks(client: SyncPrefectClient, config: ServiceConfig) -> dict[str, UUID]:
-    """The blocks that people are told through, by TYPE/NAME.
+    """Return the notification blocks, by TYPE/NAME.
 
     Raises:
         UsageError: one is not there; names those that are.
     """
     from prefect.exceptions import ObjectNotFound
 
-    wanted = {*config.notifications.failure, *config.notifications.publication}
-    found: dict[str, UUID] = {}
-    for block in sorted(wanted):
+    names = {*config.notifications.failure, *config.notifications.publication}
+    ids: dict[str, UUID] = {}
+    for block in sorted(names):
         kind, _, name = block.partition("/")
         try:
             document = client.read_block_document_by_name(name=name, block_type_slug=kind, include_secrets=False)
@@ -230,8 +259,8 @@ def require_blocks(client: SyncPrefectClient, config: ServiceConfig) -> dict[str
                 f"the Prefect server has no block {block}; those that tell people: {_telling(client) or 'none at all'}",
                 remedy=f"make it under Blocks in Prefect's pages, of the type {kind}; or name another one in the file",
             ) from error
-        found[block] = document.id
-    return found
+        ids[block] = document.id
+    return ids
 
 
 def _telling(client: SyncPrefectClient) -> str:
@@ -278,7 +307,7 @@ def _notification(
 
 
 def _trigger(service: str, *, expect: set[str], match: dict[str, str | list[str]]) -> EventTrigger:
-    """Each event of the service's runs, as it comes."""
+    """A trigger for each event of the service's runs, as it arrives."""
     from prefect.events.schemas.automations import EventTrigger, Posture
     from prefect.events.schemas.events import ResourceSpecification
 
@@ -293,13 +322,83 @@ def _trigger(service: str, *, expect: set[str], match: dict[str, str | list[str]
 
 
 def _tagged(service: str) -> dict[str, str | list[str]]:
-    """What the events of a service's runs are related to."""
+    """The related resource of events from a service's runs."""
     return {"prefect.resource.id": f"prefect.tag.{service_tag(service)}"}
 
 
 def _content(automation: Any) -> dict[str, Any]:
-    """What of an automation is compared: the server adds identifiers of its own, and sets have no order."""
+    """The comparable content of an automation: without server-side identifiers, and with sets in a fixed order."""
     content = automation.model_dump(mode="json", include=set(_COMPARED))
     trigger = content["trigger"]
     trigger.pop("id", None)
     return {**content, "trigger": {**trigger, "expect": sorted(trigger["expect"]), "after": sorted(trigger["after"])}}
+
+
+_PAGE = 200
+
+
+def crash_silent_runs(client: SyncPrefectClient, tags: Iterable[str]) -> Iterator[str]:
+    """Mark runs of services as crashed that were silent for too long, and yield their names.
+
+    A running run is silent since its last heartbeat, one that a worker took up since then. How long that may be is what
+    the service's automations on the server say; without them nothing is done.
+
+    Args:
+        client: of the server.
+        tags: those of services say which ones; others are not looked at.
+
+    Raises:
+        httpx.HTTPError: the server does not answer.
+    """
+    for service in (tag.removeprefix(service_tag("")) for tag in tags if tag.startswith(service_tag(""))):
+        limits = {state: silence_limit(client, service, state) for state in SILENT_STATES}
+        now = _server_time(client)
+        for state, limit in limits.items():
+            if limit is None:
+                continue
+            for run in _runs(client, service_tag(service), state):
+                silent = (now - _heard_of(client, run, now)).total_seconds()
+                if silent > limit and _crash(client, run, silence_message(state, silent)):
+                    yield run.name
+
+
+def _server_time(client: SyncPrefectClient) -> datetime:
+    """The server's current time, by the clock that stamps received heartbeats."""
+    return parsedate_to_datetime(client.hello().headers["date"])
+
+
+def _runs(client: SyncPrefectClient, tag: str, state: str) -> list[FlowRun]:
+    from prefect.client.schemas.filters import FlowRunFilter
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    run_filter = FlowRunFilter.model_validate({"tags": {"all_": [tag]}, "state": {"type": {"any_": [state]}}})
+    runs: list[FlowRun] = []
+    while True:
+        page = client.read_flow_runs(
+            flow_run_filter=run_filter, sort=FlowRunSort.START_TIME_ASC, limit=_PAGE, offset=len(runs)
+        )
+        runs += page
+        if len(page) < _PAGE:
+            return runs
+
+
+def _heard_of(client: SyncPrefectClient, run: FlowRun, now: datetime) -> datetime:
+    """When the server last heard from a run: its last heartbeat or state change."""
+    from prefect.events.filters import EventFilter, EventNameFilter, EventOrder, EventResourceFilter
+
+    beats = EventFilter(
+        event=EventNameFilter(name=[HEARTBEAT]),
+        resource=EventResourceFilter(id=[f"prefect.flow-run.{run.id}"]),
+        order=EventOrder.DESC,
+    )
+    heard = [event.received for event in client.read_events(beats, limit=1).events]
+    return max([*heard, run.state.timestamp if run.state else now])
+
+
+def _crash(client: SyncPrefectClient, run: FlowRun, message: str) -> bool:
+    """Set a run to Crashed; return whether the server accepted it, as a run that just ended keeps its state."""
+    from prefect.client.schemas.responses import SetStateStatus
+    from prefect.states import Crashed
+
+    answer: OrchestrationResult[Any] = client.set_flow_run_state(run.id, Crashed(message=message))
+    return answer.status == SetStateStatus.ACCEPT

@@ -1,1 +1,1 @@
-"""A fleet on work pools."""
+"""Fleets on work pools."""

@@ -1,27 +1,33 @@
-"""Waiting for the runs of a fleet on work pools, for all of them, and for none for ever."""
+"""Waiting for fleet runs on work pools: for all of them, and for none forever."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from prefect.client.schemas.objects import StateType
 from prefect.utilities.urls import url_for
 
-from plansmith.errors import EXIT_INTERRUPTED, EnvironmentFault, PlansmithError, first_line
-from plansmith.fleet.build import outcome_of
-from plansmith.fleet.records import ModelOutcome, PlannedModel, failure_of
+from plansmith.config.spec import ModelSpec
+from plansmith.errors import EXIT_INTERRUPTED, EnvironmentFault, PlansmithError, UsageError, first_line
+from plansmith.fleet.build import outcome_of, outcome_without_work, spec_of
+from plansmith.fleet.records import ModelOutcome, PlannedModel, failure_of, model_for
 from plansmith.flows.fleet.pool_runs import Dispatch, Occupants, PoolRuns, WantedRun
+from plansmith.flows.prefect_api.api import rooted
 from plansmith.flows.prefect_api.patience import retry_while_unavailable
-from plansmith.flows.runs.outcomes import read_outcome
+from plansmith.flows.runs.outcomes import read_outcome, tags_of
+from plansmith.steps.provenance.fingerprint import fingerprint_of
 from plansmith.steps.provenance.history import Failure
+from plansmith.system.digest import Digester, digest_of
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
     from prefect.client.schemas.responses import DeploymentResponse
+
 
 POLL_SECONDS = 2.0
 MOST_RESTARTS = 2
@@ -37,11 +43,11 @@ Tell = Callable[[str], None]
 
 @dataclass
 class Awaited:
-    """A model that is built elsewhere.
+    """A model that is built in another process.
 
     Args:
         planned: the model.
-        wanted: what its run was started for.
+        request: what its run was started for.
         run: as it was seen last.
         since: when the wait for it began, by the monotonic clock.
         restarts: how often it was started again after a crash.
@@ -50,7 +56,7 @@ class Awaited:
     """
 
     planned: PlannedModel
-    wanted: WantedRun
+    request: WantedRun
     run: FlowRun
     since: float
     restarts: int = 0
@@ -59,7 +65,7 @@ class Awaited:
 
 
 class Wait:
-    """Waits for runs until each has ended, was given up or was deleted.
+    """Wait for runs until each has ended, was given up or was deleted.
 
     Args:
         runs: of the fleet.
@@ -76,182 +82,280 @@ class Wait:
         self._occupants: dict[UUID, tuple[float, Occupants]] = {}
 
     def until_ended(self, awaited: Sequence[Awaited]) -> Iterator[ModelOutcome]:
-        """What comes of the models, as they end.
+        """Yield the outcomes of the models, as their runs end.
 
         Raises:
             EnvironmentFault: the Prefect API was away for too long.
         """
         while awaited:
             time.sleep(POLL_SECONDS)
-            found = self._read(awaited)
-            for one in awaited:
-                run = found.get(one.run.id)
+            runs = self._read(awaited)
+            for entry in awaited:
+                run = runs.get(entry.run.id)
                 if run is not None and not isinstance(run, Exception):
-                    self._note(one, run)
+                    self._note(entry, run)
             still = []
-            for one in awaited:
-                outcome = self._look(one, found.get(one.run.id))
+            for entry in awaited:
+                outcome = self._look(entry, runs.get(entry.run.id))
                 if outcome is None:
-                    still.append(one)
+                    still.append(entry)
                 else:
                     yield outcome
             awaited = still
 
     def _read(self, awaited: Sequence[Awaited]) -> dict[UUID, FlowRun | Exception]:
-        """How the runs are now, or what keeps one from being read; without those that were deleted."""
+        """The current states of the runs, or the errors that prevent reading them; without deleted ones."""
         try:
-            return {**self._runs.read([one.run.id for one in awaited])}
+            return {**self._runs.read([entry.run.id for entry in awaited])}
         except Exception as error:  # noqa: BLE001 - one that cannot be read does not hide the others
             require_api(error)
-        found: dict[UUID, FlowRun | Exception] = {}
-        for one in awaited:
+        results: dict[UUID, FlowRun | Exception] = {}
+        for entry in awaited:
             try:
-                found |= self._runs.read([one.run.id])
+                results |= self._runs.read([entry.run.id])
             except Exception as error:  # noqa: BLE001
                 require_api(error)
-                found[one.run.id] = error
-        return found
+                results[entry.run.id] = error
+        return results
 
-    def _note(self, one: Awaited, run: FlowRun) -> None:
-        one.run, now = run, time.monotonic()
+    def _note(self, entry: Awaited, run: FlowRun) -> None:
+        entry.run, now = run, time.monotonic()
         if run.state is None or run.state.type in _NOT_BEGUN:
             return
-        if one.begun is None:  # another fleet may have started it long ago
-            one.begun = now - run.estimated_run_time.total_seconds()
+        if entry.begun is None:  # another fleet may have started it long ago
+            entry.begun = now - run.estimated_run_time.total_seconds()
         if run.state.is_running():
-            self._busy[one.wanted.deployment.id] = now
+            self._busy[entry.request.deployment.id] = now
 
-    def _look(self, one: Awaited, found: FlowRun | Exception | None) -> ModelOutcome | None:
-        """What came of a model; None while that is open."""
-        if found is None:
-            return _interrupted(one, "its run was deleted")
-        if isinstance(found, Exception):
-            return _failed(one, found)
+    def _look(self, entry: Awaited, current: FlowRun | Exception | None) -> ModelOutcome | None:
+        """The outcome of a model; None while it is pending."""
+        if current is None:
+            return _interrupted(entry, "its run was deleted")
+        if isinstance(current, Exception):
+            return _failed(entry, current)
         try:
-            if one.run.state is None or not one.run.state.is_final():
-                return self._without_hope(one)
-            return self._ended(one)
+            if entry.run.state is None or not entry.run.state.is_final():
+                return self._without_hope(entry)
+            return self._ended(entry)
         except Exception as error:  # noqa: BLE001 - an odd answer about one model is no reason to give the others up
             require_api(error)
-            return _failed(one, error)
+            return _failed(entry, error)
 
-    def _ended(self, one: Awaited) -> ModelOutcome | None:
-        told = retry_while_unavailable(lambda: read_outcome(one.run.id), self._tell)
-        state = one.run.state
+    def _ended(self, entry: Awaited) -> ModelOutcome | None:
+        outcome = retry_while_unavailable(lambda: read_outcome(entry.run.id), self._tell)
+        state = entry.run.state
         assert state is not None
         # What fails as its run is cancelled was most likely ended by that.
-        if state.is_cancelled() and (told is None or told.ended in {"interrupted", "failed"}):
-            if not self._is_to_be_replaced(one):
-                return _interrupted(one, state.message or state.name or "")
-            self._start_again(one)
+        if state.is_cancelled() and (outcome is None or outcome.ended in {"interrupted", "failed"}):
+            if not self._is_to_be_replaced(entry):
+                return _interrupted(entry, state.message or state.name or "")
+            self._start_again(entry)
             return None
-        if told is not None and not (state.is_crashed() and told.ended == "interrupted"):
+        if outcome is not None and not (state.is_crashed() and outcome.ended == "interrupted"):
             return outcome_of(
-                one.planned,
-                told.ended,
-                version=told.version,
-                failure=told.failure,
-                seconds=told.seconds,
-                run=_address(one.run),
+                entry.planned,
+                outcome.ended,
+                version=outcome.version,
+                failure=outcome.failure,
+                seconds=outcome.seconds,
+                run=_address(entry.run),
             )
-        said = state.message or state.name or ""
+        reason = state.message or state.name or ""
         if state.is_crashed():
-            return self._after_crash(one, said)
-        return _failed(one, EnvironmentFault(f"its run ended without saying what came of it: {said}", remedy=_SEE))
+            return self._after_crash(entry, reason)
+        return _failed(entry, EnvironmentFault(f"its run ended without saying what came of it: {reason}", remedy=_SEE))
 
-    def _after_crash(self, one: Awaited, said: str) -> ModelOutcome | None:
-        if one.restarts == MOST_RESTARTS:
-            words = f"its run crashed {one.restarts + 1} times: {said}"
-            return _failed(one, EnvironmentFault(words, remedy="see the logs of its runs and of the workers"))
-        one.restarts += 1
+    def _after_crash(self, entry: Awaited, reason: str) -> ModelOutcome | None:
+        if entry.restarts == MOST_RESTARTS:
+            message = f"its run crashed {entry.restarts + 1} times: {reason}"
+            return _failed(entry, EnvironmentFault(message, remedy="see the logs of its runs and of the workers"))
+        entry.restarts += 1
         self._tell(
-            f"{one.wanted.name}: its run crashed ({said}); it is started again, {one.restarts} of {MOST_RESTARTS}"
+            f"{entry.request.name}: its run crashed ({reason}); it is started again, {entry.restarts} of"
+            f" {MOST_RESTARTS}"
         )
-        self._start_again(one)
+        self._start_again(entry)
         return None
 
-    def _is_to_be_replaced(self, one: Awaited) -> bool:
-        """Whether another fleet's run was cancelled, perhaps with that fleet; a second time it is meant."""
-        if one.replaced or self._runs.is_ours(one.run):
+    def _is_to_be_replaced(self, entry: Awaited) -> bool:
+        """Whether to replace another fleet's cancelled run, once: it may have been cancelled only with that fleet."""
+        if entry.replaced or self._runs.is_ours(entry.run):
             return False
-        one.replaced = True
-        self._tell(f"{one.wanted.name}: its run, which another fleet had started, was cancelled; it is started again")
+        entry.replaced = True
+        self._tell(
+            f"{entry.request.name}: its run, which another fleet had started, was cancelled; it is started again"
+        )
         return True
 
-    def _start_again(self, one: Awaited) -> None:
-        one.run = self._runs.start_again(one.wanted, one.run)
-        one.since, one.begun = time.monotonic(), None
+    def _start_again(self, entry: Awaited) -> None:
+        entry.run = self._runs.start_again(entry.request, entry.run)
+        entry.since, entry.begun = time.monotonic(), None
 
-    def _without_hope(self, one: Awaited) -> ModelOutcome | None:
-        """Give a run up that takes too long, or that nobody takes up."""
+    def _without_hope(self, entry: Awaited) -> ModelOutcome | None:
+        """Give up on a run that takes too long, or that no worker picks up."""
         now, dispatch = time.monotonic(), self._dispatch
-        if one.begun is not None and now - one.begun > dispatch.longest_seconds:
+        if entry.begun is not None and now - entry.begun > dispatch.longest_seconds:
             why = f"it was not done {dispatch.longest_seconds:.0f} s after it had begun"
-            return self._given_up(one, EnvironmentFault(why, remedy="see its log, or raise `longest_seconds`"))
-        begun = one.run.state is not None and one.run.state.type not in _NOT_BEGUN
-        return None if begun else self._without_worker(one, now)
+            return self._given_up(entry, EnvironmentFault(why, remedy="see its log, or raise `longest_seconds`"))
+        begun = entry.run.state is not None and entry.run.state.type not in _NOT_BEGUN
+        return None if begun else self._without_worker(entry, now)
 
-    def _without_worker(self, one: Awaited, now: float) -> ModelOutcome | None:
-        pool, dispatch = one.wanted.pool, self._dispatch
+    def _without_worker(self, entry: Awaited, now: float) -> ModelOutcome | None:
+        pool, dispatch = entry.request.pool, self._dispatch
         # A model waits its turn behind others: what counts is how long the pool did nothing at all.
-        idle = now - max(one.since, self._busy.get(one.wanted.deployment.id, 0))
+        idle = now - max(entry.since, self._busy.get(entry.request.deployment.id, 0))
         if idle < min(dispatch.take_up_seconds, _HELD_UP_SECONDS):
             return None
-        there = self._occupants_of(one.wanted.deployment)
-        if there.ending:
-            self._busy[one.wanted.deployment.id] = now
+        occupants = self._occupants_of(entry.request.deployment)
+        if occupants.ending:
+            self._busy[entry.request.deployment.id] = now
             return None
-        if there.fleets:
+        if occupants.fleets:
             why = (
                 f"nobody took its run up for {idle:.0f} s, and {pool} carries out nothing but fleets, which wait"
-                f" themselves: {', '.join(there.fleets)}"
+                f" themselves: {', '.join(occupants.fleets)}"
             )
             remedy = f"prefect worker start --pool {pool} once more or with a higher --limit, or fleets on another pool"
-            return self._given_up(one, EnvironmentFault(why, remedy=remedy))
+            return self._given_up(entry, EnvironmentFault(why, remedy=remedy))
         if idle < dispatch.take_up_seconds:
             return None
         why = f"nobody took its run up for {dispatch.take_up_seconds:.0f} s, and {pool} built nothing else"
         remedy = f"look at the workers: prefect work-pool inspect {pool}; prefect worker start --pool {pool}"
-        return self._given_up(one, EnvironmentFault(why, remedy=remedy))
+        return self._given_up(entry, EnvironmentFault(why, remedy=remedy))
 
     def _occupants_of(self, deployment: DeploymentResponse) -> Occupants:
-        """Asked now and then: a fleet may wait for a thousand models."""
-        known, now = self._occupants.get(deployment.id), time.monotonic()
-        if known is None or now > known[0] + _KNOWN_SECONDS:
-            known = now, self._runs.occupants(deployment)
-            self._occupants[deployment.id] = known
-        return known[1]
+        """The occupants of a deployment, cached for a while: a fleet may wait for a thousand models."""
+        cached_entry, now = self._occupants.get(deployment.id), time.monotonic()
+        if cached_entry is None or now > cached_entry[0] + _KNOWN_SECONDS:
+            cached_entry = now, self._runs.occupants(deployment)
+            self._occupants[deployment.id] = cached_entry
+        return cached_entry[1]
 
-    def _given_up(self, one: Awaited, why: EnvironmentFault) -> ModelOutcome:
-        """What comes of a model that this fleet waits for no longer; the run of another fleet goes on."""
+    def _given_up(self, entry: Awaited, why: EnvironmentFault) -> ModelOutcome:
+        """The outcome of a model that this fleet gives up on; another fleet's run continues."""
         try:
-            if self._runs.is_ours(one.run):
-                self._runs.cancel(one.run, why.message)
+            if self._runs.is_ours(entry.run):
+                self._runs.cancel(entry.run, why.message)
         except Exception as error:  # noqa: BLE001 - that it is given up is what counts
             require_api(error)
-            self._tell(f"{one.wanted.name}: its run could not be cancelled: {first_line(error)}")
-        return _failed(one, why)
+            self._tell(f"{entry.request.name}: its run could not be cancelled: {first_line(error)}")
+        return _failed(entry, why)
 
 
 _SEE = "see the log of the run"
 
 
 def require_api(error: Exception) -> None:
-    """Let the whole fleet end where the API was away for too long, in place of one model after another."""
+    """End the whole fleet if the API was unavailable for too long, instead of one model after another."""
     if isinstance(error, PlansmithError) and error.transient:
         raise error
 
 
-def _failed(one: Awaited, error: Exception) -> ModelOutcome:
-    seconds = time.monotonic() - one.since
-    return outcome_of(one.planned, "failed", failure=failure_of(error), seconds=seconds, run=_address(one.run))
+def _failed(entry: Awaited, error: Exception) -> ModelOutcome:
+    seconds = time.monotonic() - entry.since
+    return outcome_of(entry.planned, "failed", failure=failure_of(error), seconds=seconds, run=_address(entry.run))
 
 
-def _interrupted(one: Awaited, said: str) -> ModelOutcome:
-    failure = Failure(step="", error="Cancelled", message=said, exit_code=EXIT_INTERRUPTED)
-    seconds = time.monotonic() - one.since
-    return outcome_of(one.planned, "interrupted", failure=failure, seconds=seconds, run=_address(one.run))
+def _interrupted(entry: Awaited, reason: str) -> ModelOutcome:
+    failure = Failure(step="", error="Cancelled", message=reason, exit_code=EXIT_INTERRUPTED)
+    seconds = time.monotonic() - entry.since
+    return outcome_of(entry.planned, "interrupted", failure=failure, seconds=seconds, run=_address(entry.run))
 
 
 def _address(run: FlowRun) -> str:
     return url_for(run) or str(run.id)
+
+
+def build_on_pools(
+    planned: Sequence[PlannedModel],
+    overrides: Mapping[str, Any],
+    dispatch: Dispatch,
+    runs: PoolRuns,
+    tell: Tell,
+) -> Iterator[ModelOutcome]:
+    """Start a run for each stale model, and yield each model's outcome, as the runs end.
+
+    Args:
+        planned: of the fleet.
+        overrides: as the plan was made with.
+        dispatch: where, and how long.
+        runs: of the fleet.
+        tell: told in words what is unusual.
+
+    Raises:
+        EnvironmentFault: the Prefect API was away for too long; the runs go on, and the next fleet finds them.
+    """
+    awaited: list[Awaited] = []
+    for model in planned:
+        begun = _begin(model, overrides, dispatch, runs) if model.state == "stale" else outcome_without_work(model)
+        if isinstance(begun, ModelOutcome):
+            yield begun
+        else:
+            awaited.append(begun)
+    yield from Wait(runs, dispatch, tell).until_ended(awaited)
+
+
+def _begin(
+    planned: PlannedModel, overrides: Mapping[str, Any], dispatch: Dispatch, runs: PoolRuns
+) -> Awaited | ModelOutcome:
+    """Start the run of a model, or find an equivalent one; an error here is the model's failure."""
+    since = time.monotonic()
+    try:
+        spec, folder = spec_of(planned, overrides)
+        pool = _pool_of(planned.target, dispatch.pools)
+        parameters = parameters_of(spec, folder, dispatch.folder)
+        run_request = _make_run(planned, parameters, _basis(spec, folder), pool, runs.deployment(pool))
+        return Awaited(planned, run_request, runs.find_or_start(run_request), since)
+    except Exception as error:  # noqa: BLE001 - an odd answer about one model is no reason to give the others up
+        require_api(error)
+        return outcome_of(planned, "failed", failure=failure_of(error), seconds=time.monotonic() - since)
+
+
+def _pool_of(target: str, pools: Mapping[str, str]) -> str:
+    pool = pools.get(target, pools.get(""))
+    if pool is None:
+        raise UsageError(
+            f"no work pool builds for the target {target}",
+            remedy="name one in the parameter `pools`, by this target or by '' for all others",
+        )
+    return pool
+
+
+def parameters_of(spec: ModelSpec, folder: Path, start: str) -> dict[str, Any]:
+    """Return the parameters of compile-model for a spec of a fleet, whose paths may differ on a worker.
+
+    Args:
+        spec: of the model.
+        folder: of its file.
+        start: the fleet's folder, as it was asked for; this process works in it.
+    """
+    root = Path.cwd()
+    placed = Path(start) / folder.relative_to(root) if folder.is_relative_to(root) else folder
+    values = spec.model_dump(mode="json", exclude_defaults=True)
+    return {"spec": values, "folder": str(placed), "directory": start}
+
+
+def _make_run(
+    planned: PlannedModel, parameters: dict[str, Any], basis: Any, pool: str, deployment: DeploymentResponse
+) -> WantedRun:
+    reasons = [reason.model_dump() for reason in planned.reasons]
+    cause = [str(deployment.id), parameters, reasons, basis]
+    return WantedRun(
+        deployment=deployment,
+        pool=pool,
+        key=f"plansmith:{digest_of(cause)}",
+        name=model_for(planned.model, planned.target),
+        tags=tags_of(planned.model, planned.target),
+        parameters=parameters,
+    )
+
+
+def _basis(original: ModelSpec, folder: Path) -> dict[str, Any] | None:
+    """The build inputs of the model now: files may change twice while the reason to build reads the same."""
+    spec = rooted(original, Path.cwd())
+    cache = Path(spec.artifacts) / "cache"
+    try:
+        digester = Digester(cache / "digests.sqlite", read_only=not cache.is_dir())
+        return fingerprint_of(spec, relative_to=folder, digester=digester).model_dump(mode="json")
+    except (PlansmithError, OSError):
+        return None  # the compile says what is wrong with it

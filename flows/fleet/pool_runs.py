@@ -1,4 +1,4 @@
-"""Runs of compile-model on work pools: where they can be started, started once for one cause, and read."""
+"""Runs of compile-model on work pools: startable pools, idempotent starts, and their states."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
 
 from plansmith.errors import EnvironmentFault, PlansmithError
-from plansmith.flows.deploy.deployments import FLEETS, ONE_MODEL
-from plansmith.flows.deploy.pool_deployments import HOW_TO_DEPLOY, find_deployment, find_hindrance
+from plansmith.flows.deploy.deployments import FLEETS, HOW_TO_DEPLOY, ONE_MODEL, find_deployment, find_hindrance
 from plansmith.flows.prefect_api.cancelling import cancel_run
 from plansmith.flows.prefect_api.patience import refusal_of, retry_while_unavailable
-from plansmith.flows.runs.numbered_runs import PAGE, newest_of, number_of, numbered, read_compiles, read_keyed
+from plansmith.flows.runs.submitting import PAGE, newest_of, number_of, numbered, read_compiles, read_keyed
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -62,7 +61,7 @@ class Dispatch:
 
 @dataclass(frozen=True)
 class WantedRun:
-    """A compile that is to be run once.
+    """A compile run to be started once.
 
     Args:
         deployment: carries it out.
@@ -83,7 +82,7 @@ class WantedRun:
 
 @dataclass(frozen=True)
 class Occupants:
-    """What is carried out where the runs of a deployment go.
+    """Activity on a deployment's work pool.
 
     Args:
         ending: whether something is that ends by itself, whoever started it.
@@ -95,7 +94,7 @@ class Occupants:
 
 
 class PoolRuns:
-    """The runs that a fleet waits for; every question is asked again where the API is away for a while.
+    """The runs that a fleet waits for; every request is retried while the API is unavailable.
 
     Args:
         fleet: the fleet's own run.
@@ -110,7 +109,7 @@ class PoolRuns:
         self._deployments: dict[str, DeploymentResponse | PlansmithError] = {}
 
     def deployment(self, pool: str) -> DeploymentResponse:
-        """The deployment of compile-model for a work pool, or one that `flows serve` serves.
+        """Return the deployment of compile-model for a work pool, or one served by `flows serve`.
 
         Raises:
             PlansmithError: there is none, or nobody would carry its runs out.
@@ -122,19 +121,19 @@ class PoolRuns:
                 if error.transient:
                     raise
                 self._deployments[pool] = error
-        found = self._deployments[pool]
-        if isinstance(found, PlansmithError):
-            raise found
-        return found
+        result = self._deployments[pool]
+        if isinstance(result, PlansmithError):
+            raise result
+        return result
 
     def _find(self, client: SyncPrefectClient, pool: str) -> DeploymentResponse:
-        found = find_deployment(client, pool)
-        hindrance = find_hindrance(client, found)
+        deployment = find_deployment(client, pool)
+        hindrance = find_hindrance(client, deployment)
         if hindrance is not None:
-            raise EnvironmentFault(hindrance.words, remedy=hindrance.remedy)
-        if found.work_pool_name is not None:
-            most = client.read_work_pool(found.work_pool_name).concurrency_limit
-            fleets = self._occupants(client, found).fleets
+            raise EnvironmentFault(hindrance.message, remedy=hindrance.remedy)
+        if deployment.work_pool_name is not None:
+            most = client.read_work_pool(deployment.work_pool_name).concurrency_limit
+            fleets = self._occupants(client, deployment).fleets
             if most is not None and 0 < most <= len(fleets):
                 raise EnvironmentFault(
                     f"the work pool {pool} carries out {most} runs at a time, and fleets wait in all of them:"
@@ -142,10 +141,10 @@ class PoolRuns:
                     remedy=f"prefect work-pool set-concurrency-limit {pool} {most + 1}, or a pool of their own for"
                     " fleets",
                 )
-        return found
+        return deployment
 
-    def find_or_start(self, wanted: WantedRun) -> FlowRun:
-        """The run of a compile: one that goes on, one that ended since the fleet was planned, or else a new one.
+    def find_or_start(self, run_request: WantedRun) -> FlowRun:
+        """Return the run of a compile: an active one, one that ended since the fleet was planned, or a new one.
 
         A key holds no time: it is that of the cause, and a number. The server takes each once, so that of two fleets
         that ask at the same moment one starts the run and both wait for it. A run that ended before the plan was made
@@ -156,29 +155,29 @@ class PoolRuns:
         Raises:
             PlansmithError: the API refuses it.
         """
-        number, newest = newest_of(self._with_keys, wanted.key)
+        number, newest = newest_of(self._with_keys, run_request.key)
         if newest is None:
-            return self._start(wanted, number)
-        return self._start(wanted, number + 1) if self._is_past(newest) else newest
+            return self._start(run_request, number)
+        return self._start(run_request, number + 1) if self._is_past(newest) else newest
 
-    def start_again(self, wanted: WantedRun, before: FlowRun) -> FlowRun:
-        """The run after one that crashed or was cancelled; that of another fleet that waited for the same one.
+    def start_again(self, run_request: WantedRun, before: FlowRun) -> FlowRun:
+        """Return the run after a crashed or cancelled one; possibly one started by another fleet waiting for the same.
 
         Raises:
             PlansmithError: the API refuses it.
         """
-        return self._start(wanted, number_of(before) + 1)
+        return self._start(run_request, number_of(before) + 1)
 
     def read(self, runs: Sequence[UUID]) -> dict[UUID, FlowRun]:
-        """How runs are now; those that were deleted are left out."""
-        found: dict[UUID, FlowRun] = {}
+        """Return the current state of runs, without deleted ones."""
+        result: dict[UUID, FlowRun] = {}
         for start in range(0, len(runs), PAGE):
             some = FlowRunFilter(id=FlowRunFilterId(any_=list(runs[start : start + PAGE])))
-            found |= {run.id: run for run in self._ask(partial(read_compiles, which=some))}
-        return found
+            result |= {run.id: run for run in self._ask(partial(read_compiles, which=some))}
+        return result
 
     def is_ours(self, run: FlowRun) -> bool:
-        """Whether this fleet started a run, and does not only wait for one that another started."""
+        """Whether this fleet started a run, and not another one that also waits for it."""
         mine = FlowRunFilter(
             id=FlowRunFilterId(any_=[run.id]),
             parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[self._fleet]),
@@ -186,7 +185,7 @@ class PoolRuns:
         return bool(self._ask(lambda client: client.read_flow_runs(flow_run_filter=mine)))
 
     def occupants(self, deployment: DeploymentResponse) -> Occupants:
-        """What is carried out where the runs of a deployment go."""
+        """Return the activity where the runs of a deployment are executed."""
         return self._ask(partial(self._occupants, deployment=deployment))
 
     def _occupants(self, client: SyncPrefectClient, deployment: DeploymentResponse) -> Occupants:
@@ -194,16 +193,16 @@ class PoolRuns:
         if deployment.work_pool_name is None:
             its_own = DeploymentFilter(id=DeploymentFilterId(any_=[deployment.id]))
             return Occupants(bool(client.read_flow_runs(flow_run_filter=running, deployment_filter=its_own)))
-        there = WorkPoolFilter(name=WorkPoolFilterName(any_=[deployment.work_pool_name]))
+        pool_filter = WorkPoolFilter(name=WorkPoolFilterName(any_=[deployment.work_pool_name]))
         waiting = FlowFilter(name=FlowFilterName(any_=list(FLEETS)))
-        fleets = client.read_flow_runs(flow_filter=waiting, flow_run_filter=running, work_pool_filter=there)
-        everything = client.read_flow_runs(flow_run_filter=running, work_pool_filter=there)
+        fleets = client.read_flow_runs(flow_filter=waiting, flow_run_filter=running, work_pool_filter=pool_filter)
+        everything = client.read_flow_runs(flow_run_filter=running, work_pool_filter=pool_filter)
         is_there = any(run.id == self._fleet for run in fleets)
         ending = {run.id for run in everything} - {run.id for run in fleets}
         return Occupants(bool(ending), tuple(sorted(run.name for run in fleets)) if is_there else ())
 
     def cancel(self, run: FlowRun, why: str) -> None:
-        """Cancel a run that nobody waits for any longer."""
+        """Cancel a run that is no longer waited for."""
         self._ask(lambda client: cancel_run(client, run, why))
 
     def _with_keys(self, keys: list[str]) -> list[FlowRun]:
@@ -215,16 +214,16 @@ class PoolRuns:
         over = run.state is not None and run.state.is_final()
         return over and run.updated is not None and run.updated < self._planned_after
 
-    def _start(self, wanted: WantedRun, number: int) -> FlowRun:
+    def _start(self, run_request: WantedRun, number: int) -> FlowRun:
         def start() -> FlowRun:
             started: Any = run_deployment(
-                wanted.deployment.id,
-                parameters=dict(wanted.parameters),
+                run_request.deployment.id,
+                parameters=dict(run_request.parameters),
                 timeout=0,
                 as_subflow=True,
-                idempotency_key=numbered(wanted.key, number),
-                flow_run_name=wanted.name,
-                tags=wanted.tags,
+                idempotency_key=numbered(run_request.key, number),
+                flow_run_name=run_request.name,
+                tags=run_request.tags,
             )
             run: FlowRun = started
             return run
@@ -233,7 +232,7 @@ class PoolRuns:
             return retry_while_unavailable(start, self._tell)
         except ObjectNotFound as error:
             raise EnvironmentFault(
-                f"the deployment of {ONE_MODEL} for {wanted.pool} is there no more", remedy=HOW_TO_DEPLOY
+                f"the deployment of {ONE_MODEL} for {run_request.pool} is there no more", remedy=HOW_TO_DEPLOY
             ) from error
         except httpx.HTTPStatusError as error:
             raise refusal_of(error, f"a run of {ONE_MODEL}") from error

@@ -1,4 +1,4 @@
-"""One run over a fleet: plan, show the plan, build what is stale, show what came of it."""
+"""Fleet run: plans, shows the plan, builds stale models, and shows the outcome."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled
 
 from plansmith.errors import UsageError
-from plansmith.fleet import text
+from plansmith.fleet import records
 from plansmith.fleet.build import outcome_unbuilt
-from plansmith.fleet.overrides import SpecOverrides
+from plansmith.fleet.members import SpecOverrides
 from plansmith.fleet.plan import plan_fleet
 from plansmith.fleet.records import FleetSummary, ModelOutcome, PlannedModel
-from plansmith.flows.deploy.silent_runs import crash_silent_runs
-from plansmith.flows.fleet.dispatching import build_on_pools
+from plansmith.flows.deploy.automations import crash_silent_runs
+from plansmith.flows.fleet.awaiting import build_on_pools
 from plansmith.flows.fleet.pool_runs import Dispatch, PoolRuns
 from plansmith.flows.local.fleet import build_here
 from plansmith.flows.prefect_api.cancelling import passing_on
@@ -40,7 +40,7 @@ _MOST_NAMED = 10
 
 @dataclass(frozen=True)
 class FleetOrder:
-    """What a fleet run was asked for; the fields are the parameters of `compile_fleet`."""
+    """A fleet run as requested; the fields are the parameters of `compile_fleet`."""
 
     specs: Sequence[str]
     overrides: SpecOverrides
@@ -71,7 +71,7 @@ def run_fleet(order: FleetOrder) -> Any:
 def _run(order: FleetOrder, shown: _Shown) -> Any:
     started, began = time.monotonic(), server_time()
     shown.show_crashed()
-    overrides, places = order.overrides.given, [Path(place).absolute() for place in order.specs]
+    overrides, places = order.overrides.values, [Path(place).absolute() for place in order.specs]
     how: dict[str, Any] = {"models": order.models, "resolve": order.resolve, "force": order.force}
     how |= {"refuse_unknown": True, "elsewhere": bool(order.dispatch.pools)}
     planned = list(plan_fleet(places, overrides, **how, tell=shown.notice))
@@ -82,8 +82,8 @@ def _run(order: FleetOrder, shown: _Shown) -> Any:
             outcomes.append(outcome)
             shown.show_outcome(outcome, len(outcomes), len(planned))
     except KeyboardInterrupt:
-        ended = {_identity(one) for one in outcomes}
-        left = [outcome_unbuilt(one) for one in planned if _identity(one) not in ended]
+        ended = {_identity(item) for item in outcomes}
+        left = [outcome_unbuilt(item) for item in planned if _identity(item) not in ended]
         shown.show_summary(_summary(planned, [*outcomes, *left], started))
         return Cancelled(message="It was interrupted; what is published stays, and the next run goes on after it.")
     summary = _summary(planned, outcomes, started)
@@ -103,24 +103,24 @@ def _build(
 
 
 def _summary(planned: Sequence[PlannedModel], outcomes: Sequence[ModelOutcome], started: float) -> FleetSummary:
-    """In the order of the plan, which is not that in which they end."""
-    places = {_identity(one): number for number, one in enumerate(planned)}
-    ordered = sorted(outcomes, key=lambda one: places[_identity(one)])
+    """The summary in the order of the plan, not in the order of completion."""
+    places = {_identity(item): number for number, item in enumerate(planned)}
+    ordered = sorted(outcomes, key=lambda item: places[_identity(item)])
     return FleetSummary(outcomes=tuple(ordered), seconds=round(time.monotonic() - started, 3))
 
 
-def _identity(one: PlannedModel | ModelOutcome) -> tuple[str, str, str, str]:
-    return one.file, one.model, one.target, one.repository
+def _identity(entry: PlannedModel | ModelOutcome) -> tuple[str, str, str, str]:
+    return entry.file, entry.model, entry.target, entry.repository
 
 
 def _describe_failure(summary: FleetSummary) -> str:
-    names = [one.model or Path(one.file).name for one in summary.failed]
+    names = [outcome.model or Path(outcome.file).name for outcome in summary.failed]
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"{text.summary_counts(summary)}: {', '.join(names[:_MOST_NAMED])}{more}"
+    return f"{records.summary_counts(summary)}: {', '.join(names[:_MOST_NAMED])}{more}"
 
 
 class _Shown:
-    """What a person sees of a fleet run: its log, a table of the plan, how far it is, a table of what came of it."""
+    """The output of a fleet run: its log, a table of the plan, its progress, and a table of results."""
 
     def __init__(self) -> None:
         self._log = get_run_logger()
@@ -130,7 +130,7 @@ class _Shown:
         self._log.warning("%s", text)
 
     def show_crashed(self) -> None:
-        """Call runs of the service crashed that died unnoticed: this one would wait for them, or behind them."""
+        """Mark the service's silently dead runs as crashed: this run would wait for them, or queue behind them."""
         try:
             with get_client(sync_client=True) as client:
                 for name in crash_silent_runs(client, flow_run.get_tags() or []):
@@ -139,36 +139,36 @@ class _Shown:
             self.notice(f"dead runs were not looked for: {error or type(error).__name__}")
 
     def show_plan(self, planned: Sequence[PlannedModel]) -> None:
-        counts = text.plan_counts(planned)
+        counts = records.plan_counts(planned)
         self._log.info("%s", counts)
-        for one in planned:
-            if one.state != "fresh":
-                self._log.info("%s is %s: %s", text.label_of(one), one.state, text.why(one))
-        self._try(lambda: create_table_artifact(text.plan_rows(planned), key=PLAN_KEY, description=counts))
+        for model in planned:
+            if model.state != "fresh":
+                self._log.info("%s is %s: %s", records.label_of(model), model.state, records.why(model))
+        self._try(lambda: create_table_artifact(records.plan_rows(planned), key=PLAN_KEY, description=counts))
         self._try(self._begin_progress)
 
     def _begin_progress(self) -> None:
-        made: Any = create_progress_artifact(0.0, key=PROGRESS_KEY, description="How many of the models are done")
-        self._progress = made
+        artifact: Any = create_progress_artifact(0.0, key=PROGRESS_KEY, description="How many of the models are done")
+        self._progress = artifact
 
     def show_outcome(self, outcome: ModelOutcome, done: int, of: int) -> None:
-        said = f"{text.label_of(outcome)}: {text.describe_outcome(outcome)}"
+        message = f"{records.label_of(outcome)}: {records.describe_outcome(outcome)}"
         if outcome.failure:
-            self._log.error("%s: %s", said, text.outcome_reason(outcome))
+            self._log.error("%s: %s", message, records.outcome_reason(outcome))
         elif outcome.ended != "fresh":
-            self._log.info("%s", said)
+            self._log.info("%s", message)
         if self._progress is not None and (outcome.ended != "fresh" or done == of):
             artifact = self._progress
             self._try(lambda: update_progress_artifact(artifact, progress=_WHOLE * done / of))
 
     def show_summary(self, summary: FleetSummary) -> None:
-        counts = text.summary_counts(summary)
+        counts = records.summary_counts(summary)
         self._log.info("%s", counts)
-        rows = [_in_pages(row) for row in text.summary_rows(summary)]
+        rows = [_in_pages(row) for row in records.summary_rows(summary)]
         self._try(lambda: create_table_artifact(rows, key=SUMMARY_KEY, description=counts))
 
     def _try(self, give: Callable[[], Any]) -> None:
-        """Give something to Prefect; what it does not take is no reason to stop building."""
+        """Send something to Prefect; a failure is reported and does not stop the builds."""
         try:
             give()
         except UNTAKEN as error:
@@ -176,7 +176,7 @@ class _Shown:
 
 
 def _in_pages(row: dict[str, str]) -> dict[str, str]:
-    """A row of the summary for Prefect's pages: cells are Markdown, and a long one hides what stands behind it."""
+    """A row of the summary for Prefect's pages: cells are Markdown, and a long one hides those after it."""
     shown = {name: cell for name, cell in row.items() if name not in {"run", "why"}}
     shown["took"] = row["took"].strip("-")
     shown["run"] = f"[{row['model']}]({row['run']})" if row.get("run", "").startswith("http") else row.get("run", "")

@@ -1,1 +1,1 @@
-"""Flows in this process."""
+"""Local flows, which run in this process."""

@@ -1,4 +1,4 @@
-"""Builds the stale models of a fleet in this process, one after another, each as a flow run of its own."""
+"""Local fleet build: builds stale models in this process, one after another, each as its own flow run."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from plansmith.fleet.build import outcome_of, outcome_without_work, spec_of
 from plansmith.fleet.records import ModelOutcome, PlannedModel, failure_of
 from plansmith.flows.compile_model import compile_model
 from plansmith.flows.deploy.deployments import service_tag
+from plansmith.flows.prefect_api.api import rooted
 from plansmith.flows.prefect_api.cancelling import cancellable
 from plansmith.flows.prefect_api.patience import UNTAKEN, refusal_of, retry_while_unavailable
-from plansmith.flows.prefect_api.places import rooted
-from plansmith.flows.runs import observers
+from plansmith.flows.runs import following
 from plansmith.flows.runs.outcomes import tags_of
 
 Tell = Callable[[str], None]
 
 
 def build_here(planned: Sequence[PlannedModel], overrides: Mapping[str, Any], tell: Tell) -> Iterator[ModelOutcome]:
-    """Build the models that are stale, and give what came of each model; call it in the main thread.
+    """Build the stale models, and yield each model's outcome; must be called in the main thread.
 
     Args:
         planned: of the fleet.
@@ -39,8 +39,8 @@ def build_here(planned: Sequence[PlannedModel], overrides: Mapping[str, Any], te
         KeyboardInterrupt: this process is to end; a run that is cancelled in Prefect ends alone.
         EnvironmentFault: the Prefect API was away for too long.
     """
-    for one in planned:
-        yield _build(one, overrides, tell) if one.state == "stale" else outcome_without_work(one)
+    for model in planned:
+        yield _build(model, overrides, tell) if model.state == "stale" else outcome_without_work(model)
 
 
 def _build(planned: PlannedModel, overrides: Mapping[str, Any], tell: Tell) -> ModelOutcome:
@@ -50,21 +50,23 @@ def _build(planned: PlannedModel, overrides: Mapping[str, Any], tell: Tell) -> M
     except (PlansmithError, OSError) as error:
         return outcome_of(planned, "failed", failure=failure_of(error), seconds=time.monotonic() - started)
     retry_while_unavailable(_ask_for_health, tell)
-    watching = observers.RunObserver()
-    token = observers.current.set(watching)
+    watching = following.RunObserver()
+    token = following.current.set(watching)
     try:
         failure = _run(rooted(spec, Path.cwd()), folder, [*tags_of(planned.model, planned.target), *_service()])
     finally:
-        observers.current.reset(token)
+        following.current.reset(token)
     seconds = time.monotonic() - started
     if watching.ended is None:  # it did not even begin
         return outcome_of(planned, "failed", failure=failure_of(failure), seconds=seconds)
-    told = watching.ended
-    return outcome_of(planned, told.ended, version=told.version, failure=told.failure, seconds=seconds, run=told.run)
+    result = watching.ended
+    return outcome_of(
+        planned, result.ended, version=result.version, failure=result.failure, seconds=seconds, run=result.run
+    )
 
 
 def _run(spec: ModelSpec, folder: Path, found_by: list[str]) -> BaseException:
-    """Compile a model as a run within this one; what went wrong with the run itself, if anything did.
+    """Compile a model as a subflow run; return the error of the run itself, if any.
 
     Raises:
         KeyboardInterrupt: this process was interrupted, not that run cancelled.
@@ -89,7 +91,7 @@ def _run(spec: ModelSpec, folder: Path, found_by: list[str]) -> BaseException:
 
 
 def _service() -> list[str]:
-    """The tags by which the automations of a service know its runs; those of a deployment have them from there."""
+    """The service tags, by which automations find its runs; a deployment's runs inherit them."""
     return [tag for tag in flow_run.get_tags() or [] if tag.startswith(service_tag(""))]
 
 

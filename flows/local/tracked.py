@@ -1,4 +1,4 @@
-"""`plansmith compile --track`: a flow run in this process, and its cancellation through the API."""
+"""`plansmith compile --track`: a flow run in this process, which can be cancelled through the API."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ api_was_lost = threading.Event()
 
 
 def track(spec: ModelSpec, folder: Path, listener: Listener) -> tuple[PublishedVersion, Manifest]:
-    """Compile a model as a flow run of the configured Prefect API; call it in the main thread.
+    """Compile a model as a flow run of the configured Prefect API; must be called in the main thread.
 
     Args:
         spec: what to compile.
@@ -42,13 +42,13 @@ def track(spec: ModelSpec, folder: Path, listener: Listener) -> tuple[PublishedV
     from prefect.settings import temporary_settings
 
     from plansmith.flows.compile_model import compile_model
+    from plansmith.flows.prefect_api.api import rooted
     from plansmith.flows.prefect_api.cancelling import cancellable
-    from plansmith.flows.prefect_api.places import rooted
-    from plansmith.flows.runs import observers
+    from plansmith.flows.runs import following
 
     logging.raiseExceptions = False  # Prefect says on standard error, line by line, which logs it could not send
-    watching = observers.RunObserver(listener)
-    token = observers.current.set(watching)
+    watching = following.RunObserver(listener)
+    token = following.current.set(watching)
     try:
         hears = cancellable(lambda run: _say_where(run, listener), lambda: listener.notice("cancelled through Prefect"))
         with temporary_settings(patient_settings()), hears as begin:
@@ -59,19 +59,19 @@ def track(spec: ModelSpec, folder: Path, listener: Listener) -> tuple[PublishedV
             _set_completed(state.state_details.flow_run_id)
     except (httpx.HTTPError, PrefectException) as error:
         api_was_lost.set()
-        said = f"the Prefect API at {url} was lost: {error or type(error).__name__}"
+        message = f"the Prefect API at {url} was lost: {error or type(error).__name__}"
         if watching.outcome is None:
             raise EnvironmentFault(
-                said, remedy="run it again: it goes on after the last finished step", transient=True
+                message, remedy="run it again: it goes on after the last finished step", transient=True
             ) from error
-        listener.notice(f"{said}; the compile is finished all the same, but its run will not say so")
+        listener.notice(f"{message}; the compile is finished all the same, but its run will not say so")
         return watching.outcome
     except KeyboardInterrupt:
         if watching.outcome is None:
             raise
         return watching.outcome  # it came too late
     finally:
-        observers.current.reset(token)
+        following.current.reset(token)
     if cancelled and watching.outcome is None:
         raise KeyboardInterrupt
     if state.is_failed():
@@ -87,7 +87,7 @@ def _say_where(run: FlowRun, listener: Listener) -> None:
 
 
 def _set_completed(run: UUID) -> None:
-    """Tell the API that a run was published before its cancellation was heard."""
+    """Set a run to Completed that was published before its cancellation was noticed."""
     from prefect.client.orchestration import get_client
     from prefect.states import Completed
 

@@ -1,1 +1,1 @@
-"""Calls of Prefect's API, repeated while it is unavailable."""
+"""Prefect API calls, retried while the API is unavailable."""

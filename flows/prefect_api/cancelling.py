@@ -1,16 +1,20 @@
-"""Cancellation that a flow run hears of, and passes on to the runs that it started."""
+"""Cancellation of a flow run, passed on to the runs that it started."""
 
 from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
     FlowRunFilter,
     FlowRunFilterParentFlowRunId,
     FlowRunFilterState,
@@ -18,16 +22,19 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import StateType
 from prefect.exceptions import TerminationSignal
-from prefect.states import Cancelled, Cancelling
+from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
+from prefect.states import Cancelled, Cancelling, Completed
+from prefect.utilities.urls import url_for
 
-from plansmith.flows.prefect_api.patience import UNTAKEN
+from plansmith.flows.prefect_api.patience import UNTAKEN, retry_while_unavailable
 
 if TYPE_CHECKING:
     from types import FrameType
-    from uuid import UUID
 
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import FlowRun, State
+
 
 POLL_SECONDS = 2
 
@@ -39,7 +46,7 @@ _CANCEL = signal.SIGUSR1
 
 @contextmanager
 def cancellable(begun: Callable[[FlowRun], None], heard: Callable[[], None]) -> Iterator[Any]:
-    """A hook for a run of this process: from its beginning until the block ends, its cancellation interrupts.
+    """Hook for a run of this process: cancelling it interrupts the block.
 
     Use it in the main thread, which gets a KeyboardInterrupt.
 
@@ -83,7 +90,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _is_cancelling(run: UUID) -> bool:
-    """Whether the API says so; what it cannot say now it may say next time."""
+    """Whether the API reports a cancellation; after a failed request, the next poll may find it."""
     try:
         with get_client(sync_client=True) as client:
             state = client.read_flow_run(run).state
@@ -93,7 +100,7 @@ def _is_cancelling(run: UUID) -> bool:
 
 
 def cancel_children(flow: Any, flow_run: FlowRun, state: Any) -> None:
-    """A hook for a cancelled run: cancels the runs that it started and that go on.
+    """Hook for a cancelled run: cancels its active child runs.
 
     A worker calls it in a process that it starts for that, when the one of the run has ended.
     """
@@ -103,7 +110,7 @@ def cancel_children(flow: Any, flow_run: FlowRun, state: Any) -> None:
 
 @contextmanager
 def passing_on(run: UUID) -> Iterator[None]:
-    """While a block lasts, the cancellation of its run by a worker goes on to the runs that it started, at once.
+    """Cancellation forwarding: when a worker cancels the run during the block, its child runs are cancelled at once.
 
     The worker sends SIGTERM, and calls hooks only when the process has ended, in another that imports the flow first,
     which takes many seconds on a busy machine; a worker that itself is to end sends the same, and then those runs go
@@ -119,22 +126,24 @@ def passing_on(run: UUID) -> Iterator[None]:
 
 
 def _cancel_children_of(parent: UUID) -> None:
-    """Runs that this one only waited for, because another fleet had started them, go on."""
+    """Cancel the child runs; those of another fleet that this run only waited for continue."""
     going_on = FlowRunFilter(
         parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[parent]),
         state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_GOING_ON)),
     )
-    asked: set[UUID] = set()
+    ids: set[UUID] = set()
     with get_client(sync_client=True) as client:
         # Those that are asked leave the filter, so that every page is the first one.
-        while runs := [one for one in client.read_flow_runs(flow_run_filter=going_on) if one.id not in asked]:
+        while runs := [
+            candidate for candidate in client.read_flow_runs(flow_run_filter=going_on) if candidate.id not in ids
+        ]:
             for run in runs:
                 cancel_run(client, run, "the fleet that started it was cancelled")
-                asked.add(run.id)
+                ids.add(run.id)
 
 
 def cancel_run(client: SyncPrefectClient, run: FlowRun, why: str) -> None:
-    """Cancel a run, whoever carries it out.
+    """Cancel a run, wherever it is executed.
 
     Args:
         client: of the API.
@@ -144,3 +153,90 @@ def cancel_run(client: SyncPrefectClient, run: FlowRun, why: str) -> None:
     # A run within another's process has nobody who would see that it is to be cancelled.
     new: State = Cancelling(message=why) if run.deployment_id else Cancelled(message=why)
     client.set_flow_run_state(run.id, new, force=not run.deployment_id)
+
+
+SKIPPED = "Skipped"
+
+_LOOK_SECONDS = 5
+
+
+def skipped() -> State[Any] | None:
+    """Return the final state for a flow run that duplicates another; None if it should continue.
+
+    Raises:
+        EnvironmentFault: the Prefect API was away for too long.
+    """
+    log = get_run_logger()
+
+    def ask() -> FlowRun | None:
+        with get_client(sync_client=True) as client:
+            return earlier_run(client, UUID(flow_run.get_id()))
+
+    earlier = retry_while_unavailable(ask, log.warning)
+    if earlier is None:
+        return None
+    text = f"skipped: {earlier.name} goes on and does the same: {url_for(earlier) or earlier.id}"
+    log.info("%s", text)
+    return Completed(name=SKIPPED, message=text)
+
+
+def superseded() -> State[Any] | None:
+    """Wait until no earlier run of the deployment is active; return the final state if a later one waits too.
+
+    Raises:
+        EnvironmentFault: the Prefect API was away for too long.
+    """
+    log = get_run_logger()
+    run, waits_for = UUID(flow_run.get_id()), ""
+
+    def ask() -> tuple[FlowRun | None, FlowRun | None]:
+        with get_client(sync_client=True) as client:
+            return earlier_run(client, run), later_run(client, run)
+
+    while True:
+        earlier, later = retry_while_unavailable(ask, log.warning)
+        if earlier is None:
+            return None
+        if later is not None:
+            text = f"skipped: {later.name} waits as well, and does what this run would"
+            log.info("%s", text)
+            return Completed(name=SKIPPED, message=text)
+        if waits_for != str(earlier.id):
+            waits_for = str(earlier.id)
+            log.info("waiting for %s: %s", earlier.name, url_for(earlier) or earlier.id)
+        time.sleep(_LOOK_SECONDS)
+
+
+def earlier_run(client: SyncPrefectClient, run: UUID) -> FlowRun | None:
+    """Return the run of the same deployment and parameters that was already running before a run; None if none was.
+
+    Of two that begin together each may see the other: the server's times, and then the ids, say which of them goes on.
+
+    Args:
+        client: of the API.
+        run: one that is running.
+    """
+    this, others = _runs_beside(client, run)
+    return min((candidate for candidate in others if _began(candidate) < _began(this)), key=_began, default=None)
+
+
+def later_run(client: SyncPrefectClient, run: UUID) -> FlowRun | None:
+    """As `earlier_run`, for the last run that started after a run."""
+    this, others = _runs_beside(client, run)
+    return max((candidate for candidate in others if _began(candidate) > _began(this)), key=_began, default=None)
+
+
+def _runs_beside(client: SyncPrefectClient, run: UUID) -> tuple[FlowRun, list[FlowRun]]:
+    """A run, and the running ones of the same deployment with the same parameters, possibly including itself."""
+    this = client.read_flow_run(run)
+    if this.deployment_id is None:
+        return this, []
+    running = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING])))
+    its_own = DeploymentFilter(id=DeploymentFilterId(any_=[this.deployment_id]))
+    runs = client.read_flow_runs(flow_run_filter=running, deployment_filter=its_own)
+    return this, [candidate for candidate in runs if candidate.parameters == this.parameters]
+
+
+def _began(run: FlowRun) -> tuple[str, str]:
+    """When a run entered its running state, by the server's clock."""
+    return (run.state.timestamp.isoformat() if run.state is not None else "", str(run.id))

@@ -1,4 +1,4 @@
-"""Asking a Prefect API that may be away for a while: restarted, its database moved, a cable pulled."""
+"""Retries for a Prefect API that is temporarily unavailable, such as during a restart or a network failure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TOO_MUCH = "Flow run parameters must be less than"
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether an error says that the API is not there now, and not that it refuses what it was asked."""
+    """Whether an error means that the API is unavailable, not that it refuses the request."""
     if isinstance(error, PrefectHTTPStatusError | httpx.HTTPStatusError):
         return error.response.status_code >= _SERVER_ERROR
     # Prefect's client says so in its own words when it cannot even ask for the server's version.
@@ -43,7 +43,7 @@ def retry_while_unavailable(
     seconds: float = AWAY_SECONDS,
     pause: float = _FIRST_PAUSE_SECONDS,
 ) -> R:
-    """Ask again, after longer and longer pauses, until the API answers.
+    """Retry a request with increasing pauses until the API responds.
 
     Args:
         ask: asks it once; asking twice must not do more than asking once.
@@ -54,7 +54,7 @@ def retry_while_unavailable(
     Raises:
         EnvironmentFault: it was away for longer.
     """
-    deadline, told = time.monotonic() + seconds, False
+    deadline, is_reported = time.monotonic() + seconds, False
     while True:
         try:
             answer = ask()
@@ -68,33 +68,33 @@ def retry_while_unavailable(
                     remedy="see the log of the Prefect server, and start the same again: what is published stays",
                     transient=True,
                 ) from error
-            if not told:
+            if not is_reported:
                 tell(f"the Prefect API is away ({first_line(error)}); asking again for up to {seconds:.0f} s")
-                told = True
+                is_reported = True
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
             continue
-        if told:
+        if is_reported:
             tell("the Prefect API is there again")
         return answer
 
 
-def refusal_of(error: httpx.HTTPStatusError, what: str) -> PlansmithError:
-    """What the API refused, in words.
+def refusal_of(error: httpx.HTTPStatusError, subject: str) -> PlansmithError:
+    """Return the error for a request that the API refused.
 
     Args:
         error: its answer.
-        what: it was asked for, such as "a run of compile-model".
+        subject: it was asked for, such as "a run of compile-model".
     """
-    said = error.response.text
-    if _TOO_MUCH in said:
-        words = said[said.index(_TOO_MUCH) :].partition('"')[0].removeprefix("Flow run parameters ")
+    answer = error.response.text
+    if _TOO_MUCH in answer:
+        problem = answer[answer.index(_TOO_MUCH) :].partition('"')[0].removeprefix("Flow run parameters ")
         return UsageError(
-            f"the spec is too large for {what}: its parameters {words}",
+            f"the spec is too large for {subject}: its parameters {problem}",
             remedy="compile it without Prefect (plansmith compile), or raise PREFECT_SERVER_API_MAX_PARAMETER_SIZE on"
             " the server",
         )
     return EnvironmentFault(
-        f"the Prefect API refuses {what} with status {error.response.status_code}: {said[:_MOST_WORDS]}",
+        f"the Prefect API refuses {subject} with status {error.response.status_code}: {answer[:_MOST_WORDS]}",
         remedy="see the log of the Prefect server; `plansmith flows deploy` renews its deployments",
     )

@@ -1,1 +1,1 @@
-"""Runs: submitted, followed, ended."""
+"""Flow runs: submitting, following and ending them."""

@@ -1,20 +1,23 @@
-"""Follows flow runs to their end by asking the API now and then; an API that is away for a while is waited for."""
+"""Following of flow runs to their end by polling the API; waits while the API is unavailable."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from plansmith.errors import EnvironmentFault
+from plansmith.fleet.records import ModelOutcome
 from plansmith.flows.prefect_api.api import asking
 from plansmith.flows.prefect_api.patience import AWAY_SECONDS, retry_while_unavailable
-from plansmith.flows.prefect_api.run_logs import LogReader, is_worth_telling, page_limit, page_of, text_of
-from plansmith.flows.runs.endings import DELETED, RunEnded, ended_run
-from plansmith.flows.runs.watching import Watcher
+from plansmith.flows.prefect_api.run_log import LogReader, is_worth_telling, page_limit, page_of, text_of
+from plansmith.flows.runs.submitting import DELETED, RunEnded, ended_run
 from plansmith.formatting import format_seconds
+from plansmith.records.release import Manifest, PublishedVersion
+from plansmith.steps.runner import Listener
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -24,6 +27,37 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import State as RunState
 
     from plansmith.flows.runs.submitting import SubmittedRun
+
+
+class Watcher:
+    """Watcher of flow runs; this base class ignores all events."""
+
+    def state(self, run: SubmittedRun, description: str) -> None:
+        """Called when a run changes its state."""
+
+    def step(self, run: SubmittedRun, names: Sequence[str]) -> None:
+        """Called with the active tasks of a run."""
+
+    def line(self, run: SubmittedRun, level: int, text: str) -> None:
+        """Called for each log message of a run, with a level of Python's logging."""
+
+    def ended(self, ended: RunEnded) -> None:
+        """Called when a run has ended."""
+
+    def notice(self, text: str) -> None:
+        """Called for an unusual event that does not end the watch."""
+
+
+@dataclass
+class RunObserver:
+    """Run observer: receives a run's progress and its outcome; `ended`: also set if there is no result."""
+
+    listener: Listener = field(default_factory=Listener)
+    outcome: tuple[PublishedVersion, Manifest] | None = None
+    ended: ModelOutcome | None = None
+
+
+current: ContextVar[RunObserver | None] = ContextVar("current", default=None)
 
 POLL_SECONDS = 2.0
 SETTLE_SECONDS = 4.0
@@ -50,7 +84,10 @@ _WORDS = {
 
 @dataclass
 class Pace:
-    """Seconds between looks, after a run's end for its last lines, that the API may be away, and of the wait then."""
+    """Intervals in seconds.
+
+    Between polls, for last log lines after a run's end, and for API outages and their retries.
+    """
 
     poll: float = POLL_SECONDS
     settle: float = SETTLE_SECONDS
@@ -60,7 +97,7 @@ class Pace:
 
 @dataclass
 class _Followed:
-    """A run that is followed, and what was told of it."""
+    """A followed run, and what was reported of it."""
 
     run: SubmittedRun
     log: LogReader
@@ -94,83 +131,83 @@ def follow(shown: str, runs: Sequence[SubmittedRun], watcher: Watcher, pace: Pac
         with asking(shown, retries=1) as client:
             limit = ask(lambda: page_limit(client))
             followed = [_Followed(run, LogReader(page_of(client, run.id, limit), limit)) for run in runs]
-            while unended := [one for one in followed if one.ending is None]:
-                left = [one.run for one in unended]
+            while unended := [item for item in followed if item.ending is None]:
+                left = [item.run for item in unended]
                 for some in _chunks(unended, limit):
                     ask(partial(_look, client, some, watcher, pace))
-                if any(one.ending is None for one in unended):
+                if any(item.ending is None for item in unended):
                     time.sleep(pace.poll)
     except EnvironmentFault as fault:
         first = "" if fault.transient else f"{fault.remedy}, then "
         raise EnvironmentFault(
             f"{fault.message}; the run goes on", remedy=f"{first}{follow_command(left)}", transient=fault.transient
         ) from fault.__cause__
-    return [one.ending for one in followed if one.ending is not None]
+    return [item.ending for item in followed if item.ending is not None]
 
 
 def _look(client: SyncPrefectClient, left: Sequence[_Followed], watcher: Watcher, pace: Pace) -> None:
-    """Ask once how runs go, and tell what is new."""
+    """Poll the runs once, and report what is new."""
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 
-    wanted = FlowRunFilter(id=FlowRunFilterId(any_=[one.run.id for one in left]))
-    there = {run.id: run for run in client.read_flow_runs(flow_run_filter=wanted, limit=len(left))}
+    run_filter = FlowRunFilter(id=FlowRunFilterId(any_=[item.run.id for item in left]))
+    runs = {run.id: run for run in client.read_flow_runs(flow_run_filter=run_filter, limit=len(left))}
     at_work = _tasks_at_work(client, left)
-    for one in left:
-        if one.ending is not None:
+    for item in left:
+        if item.ending is not None:
             continue  # in a look that was not answered to its end
-        run = there.get(one.run.id)
+        run = runs.get(item.run.id)
         if run is None or run.state is None:
-            one.ending = RunEnded(one.run, DELETED, "")
-            watcher.ended(one.ending)
+            item.ending = RunEnded(item.run, DELETED, "")
+            watcher.ended(item.ending)
             continue
-        _tell_state(one, run.state, watcher)
-        steps = at_work.get(one.run.id, ())
-        if steps != one.steps:
-            one.steps = steps
-            watcher.step(one.run, steps)
-        quiet = not _tell_log(one, run, watcher)
+        _tell_state(item, run.state, watcher)
+        steps = at_work.get(item.run.id, ())
+        if steps != item.steps:
+            item.steps = steps
+            watcher.step(item.run, steps)
+        quiet = not _tell_log(item, run, watcher)
         if run.state.is_final():
-            one.seen_to_end = one.seen_to_end or time.monotonic()
-            if quiet and time.monotonic() >= one.seen_to_end + pace.settle:
-                one.ending = ended_run(one.run, run.state)
-                watcher.ended(one.ending)
+            item.seen_to_end = item.seen_to_end or time.monotonic()
+            if quiet and time.monotonic() >= item.seen_to_end + pace.settle:
+                item.ending = ended_run(item.run, run.state)
+                watcher.ended(item.ending)
         else:
-            one.seen_to_end = None  # such as one that crashed and was started again
+            item.seen_to_end = None  # such as one that crashed and was started again
 
 
 def follow_command(runs: Sequence[SubmittedRun]) -> str:
-    """What to type to follow runs."""
+    """Return the command to follow runs."""
     return " ".join(["plansmith submit", *(f"--follow {run.id}" for run in runs)])
 
 
-def _tell_state(one: _Followed, state: RunState, watcher: Watcher) -> None:
+def _tell_state(item: _Followed, state: RunState, watcher: Watcher) -> None:
     name, now = state.name or state.type.value, time.monotonic()
-    if name != one.state:
-        one.state, one.since, one.is_stuck = name, now, False
+    if name != item.state:
+        item.state, item.since, item.is_stuck = name, now, False
         if not state.is_final():
-            watcher.state(one.run, _WORDS.get(name, name))
-    elif state.is_pending() and now > one.since + STUCK_SECONDS and not one.is_stuck:
-        one.is_stuck = True
+            watcher.state(item.run, _WORDS.get(name, name))
+    elif state.is_pending() and now > item.since + STUCK_SECONDS and not item.is_stuck:
+        item.is_stuck = True
         took = format_seconds(STUCK_SECONDS)
         watcher.notice(
-            f"{one.run.name} was taken up by a worker that has not started it for {took}, and may be dead:"
-            f" plansmith submit --cancel {one.run.id}, and submit it again"
+            f"{item.run.name} was taken up by a worker that has not started it for {took}, and may be dead:"
+            f" plansmith submit --cancel {item.run.id}, and submit it again"
         )
 
 
-def _tell_log(one: _Followed, run: FlowRun, watcher: Watcher) -> bool:
-    """Tell the new lines of a run's log; whether there were some."""
+def _tell_log(item: _Followed, run: FlowRun, watcher: Watcher) -> bool:
+    """Report the new lines of a run's log; return whether there were any."""
     assert run.state is not None
     if run.state.is_scheduled():
         return False
-    lines: list[Log] = one.log.read_new()
+    lines: list[Log] = item.log.read_new()
     for line in filter(is_worth_telling, lines):
-        watcher.line(one.run, line.level, text_of(line))
+        watcher.line(item.run, line.level, text_of(line))
     return bool(lines)
 
 
 def _tasks_at_work(client: SyncPrefectClient, left: Sequence[_Followed]) -> dict[UUID, tuple[str, ...]]:
-    """The names of the tasks that run now, by the runs that they belong to."""
+    """The names of the running tasks, by the flow runs they belong to."""
     from prefect.client.schemas.filters import (
         FlowRunFilter,
         FlowRunFilterId,
@@ -180,15 +217,15 @@ def _tasks_at_work(client: SyncPrefectClient, left: Sequence[_Followed]) -> dict
     )
     from prefect.client.schemas.objects import StateType
 
-    running = [one.run.id for one in left if one.state == "Running"]
+    running = [item.run.id for item in left if item.state == "Running"]
     if not running:
         return {}
-    found = client.read_task_runs(
+    task_runs = client.read_task_runs(
         flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=running)),
         task_run_filter=TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=[StateType.RUNNING]))),
     )
     names: dict[UUID, tuple[str, ...]] = {}
-    for task in found:
+    for task in task_runs:
         if task.flow_run_id is not None:
             names[task.flow_run_id] = (*names.get(task.flow_run_id, ()), task.name)
     return names

@@ -1,8 +1,8 @@
-"""The queue before a GPU: a Prefect limit that runs take before they build on it, so that they wait in turn.
+"""GPU queue: a Prefect concurrency limit that runs acquire before building on a GPU.
 
-The lock of the kernel (`gpus.held`) is what keeps two builds apart, also from those that Prefect does not know of. A
-run that waits for the lock looks as if it worked; one that waits for the limit is seen to wait. So a limit that cannot
-be asked for, or that gives no turn for long, is no reason not to build. A holder that dies keeps its slot for
+The lock of the kernel (`gpus.lock_gpu`) is what keeps two builds apart, also from those that Prefect does not know of.
+A run that waits for the lock looks as if it worked; one that waits for the limit is seen to wait. So a limit that
+cannot be asked for, or that gives no turn for long, is no reason not to build. A holder that dies keeps its slot for
 `LEASE_SECONDS`; but where the leases were in the memory of a server that was restarted, the default of Prefect's
 PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE, a slot that was held then is never given back.
 """
@@ -45,7 +45,7 @@ _STEPS = ("compile", "validate", "beside")
 
 
 def queues_of(spec: ModelSpec, preview: Mapping[str, str]) -> dict[str, list[str]]:
-    """The limits to take, by step; none for a step that is in the cache, or that uses no GPU.
+    """Return the concurrency limits to acquire, by step; none for a cached step or one without a GPU.
 
     Args:
         spec: what is compiled.
@@ -61,12 +61,12 @@ def queues_of(spec: ModelSpec, preview: Mapping[str, str]) -> dict[str, list[str
 
 
 def limit_of(uuid: str) -> str:
-    """The name of a GPU's limit: no two GPUs have one UUID, while every container has a host name of its own."""
+    """Return the name of a GPU's concurrency limit, by UUID, as each container has its own host name."""
     return f"gpu:{uuid}"
 
 
 def in_turn(step: str, run: Callable[[], R], names: list[str], listener: Listener) -> Callable[[], R]:
-    """A step that is carried out once it has the slots of some limits.
+    """Wrap a step so that it runs once it has the slots of some concurrency limits.
 
     Args:
         step: its name.
@@ -76,14 +76,14 @@ def in_turn(step: str, run: Callable[[], R], names: list[str], listener: Listene
     """
 
     def waiting() -> R:
-        with _held(names, step, listener):
+        with _hold_slots(names, step, listener):
             return run()
 
     return waiting if names else run
 
 
 @contextmanager
-def _held(names: list[str], step: str, listener: Listener) -> Iterator[None]:
+def _hold_slots(names: list[str], step: str, listener: Listener) -> Iterator[None]:
     slots, queue = ExitStack(), f"Prefect's queue {', '.join(names)}"
     try:
         if not _took_turn(names, slots, lambda text: listener.waiting(step, text)):
@@ -103,26 +103,26 @@ def _held(names: list[str], step: str, listener: Listener) -> Iterator[None]:
 
 
 def _took_turn(names: list[str], slots: ExitStack, tell: Callable[[str], None]) -> bool:
-    """Take a slot of each limit; False where that took too long.
+    """Acquire a slot of each concurrency limit; return False where that took too long.
 
     It looks, and looks again: Prefect's own wait is for ever, or cuts a request short whose slot is then nobody's; and
     its client logs an error for each request for a slot that is refused.
     """
-    deadline, told = time.monotonic() + TURN_SECONDS, False
+    deadline, is_reported = time.monotonic() + TURN_SECONDS, False
     while True:
-        taken = [name for name in names if _is_taken(name)]
-        if not taken and _took(names, slots):
+        busy_names = [name for name in names if _is_taken(name)]
+        if not busy_names and _took(names, slots):
             return True
-        if taken and not told:
-            tell(f"waiting in Prefect's queue {', '.join(taken)} for another run that builds on this GPU")
-            told = True
+        if busy_names and not is_reported:
+            tell(f"waiting in Prefect's queue {', '.join(busy_names)} for another run that builds on this GPU")
+            is_reported = True
         if time.monotonic() + _POLL_SECONDS > deadline:
             return False
         time.sleep(_POLL_SECONDS)
 
 
 def _took(names: list[str], slots: ExitStack) -> bool:
-    """Ask for a slot of each limit; False where another run was faster."""
+    """Try to acquire a slot of each concurrency limit; return False where another run was faster."""
     try:
         slots.enter_context(_slots(names))
     except ConcurrencySlotAcquisitionError as error:
@@ -133,20 +133,20 @@ def _took(names: list[str], slots: ExitStack) -> bool:
 
 
 def _slots(names: list[str]) -> AbstractContextManager[None]:
-    """The slots, asked for once; where they are lost while the step goes on, it goes on."""
+    """The slots, requested once; a lease lost during the step does not stop it."""
     return concurrency(
         names, max_retries=0, lease_duration=LEASE_SECONDS, strict=False, raise_on_lease_renewal_failure=False
     )
 
 
 def _is_locked(error: ConcurrencySlotAcquisitionError) -> bool:
-    """Whether others have the slots, and not something else is wrong."""
+    """Whether the slots are in use by others, as opposed to another error."""
     cause = error.__cause__
     return isinstance(cause, httpx.HTTPStatusError) and cause.response.status_code == _LOCKED
 
 
 def _is_taken(name: str) -> bool:
-    """Whether a limit has no slot left; it is made where it is not there."""
+    """Whether a concurrency limit has no free slot; the limit is created where it does not exist."""
     with get_client(sync_client=True) as client:
         try:
             limit = client.read_global_concurrency_limit_by_name(name)
@@ -160,9 +160,9 @@ def _is_taken(name: str) -> bool:
 
 
 def _limits(spec: ModelSpec) -> list[str]:
-    """Those of the GPUs that the steps may choose: the first of each kind."""
-    here = visible_gpus()
+    """The concurrency limits of the GPUs that the steps may choose: the first of each kind."""
+    local_gpus = visible_gpus()
     may_be_another = spec.tensorrt.hardware_compatibility != "none"
-    wanted = [] if may_be_another else [find_kind(name, here) for name in spec.tensorrt.gpus]
-    first = {gpu.name: gpu for gpu in reversed(here) if not wanted or any(is_kind(gpu, kind) for kind in wanted)}
+    kinds = [] if may_be_another else [find_kind(name, local_gpus) for name in spec.tensorrt.gpus]
+    first = {gpu.name: gpu for gpu in reversed(local_gpus) if not kinds or any(is_kind(gpu, kind) for kind in kinds)}
     return sorted(limit_of(gpu.uuid) for gpu in first.values())

@@ -1,4 +1,4 @@
-"""Tells Prefect how a compile goes: its log, and the artifacts of its run."""
+"""Prefect observer of a compile: writes its log and the artifacts of its run."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
 from plansmith.errors import EnvironmentFault, PlansmithError, first_line
-from plansmith.fleet.records import ModelOutcome
-from plansmith.fleet.text import model_for
+from plansmith.fleet.records import ModelOutcome, model_for
 from plansmith.flows.prefect_api.patience import AWAY_SECONDS, UNTAKEN, retry_while_unavailable
 from plansmith.flows.prefect_api.run_log import RunLog
-from plansmith.flows.runs.findings import Findings, findings_of
-from plansmith.flows.runs.outcomes import key_of, leave_outcome, outcome_key, tags_of
+from plansmith.flows.runs.outcomes import Findings, findings_of, key_of, leave_outcome, outcome_key, tags_of
 from plansmith.records.model import Record
 from plansmith.records.release import MANIFEST_FILE, PublishedVersion, StepRecord
 from plansmith.records.validation import ValidationReport
@@ -30,27 +28,27 @@ TAIL_LINES = 40
 
 
 class RunListener(Listener):
-    """Tells Prefect how a compile goes, and another listener; make it inside a flow run.
+    """Compile listener that reports to Prefect and to another listener; create it inside a flow run.
 
     Downloads report from threads of their own, where Prefect knows of no run: the logger is taken once.
 
     Args:
         model: its name.
         target: the runtime that it is for.
-        other: told as well.
+        listener: told as well.
     """
 
-    def __init__(self, model: str, target: str, other: Listener) -> None:
+    def __init__(self, model: str, target: str, listener: Listener) -> None:
         self._label = model_for(model, target)
         self._key = key_of(model, target)
         self._tags = tags_of(model, target)
-        self._other = other
+        self._listener = listener
         self._log = get_run_logger()
         self._run_log = RunLog()
         self._judged: ValidationReport | None = None
 
     def tag_run(self) -> None:
-        """Give the run the tags that it is found by, whoever started it."""
+        """Add the tags by which the run is found, however it was started."""
         missing = set(self._tags) - set(flow_run.get_tags() or [])
         if missing:
             self._try("the run's tags", self._set_tags)
@@ -60,14 +58,14 @@ class RunListener(Listener):
             client.update_flow_run(UUID(flow_run.get_id()), tags={*flow_run.get_tags(), *self._tags})
 
     def show_plan(self, plan: Mapping[str, str]) -> None:
-        """Show what the compile has to do, step by step."""
+        """Show the plan of the compile, step by step."""
         rows = [{"step": step, "state": state} for step, state in plan.items()]
-        wanted = [state for state in plan.values() if state != "left out"]
-        words = f"The steps of {self._label}, of which {wanted.count('cached')} of {len(wanted)} are cached"
-        self._show(create_table_artifact, rows, key=f"plan-{self._key}", description=words)
+        states = [state for state in plan.values() if state != "left out"]
+        title = f"The steps of {self._label}, of which {states.count('cached')} of {len(states)} are cached"
+        self._show(create_table_artifact, rows, key=f"plan-{self._key}", description=title)
 
     def show_release(self, published: PublishedVersion) -> None:
-        """Show where the release and its report are; its manifest where it is older than reports."""
+        """Show the location of the release and its report, or the manifest of a release that predates reports."""
         release = Path(published.release)
         shown = next((file for file in (REPORT_FILE, MANIFEST_FILE) if (release / file).is_file()), MANIFEST_FILE)
         self._show(
@@ -79,7 +77,7 @@ class RunListener(Listener):
         )
 
     def show_outcome(self, outcome: ModelOutcome, findings: Findings, *, is_awaited: bool) -> None:
-        """Leave what came of the compile; where a process elsewhere waits for it, also when the API is away now."""
+        """Store the outcome of the compile; if a remote process waits for it, retry while the API is unavailable."""
         patience = AWAY_SECONDS if is_awaited else 0
         self._try(
             f"the artifact {outcome_key(outcome.model, outcome.target)}",
@@ -87,7 +85,7 @@ class RunListener(Listener):
         )
 
     def findings_of(self, ended: PublishedVersion | BaseException) -> Findings:
-        """What was found out until the compile ended; what cannot be read is no reason for it to fail."""
+        """Return the findings of the compile so far; unreadable ones do not make it fail."""
         try:
             return findings_of(ended, self._judged)
         except (PlansmithError, OSError) as error:
@@ -95,25 +93,25 @@ class RunListener(Listener):
             return Findings()
 
     def progress(self, step: str, text: str) -> None:
-        """Log what is being done."""
-        self._other.progress(step, text)
+        """Log the current activity."""
+        self._listener.progress(step, text)
         if text:
             self._run_log.now_and_then(f"{step}: {text}")
 
     def moving(self, step: str, text: str, share: float) -> None:
-        """Log how far something is."""
-        self._other.moving(step, text, share)
+        """Log the progress of a transfer."""
+        self._listener.moving(step, text, share)
         if text:
             self._run_log.now_and_then(f"{step}: {text}")
 
     def waiting(self, step: str, text: str) -> None:
-        """Log what has to end first."""
-        self._other.waiting(step, text)
+        """Log what the compile waits for."""
+        self._listener.waiting(step, text)
         self._log.info("%s: %s", step, text)
 
     def result(self, record: Record) -> None:
-        """Show the gate's report, whatever its verdict."""
-        self._other.result(record)
+        """Show the accuracy gate's report, whatever its verdict."""
+        self._listener.result(record)
         if isinstance(record, ValidationReport):
             self._judged = record
             self._show(
@@ -125,16 +123,16 @@ class RunListener(Listener):
 
     def finished(self, record: StepRecord) -> None:
         """Log a finished step."""
-        self._other.finished(record)
+        self._listener.finished(record)
         self._log.info("%s: %s", record.name, "cached" if record.cached else f"done in {record.seconds:.1f} s")
 
     def notice(self, text: str) -> None:
-        """Log what was mended."""
-        self._other.notice(text)
+        """Log what was repaired."""
+        self._listener.notice(text)
         self._log.warning("%s", text)
 
     def failed(self, error: BaseException) -> None:
-        """Log what ended the compile: the error in full, where its log is, and how a tool's log ends."""
+        """Log the error that ended the compile: in full, with its log's path and the end of a tool's log."""
         if not isinstance(error, PlansmithError):
             return  # Prefect logs it with its traceback
         self._log.error("%s", error)
@@ -142,20 +140,20 @@ class RunListener(Listener):
         if tail:
             self._log.info("the last lines of %s:\n%s", error.log, "\n".join(tail))
 
-    def _show(self, create: Callable[..., Any], content: Any, **words: str) -> None:
-        """Make an artifact."""
-        self._try(f"the artifact {words['key']}", lambda: create(content, **words))
+    def _show(self, create: Callable[..., Any], content: Any, **fields: str) -> None:
+        """Create an artifact."""
+        self._try(f"the artifact {fields['key']}", lambda: create(content, **fields))
 
-    def _try(self, what: str, give: Callable[[], Any]) -> None:
-        """Give something to Prefect; what it does not take is no reason to end a compile."""
+    def _try(self, subject: str, give: Callable[[], Any]) -> None:
+        """Send something to Prefect; a failure is reported and does not stop the compile."""
         try:
             give()
         except (*UNTAKEN, EnvironmentFault) as error:
-            self.notice(f"Prefect did not take {what}: {first_line(error)}")
+            self.notice(f"Prefect did not take {subject}: {first_line(error)}")
 
 
 def tail_of(log: Path) -> list[str]:
-    """The last lines of a log; none where it cannot be read."""
+    """Return the last lines of a log; none if it cannot be read."""
     try:
         with log.open(errors="replace") as lines:
             return [line.rstrip("\n") for line in deque(lines, maxlen=TAIL_LINES)]

@@ -1,4 +1,4 @@
-"""What came of a compile, left with its flow run as an artifact that whoever waits for the run reads.
+"""Compile outcomes: stored with the flow run as an artifact for those waiting for the run.
 
 Results of runs travel through Prefect's API and never through files: the process that waits may be on another machine,
 and the record of a run that failed is worth as much as that of one that went well.
@@ -19,19 +19,89 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.events import emit_event
 from prefect.runtime import flow_run
 from prefect.utilities.urls import url_for
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from plansmith.config.source_reference import parse_reference
 from plansmith.errors import EnvironmentFault, PlansmithError, first_line
-from plansmith.fleet.records import Ended, ModelOutcome, failure_of
-from plansmith.fleet.text import describe_outcome, model_for
+from plansmith.fleet.records import Ended, ModelOutcome, describe_outcome, failure_of, model_for
 from plansmith.flows.deploy.automations import PUBLISHED, RELEASES
 from plansmith.flows.deploy.deployments import TAG
-from plansmith.flows.runs.findings import Findings
+from plansmith.records.model import Record
+from plansmith.records.release import Manifest, PublishedVersion
+from plansmith.records.validation import ValidationReport
+from plansmith.triton.repository.release import read_manifest
 
 if TYPE_CHECKING:
     from plansmith.config.spec import ModelSpec
-    from plansmith.records.release import PublishedVersion
+
+
+Figures = dict[str, int | float | str]
+"""Values by name."""
+
+_DIGITS = 6
+
+
+class Findings(Record):
+    """Findings of a compile, in addition to its outcome.
+
+    `places`: where the version stands, each in words; `manifest_digest`: of its release; `figures`: of what was judged,
+    also where the gate refused it.
+    """
+
+    places: tuple[str, ...] = ()
+    manifest_digest: str = ""
+    figures: Figures = Field(default_factory=dict)
+
+
+def findings_of(ended: PublishedVersion | BaseException, judged: ValidationReport | None) -> Findings:
+    """Return the findings of a compile.
+
+    Args:
+        ended: the version that stands now, or what ended the compile.
+        judged: the gate's last report; None where it did not get so far.
+
+    Raises:
+        RepositoryError: what was just published cannot be read.
+    """
+    if isinstance(ended, BaseException):
+        return Findings(figures=_judged(judged) if judged is not None else {})
+    stores = (f"{publication.place} version {publication.version}" for publication in ended.publications)
+    return Findings(
+        places=(f"{ended.repository} version {ended.version}", *stores),
+        manifest_digest=ended.manifest_digest,
+        figures=figures_of(read_manifest(Path(ended.release))),
+    )
+
+
+def figures_of(manifest: Manifest) -> Figures:
+    """Return key figures of a release: its size, its latency, and its deviation from the reference."""
+    figures: Figures = {"bytes": sum(file.bytes for file in manifest.files)}
+    if manifest.served is not None:
+        figures["served_ms"] = _short(manifest.served.median_seconds * 1000)
+    return {**figures, **_judged(manifest.validation)}
+
+
+def _judged(report: ValidationReport) -> Figures:
+    worst = report.worst().values()
+    figures: Figures = {}
+    if report.precision is not None:
+        figures["precision"] = report.precision
+    if worst:
+        figures["max_relative"] = _short(max(row["max_relative"] for row in worst))
+        figures["min_cosine"] = _short(min(row["min_cosine"] for row in worst))
+    if report.speeds:
+        figures["plan_ms"] = _short(max(speed.median_ms for speed in report.speeds))
+    if report.evaluation is not None:
+        figures["samples"] = report.evaluation.samples
+        for metric in report.evaluation.metrics:
+            figures[metric.name] = _short(metric.candidate)
+            figures[f"{metric.name}_reference"] = _short(metric.reference)
+    return figures
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
+
 
 R = TypeVar("R")
 
@@ -41,7 +111,7 @@ _ROWS = TypeAdapter(list[dict[str, Any]])
 
 
 def model_name(spec: ModelSpec, folder: Path) -> str:
-    """What the model is called in Triton; its source where that cannot be read, which the compile itself refuses.
+    """Return the model's name in Triton; its source if unreadable, which the compile itself refuses.
 
     Args:
         spec: of the model.
@@ -54,22 +124,22 @@ def model_name(spec: ModelSpec, folder: Path) -> str:
 
 
 def key_of(model: str, target: str) -> str:
-    """The end of the keys of a model's artifacts, in the small letters, digits and dashes that Prefect takes."""
+    """Return the suffix of a model's artifact keys: lower-case letters, digits and dashes, as Prefect requires."""
     return re.sub(r"[^a-z0-9]+", "-", f"{model}-{target}".lower()).strip("-")
 
 
 def outcome_key(model: str, target: str) -> str:
-    """The key of the artifact that tells what came of a model for a target."""
+    """Return the key of the outcome artifact of a model for a target."""
     return f"{_OUTCOME}-{key_of(model, target)}"
 
 
 def tags_of(model: str, target: str) -> list[str]:
-    """What runs of a model for a target are found by."""
+    """Return the tags by which a model's runs for a target are found."""
     return [TAG, f"model:{model}", f"target:{target}"]
 
 
 def outcome_of(model: str, target: str, ended: PublishedVersion | BaseException, seconds: float) -> ModelOutcome:
-    """What came of the compile of the current flow run.
+    """Return the outcome of the current flow run's compile.
 
     Args:
         model: its name.
@@ -86,7 +156,7 @@ def outcome_of(model: str, target: str, ended: PublishedVersion | BaseException,
 
 
 def server_time() -> datetime:
-    """When the current flow run began, by the clock of the server: other machines have other clocks."""
+    """Return the start of the current flow run by the server's clock, as clocks differ between machines."""
     with get_client(sync_client=True) as client:
         began = client.read_flow_run(UUID(flow_run.get_id())).updated
     assert began is not None
@@ -94,7 +164,7 @@ def server_time() -> datetime:
 
 
 def leave_outcome(outcome: ModelOutcome, findings: Findings) -> None:
-    """Make the artifact of an outcome in the current flow run: a row to look at, with the whole records in it.
+    """Create the outcome artifact in the current flow run: a row for display, with the complete records in it.
 
     Raises:
         httpx.HTTPError, PrefectException: Prefect did not take it.
@@ -116,7 +186,7 @@ def leave_outcome(outcome: ModelOutcome, findings: Findings) -> None:
 
 
 def read_outcome(run: UUID) -> ModelOutcome | None:
-    """What a flow run of compile-model left; None where it left nothing, such as one that was killed.
+    """Read the outcome of a compile-model run; None if it stored none, for example because it was killed.
 
     Raises:
         EnvironmentFault: what it left cannot be read.
@@ -126,21 +196,21 @@ def read_outcome(run: UUID) -> ModelOutcome | None:
 
 
 def read_findings(run: UUID) -> Findings | None:
-    """What a flow run of compile-model found out; as `read_outcome` otherwise."""
+    """Read the findings of a compile-model run; otherwise as `read_outcome`."""
     return _read(run, lambda row: Findings.model_validate_json(row.get(_FINDINGS, "{}")))
 
 
 def _read(run: UUID, of: Callable[[dict[str, Any]], R]) -> R | None:
-    """A part of the newest row that a run left."""
-    wanted = ArtifactFilter(
+    """Read a part of the newest outcome that a run stored."""
+    selection = ArtifactFilter(
         flow_run_id=ArtifactFilterFlowRunId(any_=[run]), key=ArtifactFilterKey(like_=f"{_OUTCOME}-%")
     )
     with get_client(sync_client=True) as client:
-        found = client.read_artifacts(artifact_filter=wanted)
+        artifacts = client.read_artifacts(artifact_filter=selection)
     # A run that was started twice, as one whose worker was lost for a while, has left one for each time.
-    if not found:
+    if not artifacts:
         return None
-    newest = max(found, key=lambda artifact: str(artifact.created))
+    newest = max(artifacts, key=lambda artifact: str(artifact.created))
     try:
         (row,) = _ROWS.validate_json(str(newest.data))
         return of(row)
@@ -152,7 +222,7 @@ def _read(run: UUID, of: Callable[[dict[str, Any]], R]) -> R | None:
 
 
 def announce(published: PublishedVersion, target: str) -> None:
-    """Tell Prefect's automations of a new version."""
+    """Emit the Prefect event of a new version, which triggers automations."""
     emit_event(
         PUBLISHED,
         resource={
@@ -167,6 +237,6 @@ def announce(published: PublishedVersion, target: str) -> None:
             "release": published.release,
             "manifest_digest": published.manifest_digest,
             "published": published.published,
-            "stores": [one.place for one in published.publications],
+            "stores": [publication.place for publication in published.publications],
         },
     )

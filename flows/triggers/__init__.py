@@ -1,1 +1,1 @@
-"""Builds that registries ask for, as flow runs."""
+"""Registry-triggered builds as flow runs."""

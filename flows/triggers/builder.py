@@ -1,30 +1,213 @@
-"""What an event of a registry becomes: compiles of the spec that the first matching rule names."""
+"""Event builder: turns a registry event into compiles of the spec that the first matching rule names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+from uuid import UUID
 
 from plansmith.config.loader import read_specs
-from plansmith.config.multi_target import NamedSpec, folder_of
-from plansmith.config.service.service import ServiceConfig
-from plansmith.config.service.triggers import Rule
-from plansmith.config.target.targets import is_target_file, load_target
-from plansmith.errors import EngineError, UsageError
-from plansmith.flows.runs.submitting import SubmittedRun, WantedCompile
-from plansmith.flows.triggers.triggered_runs import TRIGGERED, Blocked, Order
-from plansmith.records.fingerprint import SourceOverride
+from plansmith.config.service import SERVED, ServiceConfig
+from plansmith.config.service_triggers import Rule
+from plansmith.config.spec import NamedSpec, folder_of
+from plansmith.config.targets import is_target_file, load_target
+from plansmith.errors import EngineError, EnvironmentFault, UsageError
+from plansmith.flows.deploy.deployments import find_deployment
+from plansmith.flows.prefect_api.api import asking, fault_from
+from plansmith.flows.runs.outcomes import Findings
+from plansmith.flows.runs.submitting import (
+    SubmittedRun,
+    WantedCompile,
+    check_parameters,
+    newest_of,
+    numbered,
+    read_keyed,
+    read_later,
+    read_unfinished,
+    run_group_of,
+    submit,
+    submitted_run,
+)
+from plansmith.records.release import SourceOverride
 from plansmith.steps.cache.toolchain import whole_toolchain
 from plansmith.system.digest import digest_of
+from plansmith.triggers.configuration import spec_file
 from plansmith.triggers.inbox.entry import InboxEntry, StartedRun
 from plansmith.triggers.pollers.poller import is_wanted
-from plansmith.triggers.registries.allowed_sources import require_allowed
-from plansmith.triggers.registries.event import Event
-from plansmith.triggers.registries.rules import rule_of
-from plansmith.triggers.rule_specs import spec_file
+from plansmith.triggers.registries.delivery import Event
+from plansmith.triggers.registries.rules import require_allowed, rule_of
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import FlowRun
+    from prefect.client.schemas.responses import DeploymentResponse
+
+    from plansmith.flows.runs.submitting import RunEnded
+
+
+TRIGGERED = "plansmith-trigger:"
+"""Begins the keys of runs that events ask for."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """Build order: a compile to be run once.
+
+    Args:
+        request: what to compile.
+        pool: the work pool that builds it.
+        key: of what is built; two with the same key are one.
+    """
+
+    request: WantedCompile
+    pool: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """Order blocked by an active run of the same model, as versions are published in order of arrival."""
+
+    run: SubmittedRun
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """Outcome of an ended run.
+
+    Args:
+        run: how.
+        findings: what it left beside that; nothing where it could not.
+        is_last: no event has had another version of its model published since.
+    """
+
+    run: RunEnded
+    findings: Findings
+    is_last: bool = True
+
+
+class TriggeredRuns:
+    """Starts runs through a Prefect API, without retries of its own: the caller retries. Thread-safe.
+
+    Args:
+        shown: the URL of the API, from `configured_api`.
+    """
+
+    are_inline = False
+
+    def __init__(self, shown: str) -> None:
+        self._shown = shown
+
+    def start(
+        self, order: Order, before: Collection[str], is_so: Callable[[], bool] | None
+    ) -> SubmittedRun | Blocked | None:
+        """Return the run of an order: the newest that was started for it, or else a new one.
+
+        Args:
+            order: what is to be built, and where.
+            before: ids of runs that a person found wanting: where the newest run is one of these and ended without
+                success, it is no answer, and the next one is started. Asked again with the same ids, that one is the
+                answer.
+            is_so: whether what the event told is still so, asked before something is started. A run after which another
+                one of the model went well is no answer then: what is served may be something else. None where what
+                the event told stays so for good.
+
+        Returns:
+            the run; the one that it waits for; or None where the registry says otherwise.
+
+        Raises:
+            UsageError: its deployment takes no such parameters.
+            EnvironmentFault: there is no deployment for it yet, or the API cannot be reached or does not answer as it
+                should; or what `is_so` raises.
+        """
+        from plansmith.flows.runs.outcomes import tags_of
+
+        compilation = order.request
+        with self._asking() as client:
+            number, newest = newest_of(partial(read_keyed, client), order.key)
+            deployment = _deployment(client, order.pool)
+            kin = run_group_of([*tags_of(compilation.model, compilation.target), *deployment.tags], deployment.id)
+            is_answer = newest is not None and not _is_wanting(newest, before)
+            if newest is not None and is_answer and (is_so is None or not read_later(client, newest, kin)):
+                return submitted_run(newest)
+            if is_so is not None and not is_so():
+                return None
+            if unfinished := read_unfinished(client, kin):
+                return Blocked(submitted_run(unfinished[0]))
+            check_parameters(compilation, deployment)
+            free = number if newest is None else number + 1
+            return submit(client, compilation, deployment, numbered(order.key, free))
+
+    def ended(self, run: str) -> RunOutcome | None:
+        """Return how a run ended, with its findings; None while it is active or waiting.
+
+        Args:
+            run: its id.
+
+        Raises:
+            EnvironmentFault: the API cannot be reached, or does not answer as it should; or what the run left cannot be
+                read.
+        """
+        from prefect.exceptions import ObjectNotFound
+
+        from plansmith.flows.runs.outcomes import read_findings
+        from plansmith.flows.runs.submitting import DELETED, RunEnded, ended_run
+
+        number = UUID(run)
+        with self._asking() as client:
+            try:
+                flow_run = client.read_flow_run(number)
+            except ObjectNotFound:
+                return RunOutcome(RunEnded(SubmittedRun(number, "", ""), DELETED, ""), Findings())
+            if flow_run.state is None or not flow_run.state.is_final():
+                return None
+            ended, findings = ended_run(submitted_run(flow_run), flow_run.state), read_findings(number) or Findings()
+            later = read_later(client, flow_run, run_group_of(flow_run.tags, flow_run.deployment_id))
+            return RunOutcome(ended, findings, is_last=not any(_is_of_another_order(run, flow_run) for run in later))
+
+    @contextmanager
+    def _asking(self) -> Iterator[SyncPrefectClient]:
+        try:
+            with asking(self._shown, retries=0) as client:
+                yield client
+        except RuntimeError as error:
+            from plansmith.flows.prefect_api.patience import is_away
+
+            # Prefect's client says in one that there is no API.
+            if not is_away(error):
+                raise
+            raise fault_from(error, self._shown) from error
+
+
+def _is_of_another_order(run: FlowRun, than: FlowRun) -> bool:
+    """Whether an event with other content triggered a run."""
+    key = str(run.idempotency_key)
+    return key.startswith(TRIGGERED) and key.rpartition(":")[0] != str(than.idempotency_key).rpartition(":")[0]
+
+
+def _is_wanting(run: FlowRun, before: Collection[str]) -> bool:
+    ended_badly = run.state is not None and run.state.is_final() and not run.state.is_completed()
+    return ended_badly and str(run.id) in before
+
+
+def _deployment(client: SyncPrefectClient, pool: str) -> DeploymentResponse:
+    """The deployment of a pool, or the serving process's deployment where the pool has none.
+
+    Raises:
+        EnvironmentFault: there is none yet.
+    """
+    try:
+        return find_deployment(client, pool)
+    except UsageError as missing:
+        try:
+            return find_deployment(client, SERVED)
+        except UsageError:
+            raise EnvironmentFault(missing.message, remedy=missing.remedy) from None
+
 
 _HERE = "."
 """Where relative places start: the directory of the service, here and on each machine of a pool its own."""
@@ -34,7 +217,7 @@ _DROP = "plansmith triggers inbox drop ID --yes"
 
 
 class Runs(Protocol):
-    """Starts runs, each once; may be called from several threads.
+    """Run starter: starts each run once. Thread-safe.
 
     Attributes:
         are_inline: a run has ended when `start` returns.
@@ -51,7 +234,7 @@ class Runs(Protocol):
 
 @dataclass(frozen=True)
 class BuildResult:
-    """What became of an entry, beside its runs.
+    """Result of building an entry, in addition to its runs.
 
     Args:
         behind: the address of a run that has to end first; the entry is to be tried again.
@@ -63,7 +246,7 @@ class BuildResult:
 
 
 class Builder:
-    """Turns entries of the inbox into runs. The process works in the directory of the service.
+    """Builder: turns inbox entries into runs. The working directory is the service's.
 
     Args:
         config: the service, with the section `triggers`.
@@ -79,13 +262,13 @@ class Builder:
 
     @property
     def is_inline(self) -> bool:
-        """Whether an entry is built, and not only begun, when `build` returns."""
+        """Whether an entry is built completely, and not only started, when `build` returns."""
         return self._runs.are_inline
 
     def build(
         self, entry: InboxEntry, still_ours: Callable[[], bool], note: Callable[[StartedRun], None]
     ) -> BuildResult | None:
-        """Start the runs of an entry, or find those that were started for the same content before.
+        """Start the runs of an entry, or find those already started for the same content.
 
         Args:
             entry: of the inbox. One that has runs already is asked for once more by a person.
@@ -114,12 +297,14 @@ class Builder:
             if isinstance(run, Blocked):
                 behind = run.run.address or str(run.run.id)
             else:
-                what = order.wanted
-                note(StartedRun(id=str(run.id), address=run.address, model=what.model, target=what.target))
+                compilation = order.request
+                note(
+                    StartedRun(id=str(run.id), address=run.address, model=compilation.model, target=compilation.target)
+                )
         return BuildResult(behind)
 
     def is_confirmed(self, event: Event) -> bool:
-        """Whether a rule wants an event, and its registry says that what it told is still so.
+        """Whether a rule matches an event, and its registry confirms that it still holds.
 
         Raises:
             EnvironmentFault: the registry cannot be asked.
@@ -132,7 +317,7 @@ class Builder:
 
 
 def orders_of(config: ServiceConfig, event: Event, toolchain: str, at: float) -> tuple[Order, ...]:
-    """What is to be built of an event, none where no rule wants it.
+    """Return the build orders of an event; none if no rule matches it.
 
     The key of each is made of content (the version in the registry, what the spec says, the target, and the tools), and
     of where it is built, as several services may have one Prefect server.
@@ -165,20 +350,20 @@ def orders_of(config: ServiceConfig, event: Event, toolchain: str, at: float) ->
     require_allowed(config.triggers, event)
     pools = config.pool_of_target
     orders = []
-    for one in _specs(rule, event.source):
-        wanted = _wanted(Path(rule.spec), one, event)
-        pool = pools.get(wanted.target, pools[""])
-        key = digest_of([config.name, pool, event.content_key, wanted.parameters, wanted.target, toolchain])
-        orders.append(Order(_with_override(wanted, one.spec.source, event, at), pool, f"{TRIGGERED}{key}"))
+    for entry in _specs(rule, event.source):
+        compilation = _make_compile(Path(rule.spec), entry, event)
+        pool = pools.get(compilation.target, pools[""])
+        key = digest_of([config.name, pool, event.content_key, compilation.parameters, compilation.target, toolchain])
+        orders.append(Order(_with_override(compilation, entry.spec.source, event, at), pool, f"{TRIGGERED}{key}"))
     return tuple(orders)
 
 
 def spec_problems(config: ServiceConfig) -> Iterator[tuple[int, str]]:
-    """The numbers of rules that name a spec that cannot be read as it is, or an absent target, and what is wrong."""
+    """Yield the numbers of rules with an invalid spec or a missing target, and the problem."""
     assert config.triggers is not None
     for number, rule in enumerate(config.triggers.rules):
         try:
-            targets = {one.spec.target for one in _specs(rule, "")}
+            targets = {entry.spec.target for entry in _specs(rule, "")}
             for target in sorted(targets):
                 if not is_target_file(target):  # which the machines that build may have alone
                     load_target(target)
@@ -189,17 +374,17 @@ def spec_problems(config: ServiceConfig) -> Iterator[tuple[int, str]]:
 
 
 def targets_of(rule: Rule) -> tuple[str, ...]:
-    """The targets that a rule's spec is built for, as folders are called; none where the spec cannot be read."""
+    """Return the targets of a rule's spec, by folder name; none if the spec is unreadable."""
     try:
-        return tuple(one.target or folder_of(one.spec.target) for one in _specs(rule, ""))
+        return tuple(entry.target or folder_of(entry.spec.target) for entry in _specs(rule, ""))
     except UsageError:
         return ()
 
 
 def _specs(rule: Rule, source: str) -> list[NamedSpec]:
-    """The models of a rule's spec, each for one target; where an event names a source, all have one in common."""
+    """The models of a rule's spec, one per target; where an event names a source, all must share one."""
     models = read_specs(spec_file(rule), {"target": list(rule.targets)} if rule.targets else {}).models
-    own = sorted({one.spec.source for one in models})
+    own = sorted({entry.spec.source for entry in models})
     if source and len(own) > 1:
         raise UsageError(
             f"{rule.spec} has models of several sources ({', '.join(own)}), and an event tells of one",
@@ -208,17 +393,17 @@ def _specs(rule: Rule, source: str) -> list[NamedSpec]:
     return list(models)
 
 
-def _wanted(path: Path, one: NamedSpec, event: Event) -> WantedCompile:
-    """A compile of what an event tells, under the name that the spec's own source has: versions are its releases."""
-    update = {"source": event.source, "name": one.name} if event.source else {}
-    target = one.target or folder_of(one.spec.target)
-    spec = one.spec.model_copy(update=update)
-    return WantedCompile(model=one.name, target=target, spec=spec, folder=path.parent, directory=_HERE)
+def _make_compile(path: Path, entry: NamedSpec, event: Event) -> WantedCompile:
+    """The compile for an event, under the name of the spec's own source: versions are releases of that."""
+    update = {"source": event.source, "name": entry.name} if event.source else {}
+    target = entry.target or folder_of(entry.spec.target)
+    spec = entry.spec.model_copy(update=update)
+    return WantedCompile(model=entry.name, target=target, spec=spec, folder=path.parent, directory=_HERE)
 
 
-def _with_override(wanted: WantedCompile, own: str, event: Event, at: float) -> WantedCompile:
-    """A compile that knows that an event set its source in place of the spec's own, and when."""
-    if wanted.spec.source == own:
-        return wanted
+def _with_override(compilation: WantedCompile, own: str, event: Event, at: float) -> WantedCompile:
+    """A compile that records that, and when, an event replaced the spec's source."""
+    if compilation.spec.source == own:
+        return compilation
     override = SourceOverride(replaces=own, is_tracked=own in event.tracking_sources, at=at)
-    return replace(wanted, spec=wanted.spec.model_copy(update={"source_override": override}))
+    return replace(compilation, spec=compilation.spec.model_copy(update={"source_override": override}))

@@ -1,3 +1,3 @@
-"""plansmith: from a Hugging Face or timm model to a validated, versioned Triton model repository."""
+"""plansmith: compiles Hugging Face and timm models into validated, versioned Triton model repositories."""
 
 __version__ = "0.1.0"

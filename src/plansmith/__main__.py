@@ -1,4 +1,4 @@
-"""`python -m plansmith` is the `plansmith` command."""
+"""Entry point of `python -m plansmith`, the same as the `plansmith` command."""
 
 from plansmith.cli import main
 

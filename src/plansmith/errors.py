@@ -1,4 +1,4 @@
-"""Every error that plansmith raises on purpose, and the exit code of each.
+"""Exceptions that plansmith raises on purpose, and the exit code of each.
 
 PlansmithError
 ├── UsageError            2  the command line or a spec
@@ -27,13 +27,13 @@ _ADDRESS = re.compile(r"(?P<scheme>://)(?:[^\s/?#@]+(?P<at>@))?(?P<rest>[^\s?'\"
 """An address in a text: a user and password may stand before its host, and a token in its query (RFC 3986, 3)."""
 
 
-def _without_secrets(found: re.Match[str]) -> str:
-    scheme, at, rest, mark = found["scheme"], found["at"], found["rest"], found["mark"]
+def _without_secrets(match: re.Match[str]) -> str:
+    scheme, at, rest, mark = match["scheme"], match["at"], match["rest"], match["mark"]
     return f"{scheme}{'…@' if at else ''}{rest}{'?…' if mark else ''}"
 
 
 class PlansmithError(Exception):
-    """Says what was wrong, where, and what to type next.
+    """Base error of plansmith: what is wrong, where, and the remedy.
 
     Args:
         message: what was wrong, in one or a few lines; user, password and query of an address are left out.
@@ -65,7 +65,7 @@ class PlansmithError(Exception):
         self.transient = transient
 
     def located(self, *, model: str = "", step: str = "", log: Path | None = None) -> PlansmithError:
-        """Fill in where it happened, keeping what is already known."""
+        """Add the location, keeping parts already set."""
         self.model = self.model or model
         self.step = self.step or step
         self.log = self.log or log
@@ -81,7 +81,7 @@ class PlansmithError(Exception):
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """The error as JSON-ready fields; `error_from_dict` is the way back."""
+        """Return the error as JSON-ready fields; `error_from_dict` is the inverse."""
         return {
             "error": type(self).__name__,
             "message": self.message,
@@ -95,102 +95,102 @@ class PlansmithError(Exception):
 
 
 class UsageError(PlansmithError):
-    """The command line or a spec is wrong."""
+    """Usage error: the command line or a spec is wrong."""
 
     exit_code = 2
 
 
 class SourceError(PlansmithError):
-    """The model cannot be found, fetched, trusted or read."""
+    """Source error: the model cannot be found, fetched, trusted or read."""
 
     exit_code = 3
 
 
 class ExportError(PlansmithError):
-    """No exporter, or no lowering, gave a graph that agrees with the model."""
+    """Export error: no exporter or lowering gave a graph that agrees with the model."""
 
     exit_code = 4
 
 
 class GateError(PlansmithError):
-    """The candidate differs from the reference by more than the tolerances."""
+    """Accuracy gate error: the candidate differs from the reference by more than the tolerances."""
 
     exit_code = 5
 
 
 class EngineError(PlansmithError):
-    """The engine cannot be built, or not for this target."""
+    """Engine error: the engine cannot be built, at all or for this target."""
 
     exit_code = 6
 
 
 class RepositoryError(PlansmithError):
-    """The model repository or a store cannot take or give what was asked."""
+    """Repository error: the model repository or a store cannot perform a request."""
 
     exit_code = 7
 
 
 class ServedCheckError(PlansmithError):
-    """A running Triton refused the model or answered wrongly."""
+    """Served check error: a running Triton refused the model or answered wrongly."""
 
     exit_code = 8
 
 
 class EnvironmentFault(PlansmithError):
-    """Something that the step needs is missing or unreachable."""
+    """Environment fault: something that the step needs is missing or unreachable."""
 
     exit_code = 9
 
 
 class InternalError(PlansmithError):
-    """A bug of ours: the log holds the traceback."""
+    """Internal error: a bug in plansmith; the log holds the traceback."""
 
     exit_code = 1
 
 
 def require_all(*checks: Callable[[], object]) -> None:
-    """Make checks that do not hang on each other, and tell at once all that they find.
+    """Run independent checks and raise all their errors together.
 
     Raises:
         PlansmithError: what a check raised; of several, of the first one's kind, with the messages and remedies of all.
     """
-    found: list[PlansmithError] = []
+    errors: list[PlansmithError] = []
     for check in checks:
         try:
             check()
         except PlansmithError as error:
-            found.append(error)
-    if len(found) > 1:
-        first = found[0]
+            errors.append(error)
+    if len(errors) > 1:
+        first = errors[0]
         raise type(first)(
-            "\n  ".join([f"{len(found)} problems:", *(error.message for error in found)]),
-            remedy="; ".join(dict.fromkeys(error.remedy for error in found if error.remedy)),
+            "\n  ".join([f"{len(errors)} problems:", *(error.message for error in errors)]),
+            remedy="; ".join(dict.fromkeys(error.remedy for error in errors if error.remedy)),
             model=first.model,
-            step=first.step if len({error.step for error in found}) == 1 else "",
+            step=first.step if len({error.step for error in errors}) == 1 else "",
         ) from first
-    if found:
-        raise found[0]
+    if errors:
+        raise errors[0]
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says that holds text; its kind where it says nothing."""
+    """Return the first non-empty line of an error's message; its type if the message is empty."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def in_one_line(text: str) -> str:
-    """What a text of several lines comes to: its first, and where that only announces (ends in ":"), its last, too.
+    """Condense a multi-line text: its first line, plus the last if the first only introduces it (ends in ":").
 
     The last of a list that was cut ("… and 3 more") comes with its first.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].endswith(":"):
-        told = [lines[1]] if len(lines) > 2 and lines[-1].startswith("…") else []
-        return " ".join([lines[0], *told, lines[-1]])
+        details = [lines[1]] if len(lines) > 2 and lines[-1].startswith("…") else []
+        return " ".join([lines[0], *details, lines[-1]])
     return lines[0].removesuffix(":") if lines else ""
 
 
 def error_from_dict(fields: dict[str, Any]) -> PlansmithError:
-    """Rebuild what `PlansmithError.to_dict` wrote, for an error that crossed a process."""
+    """Rebuild an error from `PlansmithError.to_dict` after it crossed a process boundary."""
     classes: dict[str, type[PlansmithError]] = {c.__name__: c for c in PlansmithError.__subclasses__()}
     return classes[fields["error"]](
         fields["message"],

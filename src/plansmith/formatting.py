@@ -1,4 +1,4 @@
-"""Sizes, ages and times as people write and read them."""
+"""Formatting and parsing of sizes, ages and times for users."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def format_bytes(count: int) -> str:
-    """A size in binary units: 0 B, 812 B, 4.0 KiB, 1.3 GiB."""
+    """Format a size in binary units: 0 B, 812 B, 4.0 KiB, 1.3 GiB."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
@@ -21,7 +21,7 @@ def format_bytes(count: int) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A duration: 0.4 s, 12.3 s, 3 min 05 s, 2 h 10 min."""
+    """Format a duration: 0.4 s, 12.3 s, 3 min 05 s, 2 h 10 min."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -31,21 +31,21 @@ def format_seconds(seconds: float) -> str:
 
 
 def seconds_from_age(text: str) -> int:
-    """An age in seconds: "0", "90s", "45m", "12h", "30d", "4w".
+    """Parse an age into seconds: "0", "90s", "45m", "12h", "30d", "4w".
 
     Raises:
         UsageError: it is no age.
     """
-    found = re.fullmatch(r"(\d{1,6})([smhdw]?)", text.strip())
-    if found is None or (not found[2] and int(found[1]) > 0):
+    match = re.fullmatch(r"(\d{1,6})([smhdw]?)", text.strip())
+    if match is None or (not match[2] and int(match[1]) > 0):
         raise UsageError(
             f"{text!r} is no age", remedy="write a number and a unit: 45m, 12h, 30d, 4w; or 0 for everything"
         )
-    return int(found[1]) * _SECONDS[found[2]]
+    return int(match[1]) * _SECONDS[match[2]]
 
 
 def format_age(seconds: float) -> str:
-    """How long ago something was, in the largest unit that it has one of: 40 s, 15 min, 3 h, 2 d."""
+    """Format an age in the largest unit that fits: 40 s, 15 min, 3 h, 2 d."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"
@@ -53,10 +53,15 @@ def format_age(seconds: float) -> str:
 
 
 def minute(moment: str) -> str:
-    """An ISO 8601 time to the minute, in UTC: 2026-11-20 13:05."""
+    """Format an ISO 8601 time to the minute, in UTC: 2026-11-20 13:05."""
     return f"{datetime.fromisoformat(moment).astimezone(UTC):%Y-%m-%d %H:%M}"
 
 
 def seconds_of(moment: str) -> float:
-    """An ISO 8601 time in seconds since 1970."""
+    """Convert an ISO 8601 time to seconds since 1970."""
     return datetime.fromisoformat(moment).timestamp()
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Format a count with its noun: 1 node, 12 nodes, 3,200 nodes."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

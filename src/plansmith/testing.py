@@ -1,4 +1,4 @@
-"""Fakes for tests: TensorRT's classes without a GPU, as strict as the real ones about how they are used.
+"""Test fakes: TensorRT's classes without a GPU, as strict as the real ones about their use.
 
     fakes = Fakes(tensorrt, {"Builder": {"build_serialized_network": b"a plan"}})
     with fakes.installed():
@@ -44,11 +44,11 @@ _EMPTY: dict[str, Any] = {"bool": True, "int": 0, "float": 0.0, "str": ""}
 
 
 class Call(NamedTuple):
-    """A call or a write: the class, the method or attribute, and what was given by the names in the signature."""
+    """A recorded call or write: the class, the method or attribute, and the arguments by parameter name."""
 
     owner: str
     name: str
-    given: dict[str, Any]
+    arguments: dict[str, Any]
 
 
 class _Signature(NamedTuple):
@@ -60,7 +60,7 @@ class _Signature(NamedTuple):
 
 
 class Fakes:
-    """Stands in for the classes of one TensorRT module; `calls`: all that was done to them, in order.
+    """Fakes for the classes of one TensorRT module; `calls`: all recorded calls, in order.
 
     Args:
         module: the real bindings.
@@ -75,17 +75,20 @@ class Fakes:
         self._constructed = {name: getattr(module, name) for name in NEEDING_A_GPU}
 
     def make(self, kind: str, /, **answers: Any) -> Any:
-        """A fake of a class (by name) that nobody constructed; `answers`: its own, before those of its class."""
-        made = type(kind, (_Buffer if kind == "IHostMemory" else _Fake,), {})
-        return made(self, self._real(kind), {**self.answers.get(kind, {}), **answers})
+        """Return a fake of a class (by name) that was not constructed.
+
+        `answers` takes precedence over those of the class.
+        """
+        fake_class = type(kind, (_Buffer if kind == "IHostMemory" else _Fake,), {})
+        return fake_class(self, self._real(kind), {**self.answers.get(kind, {}), **answers})
 
     def named(self, name: str) -> list[dict[str, Any]]:
-        """What was given in all calls of this name, in order."""
-        return [call.given for call in self.calls if call.name == name]
+        """Return the arguments of all calls with this name, in order."""
+        return [call.arguments for call in self.calls if call.name == name]
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Have the module construct fakes, of the classes that need a GPU."""
+        """Patch the module to construct fakes for the classes that need a GPU."""
         with ExitStack() as patches:
             for name in NEEDING_A_GPU:
                 patches.enter_context(mock.patch.object(self.module, name, self._constructor(name)))
@@ -94,32 +97,32 @@ class Fakes:
     def _constructor(self, name: str) -> Callable[..., Any]:
         real = self._constructed[name]
 
-        def construct(*given: Any, **named: Any) -> Any:
+        def construct(*arguments: Any, **named: Any) -> Any:
             signatures = signatures_of(real.__init__.__doc__, "__init__")
-            self.record(real, "__init__", signatures, given, named)
+            self.record(real, "__init__", signatures, arguments, named)
             return self.make(name)
 
         return construct
 
     def record(
-        self, owner: type, name: str, signatures: list[_Signature], given: tuple[Any, ...], named: dict[str, Any]
+        self, owner: type, name: str, signatures: list[_Signature], arguments: tuple[Any, ...], named: dict[str, Any]
     ) -> _Signature:
-        """Note a call and give the signature that it fits.
+        """Record a call and return the matching signature.
 
         Raises:
             TypeError: it fits none.
         """
         for signature in signatures:
-            if (bound := self._bound(signature, given, named)) is not None:
+            if (bound := self._bound(signature, arguments, named)) is not None:
                 self.calls.append(Call(owner.__name__, name, bound))
                 return signature
-        known = " or ".join(map(str, signatures)) or "without a signature in its documentation"
-        raise TypeError(f"{owner.__name__}.{name} is called with {given} {named}, and is {known}")
+        expected = " or ".join(map(str, signatures)) or "without a signature in its documentation"
+        raise TypeError(f"{owner.__name__}.{name} is called with {arguments} {named}, and is {expected}")
 
-    def _bound(self, signature: _Signature, given: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any] | None:
+    def _bound(self, signature: _Signature, arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any] | None:
         names = list(signature.parameters)
-        bound = dict(zip(names, given, strict=False)) | named
-        if len(bound) != len(given) + len(named) or not bound.keys() <= signature.parameters.keys():
+        bound = dict(zip(names, arguments, strict=False)) | named
+        if len(bound) != len(arguments) + len(named) or not bound.keys() <= signature.parameters.keys():
             return None
         if any(_UNNAMED.fullmatch(name) for name in named):
             return None
@@ -131,13 +134,13 @@ class Fakes:
         return bound
 
     def _fits(self, kind: str, value: Any) -> bool:
-        """Whether pybind11 would take a value for a type, as its documentation writes that.
+        """Whether pybind11 would accept a value for a type, according to its documentation.
 
         Raises:
             NotImplementedError: the type is one that this does not know.
         """
         if sequence := re.fullmatch(r"(?:List|list|collections\.abc\.Sequence)\[(.*)\]", kind):
-            return isinstance(value, list | tuple) and all(self._fits(sequence[1], one) for one in value)
+            return isinstance(value, list | tuple) and all(self._fits(sequence[1], item) for item in value)
         if kind in _PLAIN:
             return _PLAIN[kind](value)
         if kind in _BUFFERS:
@@ -150,19 +153,19 @@ class Fakes:
         return isinstance(value, real) or (value is None and not by_value)
 
     def class_of(self, kind: str) -> type | None:
-        """The class that a type in the documentation names: by Python's path, or by C++'s for some."""
+        """Return the class of a type named in the documentation, by its Python path or, for some, its C++ one."""
         path = re.sub(r"^(tensorrt(_bindings)?\.)+|^(nvinfer1|nvonnxparser)::(v_\d_\d::)?", "", kind)
         first, *others = path.split(".")
-        found = self._real(first)
+        member = self._real(first)
         for part in others:
-            found = getattr(found, part, None)
-        return found if inspect.isclass(found) else None
+            member = getattr(member, part, None)
+        return member if inspect.isclass(member) else None
 
     def _real(self, name: str) -> Any:
         return self._constructed.get(name) or getattr(self.module, name, None)
 
     def empty(self, kind: str) -> Any:
-        """Something of a type, for a result that nobody asks about; a success where that is a truth value."""
+        """Return a default value of a type, for a result that no test checks; a Boolean one is success."""
         real = self.class_of(kind)
         if real is None:
             return [] if kind.startswith(("List[", "list[")) else _EMPTY.get(kind)
@@ -171,7 +174,7 @@ class Fakes:
 
 
 class _Fake:
-    """One object; `Fakes` knows what is done to it."""
+    """A fake object; `Fakes` records how it is used."""
 
     def __init__(self, fakes: Fakes, real: type, answers: dict[str, Any]) -> None:
         for name, value in {"_fakes": fakes, "_real": real, "_answers": answers, "_written": {}}.items():
@@ -195,12 +198,12 @@ class _Fake:
             return self._answers[name] if name in self._answers else self._fakes.empty(kind)
         signatures = signatures_of(getattr(self._real, name).__doc__, name)
 
-        def call(*given: Any, **named: Any) -> Any:
-            fitting = self._fakes.record(self._real, name, signatures, given, named)
+        def call(*arguments: Any, **named: Any) -> Any:
+            fitting = self._fakes.record(self._real, name, signatures, arguments, named)
             if name not in self._answers:
                 return self._fakes.empty(fitting.result)
             answer = self._answers[name]
-            return answer(*given, **named) if inspect.isroutine(answer) else answer
+            return answer(*arguments, **named) if inspect.isroutine(answer) else answer
 
         return call
 
@@ -236,32 +239,32 @@ class _Fake:
 
 
 class _Buffer(_Fake, bytes):
-    """Memory of the host, which others look into."""
+    """A host memory buffer that other code reads."""
 
     def __new__(cls, _fakes: Fakes, _real: type, answers: dict[str, Any]) -> Any:
         return bytes.__new__(cls, answers.get("content", b""))
 
 
 def signatures_of(documentation: str | None, name: str) -> list[_Signature]:
-    """The signatures of a method that pybind11 wrote into its documentation, without `self`."""
+    """Return the signatures of a method from its pybind11 docstring, without `self`."""
     lines = re.finditer(_SIGNATURE.format(name=re.escape(name)), documentation or "", re.MULTILINE)
-    found = []
+    signatures = []
     for line in lines:
         if not line["parameters"].startswith("*args"):
             parameters = dict(map(_parameter, _parts(line["parameters"])))
             parameters.pop("self", None)
-            found.append(_Signature(parameters, line["result"].strip()))
-    return found
+            signatures.append(_Signature(parameters, line["result"].strip()))
+    return signatures
 
 
 def _parameter(text: str) -> tuple[str, tuple[str, object]]:
     name, _, rest = text.partition(": ")
-    kind, given, default = rest.partition(" = ")
-    return name.strip(), (kind.strip(), default if given else _REQUIRED)
+    kind, separator, default = rest.partition(" = ")
+    return name.strip(), (kind.strip(), default if separator else _REQUIRED)
 
 
 def _parts(parameters: str) -> Iterator[str]:
-    """The parameters, split at the commas outside of brackets."""
+    """Split the parameters at the commas outside of brackets."""
     depth, begin = 0, 0
     for place, sign in enumerate(parameters):
         depth += (sign in "[(<") - (sign in "])>")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.config.python import SITE_VARIABLE
+from plansmith.config.engine_options import SITE_VARIABLE
 from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.server.installation import Installation
 

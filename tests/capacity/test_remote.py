@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from plansmith.capacity.remote import RemoteTriton, memory_pools
-from plansmith.copies.sending import loaded_models
-from plansmith.loadtest.server.metrics import parse_gauges
-from plansmith.triton.server.control.client import ModelControlClient
+from plansmith.copies.release import loaded_models
+from plansmith.loadtest.monitor import parse_gauges
+from plansmith.triton.server.control import ModelControlClient
 from plansmith.triton.server.installation import Installation
 from plansmith.triton.server.server import TritonServer
 
@@ -39,23 +39,23 @@ def names_there(server: TritonServer, *models: str) -> list[str]:
 
 def test_copies_are_sent_and_unloaded(command: InProcess, server: TritonServer) -> None:
     """Copies answer on the server, its metrics tell the memory, and none of them stays."""
-    found = command.document("capacity", "block", "onnx", "--max-copies", "3", *place_of(server))
-    assert [copy["name"] for copy in found["copies"]] == [
+    report = command.document("capacity", "block", "onnx", "--max-copies", "3", *place_of(server))
+    assert [copy["name"] for copy in report["copies"]] == [
         "plansmith-block-copy1",
         "plansmith-onnx-copy2",
         "plansmith-block-copy3",
     ]
-    assert (found["ending"], found["still_loaded"], found["failed_answers"]) == ("max-copies", [], {})
-    assert found["answers_ms"]["count"] == found["unload_seconds"]["count"] == 3
-    (pool,) = found["memory_full"]
+    assert (report["ending"], report["still_loaded"], report["failed_answers"]) == ("max-copies", [], {})
+    assert report["answers_ms"]["count"] == report["unload_seconds"]["count"] == 3
+    (pool,) = report["memory_full"]
     assert 0 < pool["used_bytes"] < pool["total_bytes"]
     assert names_there(server, "block", "onnx") == []
 
 
-def test_a_script_is_sent_with_its_members(command: InProcess, server: TritonServer) -> None:
+def test_script_sent_with_members(command: InProcess, server: TritonServer) -> None:
     """Each copy of a script asks its own members; of an ensemble Triton looks for them in its repository."""
-    found = command.document("capacity", "script", "--max-copies", "2", *place_of(server))
-    assert (len(found["copies"]), found["answers_ms"]["count"], found["unload_seconds"]["count"]) == (2, 2, 2)
+    report = command.document("capacity", "script", "--max-copies", "2", *place_of(server))
+    assert (len(report["copies"]), report["answers_ms"]["count"], report["unload_seconds"]["count"]) == (2, 2, 2)
     refused = command("capacity", "whole", "--json", *place_of(server))
     check_refusal(refused, 2, ("whole-copy1 cannot be sent to a running server", "leave out --url"))
 
@@ -78,7 +78,7 @@ def test_an_interrupted_measurement_leaves_nothing(
     assert names_there(server, "onnx") == []
 
 
-def test_what_a_running_server_does_not_have_is_refused(command: InProcess, server: TritonServer) -> None:
+def test_missing_server_features_refused(command: InProcess, server: TritonServer) -> None:
     """Options of a server that is started, and a server without metrics, are refused."""
     url, place, metrics, _ = place_of(server)
     check_refusal(command("capacity", "onnx", url, place, "--memory", "1G", "--json"), 2, ("--memory is about",))
@@ -90,7 +90,7 @@ def test_what_a_running_server_does_not_have_is_refused(command: InProcess, serv
     assert "of host memory are free" in shown
 
 
-def test_memory_of_gpus_is_read_from_the_metrics() -> None:
+def test_gpu_memory_read_from_metrics() -> None:
     """Each GPU has a pool, as Triton's gauges have it."""
     text = """\
 nv_gpu_memory_total_bytes{gpu_uuid="GPU-b"} 24000

@@ -18,17 +18,17 @@ from .conftest import BLOCK_BYTES, MIB
 pytestmark = [pytest.mark.slow, pytest.mark.services, pytest.mark.xdist_group("capacity")]
 
 
-def test_copies_of_several_releases_are_loaded_and_unloaded(command: InProcess) -> None:
+def test_copies_loaded_and_unloaded(command: InProcess) -> None:
     """Copies of the releases are loaded in turn, answer and are unloaded, with the memory of each."""
-    found = command.document("capacity", "block", "onnx", "--max-copies", "4")
-    assert [copy["release"] for copy in found["copies"]] == ["block@1", "onnx@1", "block@1", "onnx@1"]
-    assert len({copy["name"] for copy in found["copies"]}) == 4
-    assert (found["ending"], found["still_loaded"], found["failed_answers"]) == ("max-copies", [], {})
-    assert found["answers_ms"]["count"] == found["unload_seconds"]["count"] == 4
-    blocks = [copy["memory_bytes"]["host"] for copy in found["copies"] if copy["release"] == "block@1"]
+    report = command.document("capacity", "block", "onnx", "--max-copies", "4")
+    assert [copy["release"] for copy in report["copies"]] == ["block@1", "onnx@1", "block@1", "onnx@1"]
+    assert len({copy["name"] for copy in report["copies"]}) == 4
+    assert (report["ending"], report["still_loaded"], report["failed_answers"]) == ("max-copies", [], {})
+    assert report["answers_ms"]["count"] == report["unload_seconds"]["count"] == 4
+    blocks = [copy["memory_bytes"]["host"] for copy in report["copies"] if copy["release"] == "block@1"]
     assert all(size > BLOCK_BYTES for size in blocks)
-    assert any("stand-in" in note for note in found["notes"])
-    full, after = (found[name][0]["server_bytes"] for name in ("memory_full", "memory_after"))
+    assert any("stand-in" in note for note in report["notes"])
+    full, after = (report[name][0]["server_bytes"] for name in ("memory_full", "memory_after"))
     assert after < full - 2 * BLOCK_BYTES
     assert not list(Path(tempfile.gettempdir()).glob(f"plansmith-{os.getpid()}-capacity-*"))
 
@@ -47,30 +47,30 @@ def test_stated_memory_is_not_passed(command: InProcess) -> None:
 
 
 @pytest.mark.parametrize("model", ["whole", "script"])
-def test_an_ensemble_is_copied_with_its_members(command: InProcess, model: str) -> None:
+def test_ensemble_copied_with_members(command: InProcess, model: str) -> None:
     """An ensemble or script is copied with the models that it asks, and each copy asks its own."""
-    found = command.document("capacity", model, "--max-copies", "2")
-    assert (len(found["copies"]), found["answers_ms"]["count"], found["unload_seconds"]["count"]) == (2, 2, 2)
+    report = command.document("capacity", model, "--max-copies", "2")
+    assert (len(report["copies"]), report["answers_ms"]["count"], report["unload_seconds"]["count"]) == (2, 2, 2)
 
 
-def test_a_load_that_fails_is_a_result(command: InProcess) -> None:
+def test_failed_load_is_result(command: InProcess) -> None:
     """A copy that does not load ends the loading with its reason, and the others still answer."""
-    found = command.document("capacity", "faulty")
-    assert (len(found["copies"]), found["ending"], found["answers_ms"]["count"]) == (2, "load-failed", 2)
-    assert "no weights" in found["reason"]
+    report = command.document("capacity", "faulty")
+    assert (len(report["copies"]), report["ending"], report["answers_ms"]["count"]) == (2, "load-failed", 2)
+    assert "no weights" in report["reason"]
 
 
-def test_a_server_that_dies_is_a_result(command: InProcess) -> None:
+def test_dead_server_is_result(command: InProcess) -> None:
     """A load that ends the server is reported with what was measured before."""
-    found = command.document("capacity", "deadly")
-    assert (len(found["copies"]), found["ending"]) == (2, "server-lost")
-    assert "Triton was killed while it was asked" in found["reason"]
+    report = command.document("capacity", "deadly")
+    assert (len(report["copies"]), report["ending"]) == (2, "server-lost")
+    assert "Triton was killed while it was asked" in report["reason"]
 
 
-def test_a_copy_that_hangs_is_a_result(command: InProcess) -> None:
+def test_hanging_copy_is_result(command: InProcess) -> None:
     """A copy that never answers ends the measurement after the timeout, with what was measured before."""
-    found = command.document("capacity", "hanging", "--timeout", "5")
-    assert (len(found["copies"]), found["ending"]) == (1, "server-lost")
+    report = command.document("capacity", "hanging", "--timeout", "5")
+    assert (len(report["copies"]), report["ending"]) == (1, "server-lost")
 
 
 def test_a_wrong_answer_fails(command: InProcess) -> None:
@@ -96,11 +96,11 @@ def test_an_interrupted_measurement_reports(command: InProcess, monkeypatch: pyt
     assert (len(answer.document["copies"]), answer.document["ending"]) == (1, "interrupted")
 
 
-def test_a_full_disk_is_a_result(command: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_result(command: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loading ends where the files of a copy do not fit on the disk."""
-    monkeypatch.setattr("plansmith.capacity.folders.RESERVED_DISK_BYTES", shutil.disk_usage("/").total * 1000)
-    found = command.document("capacity", "block")
-    assert (found["ending"], found["copies"]) == ("disk", [])
+    monkeypatch.setattr("plansmith.capacity.server.RESERVED_DISK_BYTES", shutil.disk_usage("/").total * 1000)
+    report = command.document("capacity", "block")
+    assert (report["ending"], report["copies"]) == ("disk", [])
 
 
 def test_a_dry_run_loads_nothing(command: InProcess) -> None:
@@ -113,10 +113,10 @@ def test_a_dry_run_loads_nothing(command: InProcess) -> None:
     assert document["memory"]["total_bytes"] == 1024 * MIB
 
 
-def test_what_cannot_be_measured_is_refused(command: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unmeasurable_input_refused(command: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wrong options, and a machine that does not tell memory, are refused with what to do."""
     check_refusal(command("capacity", "block", "--share", "1.5", "--json"), 2, ("--share 0.9",))
     check_refusal(command("capacity", "block", "block@1", "--json"), 2, ("one release of each model",))
     check_refusal(command("capacity", "block", "--memory", "900000G", "--json"), 2, ("that are free here",))
-    monkeypatch.setattr("plansmith.capacity.memory.is_measurable", lambda: False)
+    monkeypatch.setattr("plansmith.capacity.results.is_measurable", lambda: False)
     check_refusal(command("capacity", "block", "--json"), 9, ("smaps_rollup",))

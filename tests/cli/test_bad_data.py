@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from plansmith.data.split import Draw, draw
+from plansmith.data.batches import Draw, draw
 
 from ..support.cli.command import Answer, check_nothing_made, check_refusal
 from ..support.cli.in_process import InProcess
@@ -39,7 +39,7 @@ Content = str | bytes | Arrays | None
 
 
 @dataclass(frozen=True)
-class Given:
+class DataCase:
     """Data for a model.
 
     Args:
@@ -64,9 +64,9 @@ class Given:
             _write(folder / name, content)
         scheme = {"bert": "hf:", "timm": "timm:"}.get(self.model, "onnx:")
         suffix = ".onnx" if scheme == "onnx:" else ""
-        given = {"source": f"{scheme}{models / self.model}{suffix}", "name": "m", "precision": "int8"}
+        defaults = {"source": f"{scheme}{models / self.model}{suffix}", "name": "m", "precision": "int8"}
         path = folder / "spec.yaml"
-        path.write_text(json.dumps({**given, "data": {**SOME, **self.data}, **self.spec}))
+        path.write_text(json.dumps({**defaults, "data": {**SOME, **self.data}, **self.spec}))
         return path
 
 
@@ -85,20 +85,20 @@ def _csv(label: Callable[[int], object]) -> str:
     return "text,label\n" + "".join(f"{text},{label(i)}\n" for i, text in enumerate(TEXTS[:20]))
 
 
-def _text(content: Content, status: int, *says: str, **data: Any) -> Given:
-    return Given("bert", {"a.txt": content}, {"path": "a.txt", **data}, status, says)
+def _text(content: Content, status: int, *says: str, **data: Any) -> DataCase:
+    return DataCase("bert", {"a.txt": content}, {"path": "a.txt", **data}, status, says)
 
 
-def _rows(content: str, status: int, *says: str, name: str = "a.csv", **data: Any) -> Given:
-    return Given("bert", {name: content}, {"path": name, **data}, status, says)
+def _rows(content: str, status: int, *says: str, name: str = "a.csv", **data: Any) -> DataCase:
+    return DataCase("bert", {name: content}, {"path": name, **data}, status, says)
 
 
-def _arrays(model: str, status: int, *says: str, **arrays: NDArray[Any]) -> Given:
-    return Given(model, {"a.npz": arrays}, {"path": "a.npz"}, status, says)
+def _arrays(model: str, status: int, *says: str, **arrays: NDArray[Any]) -> DataCase:
+    return DataCase(model, {"a.npz": arrays}, {"path": "a.npz"}, status, says)
 
 
-def _own(code: str, status: int, *says: str) -> Given:
-    return Given("bert", {"own.py": f"def samples():\n    {code}\n"}, {"entry_point": "own:samples"}, status, says)
+def _own(code: str, status: int, *says: str) -> DataCase:
+    return DataCase("bert", {"own.py": f"def samples():\n    {code}\n"}, {"entry_point": "own:samples"}, status, says)
 
 
 WRONG = {
@@ -108,7 +108,7 @@ WRONG = {
     "more than there are": _text(LINES, 2, "16 for evaluation", "give more samples", calibration=16, evaluation=16),
     "lines that repeat others": _text(LINES * 9, 2, "180 rows, of which 162 repeat", calibration=8, evaluation=16),
     "Latin-1": _text(LINES.encode() + b"caf\xe9\n", 3, "a.txt:21 is not UTF-8", "iconv -f latin1"),
-    "a file that is not there": Given("bert", {}, {"path": "a.txt"}, 3, ("there is no file or folder", "`path`")),
+    "a file that is not there": DataCase("bert", {}, {"path": "a.txt"}, 3, ("there is no file or folder", "`path`")),
     "a format that nobody knows": _rows("x", 2, "cannot tell what a.doc is", ".jsonl", name="a.doc"),
     "columns of other names": _rows("blurb,stars\ngood,1\n", 2, "it has blurb, stars", "columns: {text: blurb}"),
     "a column that is not there": _rows(_csv(int), 2, "no column 'body'", "text, label", columns={"text": "body"}),
@@ -126,7 +126,7 @@ WRONG = {
         name="a.jsonl",
     ),
     "a measure without labels": _text(LINES, 2, "spearman needs pairs", "leave `metric` out", metric="spearman"),
-    "images for a model of texts": Given(
+    "images for a model of texts": DataCase(
         "bert", {"images/a.png": None}, {"path": "images"}, 3, ("takes text, and these are images",)
     ),
     "a function that yields nothing": _own("yield from ()", 3, "own:samples yields no samples"),
@@ -134,26 +134,26 @@ WRONG = {
     "a function that repeats itself": _own(
         "for _ in range(99): yield {'text': 'the cat'}", 2, "99 rows, of which 98 repeat others"
     ),
-    "no folder of images": Given("timm", {"images/readme": "x"}, {"path": "images"}, 3, ("holds no images",)),
-    "a broken image": Given(
+    "no folder of images": DataCase("timm", {"images/readme": "x"}, {"path": "images"}, 3, ("holds no images",)),
+    "a broken image": DataCase(
         "timm",
         {"images/a.png": "x" * 50},
         {"path": "images", "calibration": 1, "evaluation": 0},
         3,
         ("a.png is no image that can be read", "take it out"),
     ),
-    "images of other classes": Given(
+    "images of other classes": DataCase(
         "timm",
         {f"images/{c}/{i}.png": None for c in ("zero", "dog") for i in range(8)},
         {"path": "images"},
         2,
         ("label 'dog' is none of", "(zero, one, two)"),
     ),
-    "texts for a model of images": Given(
+    "texts for a model of images": DataCase(
         "timm", {"a.txt": LINES}, {"path": "a.txt"}, 3, ("a.txt:1: there is no image",)
     ),
-    "texts for a graph": Given("attention", {"a.txt": LINES}, {"path": "a.txt"}, 2, ("'text' holds no numbers",)),
-    "no npz": Given("cnn", {"a.npz": "x"}, {"path": "a.npz"}, 3, ("a.npz is no .npz file", "numpy.savez")),
+    "texts for a graph": DataCase("attention", {"a.txt": LINES}, {"path": "a.txt"}, 2, ("'text' holds no numbers",)),
+    "no npz": DataCase("cnn", {"a.npz": "x"}, {"path": "a.npz"}, 3, ("a.npz is no .npz file", "numpy.savez")),
     "objects": _arrays("cnn", 3, "Object arrays", image=np.array([{}] * 20, object)),
     "arrays of other lengths": _arrays("attention", 3, "ids [20, 8], mask [19, 8]", ids=_IDS, mask=_ONES[:-1]),
     "floats for ids": _arrays("attention", 2, "ids is float64 [8]", "int64", ids=_IDS + 0.5, mask=_ONES),
@@ -167,7 +167,7 @@ WRONG = {
     "values that the model refuses": _arrays(
         "attention", 2, "does not take these values", "size of its vocabulary", ids=_IDS + 100, mask=_ONES
     ),
-    "sequences beyond the range": Given(
+    "sequences beyond the range": DataCase(
         "attention",
         {"a.npz": {"ids": _IDS, "mask": _ONES}},
         {"path": "a.npz"},
@@ -176,7 +176,7 @@ WRONG = {
         {"shapes": {"ids": "1x4:4x4:8x6", "mask": "1x4:4x4:8x6"}},
     ),
     "NaN": _arrays("cnn", 2, "image holds 1 NaN", image=np.where(np.arange(432).reshape(3, 12, 12), _IMAGES, np.nan)),
-    "fewer than the smallest batch": Given(
+    "fewer than the smallest batch": DataCase(
         "cnn",
         {"a.npz": {"image": _IMAGES}},
         {"path": "a.npz", "calibration": 2},
@@ -214,52 +214,56 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def lower(run: InProcess, models: Path) -> Callable[[Given], Answer]:
+def lower(run: InProcess, models: Path) -> Callable[[DataCase], Answer]:
     """Lower the model of some data."""
 
-    def lower(given: Given) -> Answer:
+    def lower(case: DataCase) -> Answer:
         sys.modules.pop("own", None)
-        spec = given.lay_out(run.folder, models)
+        spec = case.lay_out(run.folder, models)
         return run("lower", spec, "--output", "out", "--artifacts", models / "artifacts", "--json")
 
     return lower
 
 
-@pytest.mark.parametrize("given", WRONG.values(), ids=WRONG.keys())
-def test_data_that_cannot_be_used_are_refused(given: Given, lower: Callable[[Given], Answer], run: InProcess) -> None:
-    check_refusal(lower(given), given.status, ("m · sample: ", *given.says))
+@pytest.mark.parametrize("case", WRONG.values(), ids=WRONG.keys())
+def test_unusable_data_refused(case: DataCase, lower: Callable[[DataCase], Answer], run: InProcess) -> None:
+    """Data that cannot be used are refused."""
+    check_refusal(lower(case), case.status, ("m · sample: ", *case.says))
     check_nothing_made(run.folder)
     assert not (run.folder / "out").exists()
 
 
-@pytest.mark.parametrize("given", USABLE.values(), ids=USABLE.keys())
-def test_data_that_look_odd_and_can_be_used_are(given: Given, run: InProcess, models: Path) -> None:
-    answer = run("lower", given.lay_out(run.folder, models), "--output", "out", "--artifacts", models / "artifacts")
+@pytest.mark.parametrize("case", USABLE.values(), ids=USABLE.keys())
+def test_odd_data_accepted(case: DataCase, run: InProcess, models: Path) -> None:
+    """Data that look odd but can be used are used."""
+    answer = run("lower", case.lay_out(run.folder, models), "--output", "out", "--artifacts", models / "artifacts")
     assert answer.status == 0, answer
-    assert not [words for words in given.says if words not in answer.stdout], answer.stdout
+    assert not [fragment for fragment in case.says if fragment not in answer.stdout], answer.stdout
 
 
-def test_data_of_a_spec_in_another_folder_start_from_that_folder(run: InProcess, models: Path) -> None:
+def test_spec_data_start_from_folder(run: InProcess, models: Path) -> None:
+    """Data of a spec in another folder start from that folder."""
     (run.folder / "there").mkdir()
     _text(LINES + "a line of its own\n", 0).lay_out(run.folder / "there", models)
-    asked = ("lower", "there/spec.yaml", "--artifacts", models / "artifacts", "--json", "--output")
-    assert run(*asked, "out").status == 0
+    command = ("lower", "there/spec.yaml", "--artifacts", models / "artifacts", "--json", "--output")
+    assert run(*command, "out").status == 0
     (run.folder / "there" / "a.txt").unlink()
     missing = f"m · sample: data: there is no file or folder {run.folder / 'there' / 'a.txt'}"
-    check_refusal(run(*asked, "again"), 3, (missing, "mend --data"))
+    check_refusal(run(*command, "again"), 3, (missing, "mend --data"))
 
 
-def test_parquet_without_its_library_is_something_missing_here(
-    lower: Callable[[Given], Answer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_parquet_library_is_said(lower: Callable[[DataCase], Answer], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parquet without its library is something missing here."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     answer = lower(_rows("PAR1", 9, name="a.parquet"))
     check_refusal(answer, 9, ("m · sample: ", "pyarrow is not installed", "pip install 'plansmith[data]'"))
 
 
-def test_data_that_change_while_they_are_read_are_refused(
-    lower: Callable[[Given], Answer], run: InProcess, monkeypatch: pytest.MonkeyPatch
+def test_changing_data_refused(
+    lower: Callable[[DataCase], Answer], run: InProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Data that change while they are read are refused."""
+
     def draw_late(*arguments: Any) -> Draw:
         path = run.folder / "a.txt"
         path.write_text(path.read_text() + "one more\n")

@@ -77,24 +77,24 @@ EARLY = {
 
 
 @pytest.mark.parametrize("case", EARLY.values(), ids=EARLY.keys())
-def test_a_place_that_cannot_be_used_is_refused_before_any_work(case: Refused, run: CommandLine) -> None:
+def test_unusable_place_refused_early(case: Refused, run: CommandLine) -> None:
+    """A place that cannot be used is refused before any work."""
     case.lay_out(run.folder)
     for server in run.folder.glob("*/bin/tritonserver"):
         server.chmod(0o755)
     before = listing(run.folder)
-    answer = run("compile", *case.words, "--json", **case.variables)
+    answer = run("compile", *case.arguments, "--json", **case.variables)
     check_refusal(answer, case.status, case.says)
     assert listing(run.folder) == before
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("complaint", ["E1120 10:00:00 1 main.cc:1] no backend for you", "Killed by the moon"])
-def test_a_triton_that_fails_is_quoted_and_nothing_is_published(
-    complaint: str, finished: Compiled, run: CommandLine
-) -> None:
+def test_failing_triton_publishes_nothing(complaint: str, finished: Compiled, run: CommandLine) -> None:
+    """A Triton that fails is quoted, and nothing is published."""
     fake_triton(finished.folder / "server", complaint)
-    words = ("--name", "other", "--repository", "other", "--check-served", "--tritonserver", "server", "--json")
-    answer = run(*finished.command, *words)
+    arguments = ("--name", "other", "--repository", "other", "--check-served", "--tritonserver", "server", "--json")
+    answer = run(*finished.command, *arguments)
     check_refusal(answer, 8, ("other · check_served", "ended with status 1", complaint, "read the log", "Log: "))
     assert (finished.folder / answer.document["log"]).read_text().endswith(f"{complaint}\n")
     assert "line 1\n" not in answer.message
@@ -102,7 +102,8 @@ def test_a_triton_that_fails_is_quoted_and_nothing_is_published(
 
 
 @pytest.mark.slow
-def test_a_triton_that_fails_leaves_the_served_version_as_it_is(finished: Compiled, run: CommandLine) -> None:
+def test_failing_triton_keeps_served_version(finished: Compiled, run: CommandLine) -> None:
+    """A Triton that fails leaves the served version as it is."""
     fake_triton(finished.folder / "server", "no")
     places = [finished.folder / "artifacts" / name for name in ("repository", "repository.plansmith")]
     before = [listing(place) for place in places]

@@ -104,10 +104,11 @@ NO_GRAPHS = {
 
 
 @pytest.mark.parametrize("case", EARLY.values(), ids=EARLY.keys())
-def test_a_source_without_a_usable_model_is_refused_before_any_work(case: Refused, run: CommandLine) -> None:
+def test_source_without_model_refused(case: Refused, run: CommandLine) -> None:
+    """A source without a usable model is refused before any work."""
     case.lay_out(run.folder)
     before = listing(run.folder)
-    answer = run("compile", *case.words, "--no-check-served", "--json")
+    answer = run("compile", *case.arguments, "--no-check-served", "--json")
     check_refusal(answer, case.status, case.says)
     after = listing(run.folder)
     assert {path: after[path] for path in after if path.partition("/")[0] != "artifacts"} == before
@@ -115,25 +116,29 @@ def test_a_source_without_a_usable_model_is_refused_before_any_work(case: Refuse
 
 
 @pytest.mark.parametrize("case", NO_GRAPHS.values(), ids=NO_GRAPHS.keys())
-def test_a_file_that_holds_no_onnx_graph_is_refused(case: Refused, run: CommandLine) -> None:
+def test_file_without_graph_refused(case: Refused, run: CommandLine) -> None:
+    """A file that holds no ONNX graph is refused."""
     case.lay_out(run.folder)
-    check_refusal(run("compile", *case.words, "--no-check-served", "--json"), case.status, (*case.says, "Log: "))
+    check_refusal(run("compile", *case.arguments, "--no-check-served", "--json"), case.status, (*case.says, "Log: "))
     check_nothing_made(run.folder)
 
 
-def test_without_json_a_refusal_leaves_standard_output_empty(run: CommandLine) -> None:
+def test_refusal_leaves_stdout_empty(run: CommandLine) -> None:
+    """Without JSON, a refusal leaves standard output empty."""
     answer = run("compile", "hf:./bert")
     assert (answer.status, answer.stdout) == (3, "")
     assert answer.message.startswith("plansmith: fetch: there is no directory")
 
 
-def test_an_unknown_timm_name_is_refused_with_names_near_it(run: CommandLine) -> None:
+def test_unknown_timm_name_refused(run: CommandLine) -> None:
+    """An unknown timm name is refused with names near it."""
     answer = run("compile", "timm:resnet180", "--no-check-served", "--json")
     check_refusal(answer, 3, ("no model 'resnet180'", "did you mean", "resnet18", "Log: "))
     check_nothing_made(run.folder)
 
 
-def test_code_that_comes_with_a_model_is_not_run_unless_trusted(run: CommandLine, models: Path) -> None:
+def test_model_code_needs_trust(run: CommandLine, models: Path) -> None:
+    """Code that comes with a model is not run unless trusted."""
     own = {"AutoConfig": "modeling_own.OwnConfig", "AutoModel": "modeling_own.Own"}
     config = {**BERT, "model_type": "own", "architectures": ["Own"], "auto_map": own}
     shutil.copytree(models / "bert", run.folder / "own")
@@ -145,13 +150,15 @@ def test_code_that_comes_with_a_model_is_not_run_unless_trusted(run: CommandLine
     check_nothing_made(run.folder)
 
 
-def test_a_checkpoint_that_lacks_weights_is_refused(run: CommandLine, models: Path) -> None:
+def test_incomplete_checkpoint_refused(run: CommandLine, models: Path) -> None:
+    """A checkpoint that lacks weights is refused."""
     answer = run("compile", f"hf:{models / 'lacking'}", "--no-check-served", "--json")
     check_refusal(answer, 3, ("the checkpoint lacks 16 weight(s)", "encoder.layer.1", "save_pretrained"))
     check_nothing_made(run.folder)
 
 
-def test_a_configuration_that_is_not_json_is_refused_where_its_weights_would_be_drawn(run: CommandLine) -> None:
+def test_non_json_configuration_refused(run: CommandLine) -> None:
+    """A configuration that is not JSON is refused where its weights would be drawn."""
     (run.folder / "bert").mkdir()
     (run.folder / "bert" / "config.json").write_text('{"a": 1,,}')
     answer = run("compile", "hf:bert", "--random-weights", "--no-check-served", "--json")

@@ -21,8 +21,8 @@ def _shapes(text: str, *says: str) -> Refused:
     return Refused(("hf:bert", "--shapes", text), 2, says, _MODEL)
 
 
-def _option(*words: str, status: int = 2, says: tuple[str, ...]) -> Refused:
-    return Refused(("hf:bert", *words), status, says, _MODEL)
+def _option(*arguments: str, status: int = 2, says: tuple[str, ...]) -> Refused:
+    return Refused(("hf:bert", *arguments), status, says, _MODEL)
 
 
 def _yaml(text: str, *says: str, status: int = 2) -> Refused:
@@ -143,19 +143,19 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_what_makes_no_sense_is_refused_before_any_work(case: Refused, run: CommandLine) -> None:
+def test_senseless_spec_refused_early(case: Refused, run: CommandLine) -> None:
+    """An option that makes no sense is refused before any work."""
     case.lay_out(run.folder)
     before = listing(run.folder)
-    answer = run("compile", *case.words, "--no-check-served", "--json")
+    answer = run("compile", *case.arguments, "--no-check-served", "--json")
     check_refusal(answer, case.status, case.says)
     assert listing(run.folder) == before
 
 
-def test_an_input_that_the_model_does_not_have_is_refused_with_those_that_it_has(
-    run: CommandLine, models: Path
-) -> None:
-    words = ("--shapes", "pixel_values=1x3:2x3:4x3", "--no-check-served", "--json")
-    answer = run("compile", f"hf:{models / 'bert'}", *words)
+def test_unknown_input_refused(run: CommandLine, models: Path) -> None:
+    """An input that the model does not have is refused with those that it has."""
+    arguments = ("--shapes", "pixel_values=1x3:2x3:4x3", "--no-check-served", "--json")
+    answer = run("compile", f"hf:{models / 'bert'}", *arguments)
     check_refusal(answer, 2, ("no input 'pixel_values'", "its inputs are attention_mask, input_ids"))
     check_nothing_made(run.folder)
 
@@ -177,7 +177,8 @@ FITTING = {
 
 
 @pytest.mark.parametrize(("text", "message", "remedy"), FITTING.values(), ids=FITTING.keys())
-def test_shapes_that_do_not_fit_the_model_are_refused(text: str, message: str, remedy: str) -> None:
+def test_unfitting_shapes_refused(text: str, message: str, remedy: str) -> None:
+    """Shapes that do not fit the model are refused."""
     inputs = [Tensor(name=name, dtype="int64", dims=("batch", "sequence")) for name in ("input_ids", "mask")]
     inputs.append(Tensor(name="pixel_values", dtype="float32", dims=("batch", 3, 8, 8)))
     derived = {"batch": AxisRange(min=1, opt=8, max=32), "sequence": AxisRange(min=1, opt=64, max=64)}

@@ -55,9 +55,8 @@ def tidied(run_alone: CommandLine, age: str, variables: dict[str, str]) -> list[
     return [row["path"] for row in rows if "damaged" not in row["why"] and row["path"].startswith(own)]
 
 
-def test_a_process_whose_clock_was_set_back_publishes_the_next_number_and_tidies_nothing(
-    finished: Compiled, run_alone: CommandLine, variables: dict[str, str]
-) -> None:
+def test_clock_set_back_publishes_next(finished: Compiled, run_alone: CommandLine, variables: dict[str, str]) -> None:
+    """A process whose clock was set back publishes the next number and tidies nothing."""
     damage(finished)
     answer = run_alone(*finished.command, "--json", **variables)
     assert (answer.status, answer.document["version"]) == (0, 2), answer
@@ -65,15 +64,15 @@ def test_a_process_whose_clock_was_set_back_publishes_the_next_number_and_tidies
     assert (last["version"], first["version"]) == (2, 1)
     assert last["started"] < first["started"]
     shown = run_alone("show", "tiny", "--json").document
-    assert [(one["version"], one["shown"]) for one in shown["versions"]] == [(1, False), (2, True)]
+    assert [(version["version"], version["shown"]) for version in shown["versions"]] == [(1, False), (2, True)]
     assert shown["serves"] == 2
     assert tidied(run_alone, "1h", variables) == []
     assert run_alone(*finished.command, "--json").document["unchanged"]
 
 
-def test_with_all_times_in_the_future_the_next_version_is_published_shown_and_kept(
-    finished: Compiled, run_alone: CommandLine, variables: dict[str, str]
-) -> None:
+def test_future_times_publish_next(finished: Compiled, run_alone: CommandLine, variables: dict[str, str]) -> None:
+    """With all times in the future, the next version is published, shown and kept."""
+
     def into_the_future() -> None:
         for path in (finished.folder / "artifacts").rglob("*"):
             os.utime(path, (time.time() + YEAR,) * 2, follow_symlinks=False)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.config.target.names import target_names
+from plansmith.config.target_names import target_names
 
 from ..support.cli.command import COMMAND, CommandLine, environment
 from ..support.cli.completion import bash
@@ -97,31 +97,34 @@ def fish(run: CommandLine, words: tuple[str, ...]) -> list[str]:
     typed = " ".join(("plansmith", *words))
     answer = run(_PLANSMITH_COMPLETE="fish_complete", COMP_WORDS=typed, COMP_CWORD=words[-1])
     assert (answer.status, answer.stderr) == (0, "")
-    told = [line.split("\t")[0].split(",", 1) for line in answer.stdout.splitlines() if line]
-    return [word if kind == "plain" else f"<{kind}>" for kind, word in told]
+    completions = [line.split("\t")[0].split(",", 1) for line in answer.stdout.splitlines() if line]
+    return [word if kind == "plain" else f"<{kind}>" for kind, word in completions]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shell", [bash, zsh, fish])
 @pytest.mark.parametrize(("words", "offered"), OFFERED.values(), ids=OFFERED.keys())
-def test_a_shell_is_offered_what_fits(
+def test_shell_offers_fitting_values(
     shell: Callable[[CommandLine, tuple[str, ...]], list[str]],
     words: tuple[str, ...],
     offered: list[str],
     compiled: Compiled,
 ) -> None:
+    """A shell is offered what fits."""
     assert sorted(shell(CommandLine(compiled.folder), words)) == sorted(offered)
 
 
 @pytest.mark.slow
-def test_versions_to_ask_are_those_of_the_repository_in_the_usual_place(compiled: Compiled) -> None:
+def test_versions_come_from_usual_place(compiled: Compiled) -> None:
+    """Versions to ask are those of the repository in the usual place."""
     run = CommandLine(compiled.folder)
     assert zsh(run, ("infer", "tiny@")) == fish(run, ("infer", "tiny@")) == ["tiny@1"]
     assert zsh(run, ("infer", "--repository", "none", "tiny@")) == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_help_says_how_each_shell_gets_its_script(shell: str, run: CommandLine, tmp_path: Path) -> None:
+def test_help_explains_shell_scripts(shell: str, run: CommandLine, tmp_path: Path) -> None:
+    """The help says how each shell gets its script."""
     line = next(line for line in run("--help").stdout.splitlines() if f"{shell}_source" in line)
     command = re.search(r"eval .*|_PLANSMITH.*", line)
     assert command is not None
@@ -149,7 +152,8 @@ def test_the_help_says_how_each_shell_gets_its_script(shell: str, run: CommandLi
 @pytest.mark.parametrize(
     "words", [("show", ""), ("compile", "x", "--target", "t"), ("",), ("diff", "--store", "s", "m@")], ids=" ".join
 )
-def test_completion_imports_nothing_that_takes_time(words: tuple[str, ...], compiled: Compiled) -> None:
+def test_completion_imports_nothing_slow(words: tuple[str, ...], compiled: Compiled) -> None:
+    """Completion imports nothing that takes time."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "plansmith"],
         cwd=compiled.folder,
@@ -167,7 +171,8 @@ def test_completion_imports_nothing_that_takes_time(words: tuple[str, ...], comp
     assert not {"pydantic", "numpy", "torch", "yaml", "rich", "onnx", "prefect"} & imported
 
 
-def test_a_repository_that_cannot_be_read_is_passed_over_in_silence(run: CommandLine) -> None:
+def test_unreadable_repository_passed_over(run: CommandLine) -> None:
+    """A repository that cannot be read is passed over in silence."""
     (run.folder / "artifacts").write_text("no folder")
     assert zsh(run, ("show", "")) == []
     assert zsh(run, ("show", "--repository", "a\\0b", "")) == []

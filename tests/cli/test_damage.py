@@ -22,24 +22,24 @@ def overwrite(path: Path, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("file", ["model/model.onnx", "config.pbtxt", "reference/max.npz"])
-def test_a_damaged_release_is_replaced_by_a_new_version_and_leaves_the_view(
-    file: str, finished: Compiled, run: CommandLine
-) -> None:
+def test_damaged_release_is_replaced(file: str, finished: Compiled, run: CommandLine) -> None:
+    """A damaged release is replaced by a new version and leaves the view."""
     overwrite(finished.release / file, b"damaged")
-    found = run(*finished.command, "--json").document
-    assert (found["version"], found["unchanged"]) == (2, False)
-    view = Path(found["repository"]) / "tiny"
+    result = run(*finished.command, "--json").document
+    assert (result["version"], result["unchanged"]) == (2, False)
+    view = Path(result["repository"]) / "tiny"
     assert sorted(path.name for path in view.iterdir()) == ["2", "config.pbtxt"]
     assert run(*finished.command, "--json").document["unchanged"]
 
 
 @pytest.mark.parametrize("file", ["1/model.onnx", "config.pbtxt"])
-def test_a_damaged_view_is_made_again_from_the_release(file: str, finished: Compiled, run: CommandLine) -> None:
+def test_damaged_view_is_remade(file: str, finished: Compiled, run: CommandLine) -> None:
+    """A damaged view is made again from the release."""
     view = finished.folder / "artifacts" / "repository" / "tiny"
     shutil.copyfile(view / file, finished.folder / "good")
     overwrite(view / file, b"damaged")
-    found = run(*finished.command, "--json").document
-    assert (found["version"], found["unchanged"]) == (1, True)
+    result = run(*finished.command, "--json").document
+    assert (result["version"], result["unchanged"]) == (1, True)
     assert (view / file).read_bytes() == (finished.folder / "good").read_bytes()
 
 
@@ -59,9 +59,8 @@ def flip_a_bit_and_set_the_time_back(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [truncate, flip_a_bit_and_set_the_time_back])
-def test_a_damaged_cache_entry_that_a_release_shares_is_told_and_both_are_made_again(
-    damage: Callable[[Path], None], finished: Compiled, run: CommandLine
-) -> None:
+def test_damaged_shared_entry_is_remade(damage: Callable[[Path], None], finished: Compiled, run: CommandLine) -> None:
+    """A damaged cache entry that a release shares is told and both are made again."""
     (engine,) = finished.folder.glob("artifacts/cache/compile/*/model.onnx")
     released = finished.release / "model" / "model.onnx"
     whole = engine.read_bytes()
@@ -72,8 +71,8 @@ def test_a_damaged_cache_entry_that_a_release_shares_is_told_and_both_are_made_a
     engine.chmod(0o644)
     damage(engine)
     answer = run(*finished.command, "--json")
-    told = f"plansmith: cache entry compile/{engine.parent.name[:12]} is damaged (model.onnx): building it again"
-    assert told in answer.stderr.splitlines()
+    message = f"plansmith: cache entry compile/{engine.parent.name[:12]} is damaged (model.onnx): building it again"
+    assert message in answer.stderr.splitlines()
     assert (answer.document["version"], answer.document["unchanged"]) == (2, False)
     assert engine.read_bytes() == (finished.release.with_name("2") / "model" / "model.onnx").read_bytes() == whole
     view = finished.folder / "artifacts" / "repository" / "tiny"

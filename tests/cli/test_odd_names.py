@@ -30,9 +30,8 @@ FOLDERS = {
 
 
 @pytest.mark.parametrize(("folder", "name"), FOLDERS.values(), ids=FOLDERS.keys())
-def test_a_model_gets_a_name_from_whatever_its_folder_is_called(
-    folder: str, name: str, run: CommandLine, models: Path
-) -> None:
+def test_model_named_after_any_folder(folder: str, name: str, run: CommandLine, models: Path) -> None:
+    """A model gets a name from whatever its folder is called."""
     (run.folder / folder[:120]).symlink_to(models / "bert")
     answer = run("compile", f"hf:./{folder[:120]}", "--dry-run", "--json", "--no-check-served")
     assert answer.status == 0, answer
@@ -50,13 +49,16 @@ def odd(compiled: Compiled, models: Path, tmp_path: Path) -> CommandLine:
 
 
 @pytest.mark.slow
-def test_every_command_takes_odd_paths_and_what_is_printed_can_be_pasted(odd: CommandLine) -> None:
+def test_odd_paths_can_be_pasted(odd: CommandLine) -> None:
+    """Every command takes odd paths, and what is printed can be pasted."""
     source, artifacts = f"hf:./model {ODD}", f"art {ODD}"
     repository = f"repo {ODD}"
-    made = odd("compile", source, "--artifacts", artifacts, "--repository", repository, "--no-check-served")
-    assert made.status == 0, made
-    assert made.stderr.startswith(f"plansmith: in Triton {source} is called model-it-s-a-HOME-x-e, as names there")
-    *_, serve, inspect = made.stdout.splitlines()
+    compilation = odd("compile", source, "--artifacts", artifacts, "--repository", repository, "--no-check-served")
+    assert compilation.status == 0, compilation
+    assert compilation.stderr.startswith(
+        f"plansmith: in Triton {source} is called model-it-s-a-HOME-x-e, as names there"
+    )
+    *_, serve, inspect = compilation.stdout.splitlines()
     command = serve.removeprefix("Next: ")
     assert shlex.split(command)[-3:] == ["model-it-s-a-HOME-x-e", "--repository", repository]
     done = in_bash(inspect.strip(), odd.folder)
@@ -77,11 +79,12 @@ def test_every_command_takes_odd_paths_and_what_is_printed_can_be_pasted(odd: Co
 
 
 @pytest.mark.slow
-def test_a_spec_for_an_odd_path_compiles_to_the_same(odd: CommandLine) -> None:
+def test_odd_path_spec_compiles_same(odd: CommandLine) -> None:
+    """A spec for an odd path compiles to the same."""
     spec = f"spec {ODD}.yaml"
-    made = odd("init", f"hf:./model {ODD}", "--output", spec)
-    assert made.status == 0, made
-    following = made.stdout.splitlines()[-1].removeprefix("Next: ")
+    answer = odd("init", f"hf:./model {ODD}", "--output", spec)
+    assert answer.status == 0, answer
+    following = answer.stdout.splitlines()[-1].removeprefix("Next: ")
     done = in_bash(
         f"{following} --dry-run --json --no-check-served --artifacts {shlex.quote(f'art {ODD}')}", odd.folder
     )
@@ -94,20 +97,22 @@ NAMES = {"модель": "model", "a b": "a-b", "café": "cafe", "-x": "x", "x" 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_that_triton_would_not_take_is_refused_with_one_that_it_takes(name: str, run: CommandLine) -> None:
+def test_bad_triton_name_refused(name: str, run: CommandLine) -> None:
+    """A name that Triton would not take is refused with one that it takes."""
     answer = run("compile", "timm:resnet18", f"--name={name}", "--json")
     check_refusal(answer, 2, ("'name': a name has at most 128 of A-Z a-z 0-9 . _ -", f"such as '{NAMES[name]}' (got"))
 
 
-def test_a_model_is_told_by_another_name_before_it_is_compiled(run: CommandLine, models: Path) -> None:
+def test_renamed_model_told_early(run: CommandLine, models: Path) -> None:
+    """That a model gets another name is told before it is compiled."""
     for folder in ("модель", "模型", "bert"):
         (run.folder / folder).symlink_to(models / "bert")
-    words = ("--dry-run", "--no-check-served")
-    told = run("compile", "hf:модель", *words)
-    said = "plansmith: in Triton hf:модель is called model, as names there are of A-Z a-z 0-9 . _ - alone;"
-    assert told.stderr == f"{said} --name gives it another\n"
-    assert run("compile", "hf:модель", "--name", "mine", *words).stderr == ""
-    assert run("compile", "hf:bert", *words).stderr == ""
+    options = ("--dry-run", "--no-check-served")
+    answer = run("compile", "hf:модель", *options)
+    message = "plansmith: in Triton hf:модель is called model, as names there are of A-Z a-z 0-9 . _ - alone;"
+    assert answer.stderr == f"{message} --name gives it another\n"
+    assert run("compile", "hf:модель", "--name", "mine", *options).stderr == ""
+    assert run("compile", "hf:bert", *options).stderr == ""
     (run.folder / "two.yaml").write_text("models:\n- source: hf:модель\n- source: hf:模型\n")
     refused = run("compile", "two.yaml", "--json")
     check_refusal(
@@ -115,7 +120,8 @@ def test_a_model_is_told_by_another_name_before_it_is_compiled(run: CommandLine,
     )
 
 
-def test_the_history_keeps_a_run_in_its_line(run: CommandLine) -> None:
+def test_history_keeps_run_in_line(run: CommandLine) -> None:
+    """The history keeps a run in its line."""
     (run.folder / "a\nb\x1b[2J").mkdir()
     assert run("compile", "hf:./a\nb\x1b[2J", "--no-check-served").status == 3
     _, row, failure = run("history").stdout.splitlines()
@@ -123,9 +129,14 @@ def test_the_history_keeps_a_run_in_its_line(run: CommandLine) -> None:
     assert failure.startswith("    SourceError (exit code 3): ")
 
 
-def test_a_name_that_is_no_text_is_refused_with_what_to_do(run: CommandLine) -> None:
-    for words in (("compile", "hf:./a\udcff"), ("init", "hf:./a\udcff"), ("compile", "hf:a", "--artifacts", "\udcff")):
-        check_refusal(run(*words, "--json"), 2, ("\\udcff is no text in this locale", "export LC_ALL=C.UTF-8"))
+def test_non_text_name_refused(run: CommandLine) -> None:
+    """A name that is not text is refused with what to do."""
+    for command in (
+        ("compile", "hf:./a\udcff"),
+        ("init", "hf:./a\udcff"),
+        ("compile", "hf:a", "--artifacts", "\udcff"),
+    ):
+        check_refusal(run(*command, "--json"), 2, ("\\udcff is no text in this locale", "export LC_ALL=C.UTF-8"))
 
 
 def in_bash(line: str, folder: Path) -> subprocess.CompletedProcess[str]:

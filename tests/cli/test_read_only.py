@@ -13,9 +13,8 @@ from .conftest import Compiled
 pytestmark = pytest.mark.slow
 
 
-def test_what_only_reads_works_on_a_repository_that_cannot_be_written(
-    compiled: Compiled, run: CommandLine, tmp_path: Path
-) -> None:
+def test_reading_works_on_read_only(compiled: Compiled, run: CommandLine, tmp_path: Path) -> None:
+    """What only reads works on a repository that cannot be written to."""
     with read_only(compiled.folder / "artifacts", tmp_path / "mounted") as artifacts:
         place = ("--repository", artifacts / "repository")
         assert run("show", "tiny", *place).stdout.startswith("tiny: 1 version")

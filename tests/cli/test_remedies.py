@@ -41,15 +41,16 @@ TYPED = sorted({(module, typed) for module, text in _remedies() for typed in _CO
 
 
 @pytest.mark.parametrize(("module", "typed"), TYPED)
-def test_a_command_of_a_remedy_can_be_typed(module: str, typed: str) -> None:
-    words = typed.split()
-    if words[0] in _NO_COMMANDS:
+def test_remedy_command_can_be_typed(module: str, typed: str) -> None:
+    """A command of a remedy can be typed."""
+    tokens = typed.split()
+    if tokens[0] in _NO_COMMANDS:
         return
     command: click.Command = cli
     context = click.Context(cli)
     while isinstance(command, click.Group):
-        found = command.get_command(context, words.pop(0)) if words else None
-        assert found is not None, f"{module}: {typed}"
-        command = found
+        subcommand = command.get_command(context, tokens.pop(0)) if tokens else None
+        assert subcommand is not None, f"{module}: {typed}"
+        command = subcommand
     options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-    assert {word for word in words if word.startswith("--")} <= {*options, "--help"}, f"{module}: {typed}"
+    assert {word for word in tokens if word.startswith("--")} <= {*options, "--help"}, f"{module}: {typed}"

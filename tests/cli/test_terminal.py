@@ -45,21 +45,23 @@ def in_shell(script: str, folder: Path, **variables: str) -> subprocess.Complete
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", LISTINGS.values(), ids=LISTINGS.keys())
-def test_a_reader_that_has_had_enough_is_no_error(words: tuple[str, ...], compiled: Compiled) -> None:
+def test_closed_reader_is_no_error(words: tuple[str, ...], compiled: Compiled) -> None:
     """It closes its end at once, so that the first line meets a broken pipe."""
     done = in_shell(f"plansmith {' '.join(words)} | (exec <&-; sleep 0.2)", compiled.folder)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.slow
-def test_a_compile_goes_on_to_its_end_when_nobody_reads_its_progress(finished: Compiled) -> None:
+def test_compile_survives_unread_progress(finished: Compiled) -> None:
+    """A compile goes on to its end when nobody reads its progress."""
     done = in_shell(f"plansmith {' '.join(finished.command)} --name other 2>&1 | head -1", finished.folder)
     assert (done.returncode, done.stdout, done.stderr) == (0, "  fetch        cached\n", "")
     assert sorted(path.name for path in finished.release.parents[1].iterdir()) == ["other", "tiny"]
 
 
 @pytest.mark.slow
-def test_every_model_of_a_spec_is_compiled_when_nobody_reads_its_summary(finished: Compiled, models: Path) -> None:
+def test_models_compile_with_unread_summary(finished: Compiled, models: Path) -> None:
+    """Every model of a spec is compiled when nobody reads its summary."""
     listed = "".join(f"  - {{source: hf:{models / 'bert'}, name: {name}}}\n" for name in ("tiny", "second"))
     (finished.folder / "models.yaml").write_text(f"models:\n{listed}")
     done = in_shell("plansmith compile models.yaml --no-check-served 2>&1 | (exec <&-; sleep 0.2)", finished.folder)
@@ -68,17 +70,19 @@ def test_every_model_of_a_spec_is_compiled_when_nobody_reads_its_summary(finishe
 
 
 @pytest.mark.slow
-def test_a_failure_keeps_its_exit_code_when_nobody_reads_it(run: CommandLine) -> None:
+def test_unread_failure_keeps_exit_code(run: CommandLine) -> None:
+    """A failure keeps its exit code when nobody reads it."""
     done = in_shell("plansmith compile hf:./nope --json 2>&1 | (exec <&-; sleep 0.2)", run.folder)
     assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", LISTINGS.values(), ids=LISTINGS.keys())
-def test_output_that_cannot_be_written_is_an_error(words: tuple[str, ...], compiled: Compiled) -> None:
+def test_unwritable_output_is_error(words: tuple[str, ...], compiled: Compiled) -> None:
+    """Output that cannot be written is an error."""
     done = in_shell(f"plansmith {' '.join(words)} > /dev/full", compiled.folder)
-    said = "plansmith: standard output: No space left on device\nNext: free some space, or write it elsewhere\n"
-    assert (done.returncode, done.stderr) == (9, said)
+    message = "plansmith: standard output: No space left on device\nNext: free some space, or write it elsewhere\n"
+    assert (done.returncode, done.stderr) == (9, message)
 
 
 @pytest.mark.slow
@@ -90,19 +94,21 @@ def test_closed_streams_are_let_be(finished: Compiled) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", [20, 40, 80, 200])
-def test_the_moving_line_leaves_nothing_behind(columns: int, finished: Compiled) -> None:
+def test_moving_line_leaves_nothing(columns: int, finished: Compiled) -> None:
+    """The moving line leaves nothing behind."""
     shown = in_terminal(finished.folder, *finished.command, columns=columns)
     assert shown.status == 0
     assert {"A", "K"} <= shown.sequences
-    wanted = [*(f"  {step:<13}cached" for step in _STEPS), "tiny unchanged, still version 1: onnxruntime"]
-    told = [line for line in wanted if line not in shown.text]
-    assert not told, shown.screen
+    expected = [*(f"  {step:<13}cached" for step in _STEPS), "tiny unchanged, still version 1: onnxruntime"]
+    missing = [line for line in expected if line not in shown.text]
+    assert not missing, shown.screen
     assert not re.search(r"[⠀-⣿]", shown.text)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", ["abc", "0", "-5", "1", "99999999"])
-def test_a_terminal_knows_its_width_better_than_a_variable(width: str, finished: Compiled) -> None:
+def test_terminal_width_beats_variable(width: str, finished: Compiled) -> None:
+    """A terminal knows its width better than a variable."""
     shown = in_terminal(finished.folder, *finished.command, columns=80, COLUMNS=width)
     assert [line for line in shown.screen if line.endswith("cached")] == [f"  {step:<13}cached" for step in _STEPS]
     assert "Next: " in shown.text
@@ -113,9 +119,8 @@ def test_a_terminal_knows_its_width_better_than_a_variable(width: str, finished:
 @pytest.mark.parametrize(
     ("variables", "without"), [({"TERM": "dumb"}, ""), ({"TERM": "unknown"}, ""), ({}, "TERM")], ids=str
 )
-def test_a_terminal_that_can_do_nothing_gets_plain_lines(
-    variables: dict[str, str], without: str, finished: Compiled
-) -> None:
+def test_dumb_terminal_gets_plain_lines(variables: dict[str, str], without: str, finished: Compiled) -> None:
+    """A terminal that can do nothing gets plain lines."""
     shown = in_terminal(finished.folder, *finished.command, columns=80, without=without, **variables)
     assert "\x1b" not in shown.written
     assert "\r" not in shown.written
@@ -123,15 +128,17 @@ def test_a_terminal_that_can_do_nothing_gets_plain_lines(
 
 
 @pytest.mark.slow
-def test_nobody_gets_colours_against_his_will(finished: Compiled) -> None:
+def test_colours_can_be_refused(finished: Compiled) -> None:
+    """Nobody gets colours against their will."""
     assert in_terminal(finished.folder, *finished.command).colours
     assert not in_terminal(finished.folder, *finished.command, NO_COLOR="1").colours
 
 
 @pytest.mark.slow
-def test_what_is_piped_has_no_escape_sequences_and_whole_lines(finished: Compiled, run: CommandLine) -> None:
-    for words in (finished.command, *LISTINGS.values()):
-        answer = run(*words, COLUMNS="20", TERM="xterm-256color")
+def test_piped_output_is_plain(finished: Compiled, run: CommandLine) -> None:
+    """Piped output has no escape sequences, and its lines are whole."""
+    for arguments in (finished.command, *LISTINGS.values()):
+        answer = run(*arguments, COLUMNS="20", TERM="xterm-256color")
         assert "\x1b" not in answer.stdout + answer.stderr
     coloured = run(*finished.command, FORCE_COLOR="1")
     assert not re.search(r"\x1b\[[?\d]*[AKhl]", coloured.stdout + coloured.stderr)
@@ -139,7 +146,8 @@ def test_what_is_piped_has_no_escape_sequences_and_whole_lines(finished: Compile
 
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", [20, 40])
-def test_a_narrow_terminal_cuts_no_path_and_no_message(columns: int, finished: Compiled) -> None:
+def test_narrow_terminal_cuts_no_path(columns: int, finished: Compiled) -> None:
+    """A narrow terminal cuts no path and no message."""
     shown = in_terminal(finished.folder, "compile", "hf:./no-such-folder-at-all", columns=columns)
     assert shown.status == 3
     assert f"there is no directory {finished.folder}/no-such-folder-at-all" in shown.text
@@ -151,7 +159,8 @@ def test_a_narrow_terminal_cuts_no_path_and_no_message(columns: int, finished: C
 
 
 @pytest.mark.slow
-def test_quiet_prints_notices_and_errors_only(finished: Compiled, run: CommandLine) -> None:
+def test_quiet_prints_notices_and_errors(finished: Compiled, run: CommandLine) -> None:
+    """With --quiet only notices and errors are printed."""
     stored = next(finished.folder.glob("artifacts/cache/export/*/model.onnx"))
     stored.write_bytes(stored.read_bytes()[:-1])
     answer = run(*finished.command, "--force", "--quiet")
@@ -162,19 +171,21 @@ def test_quiet_prints_notices_and_errors_only(finished: Compiled, run: CommandLi
     assert failed.stderr.startswith("plansmith: ")
 
 
-def test_every_command_has_a_short_summary_and_an_example(run: CommandLine) -> None:
-    def pages(group: click.Group, name: str) -> dict[str, click.Command]:
-        found = {f"{name} {word}": command for word, command in group.commands.items()}
-        inner = [pages(one, word) for word, one in found.items() if isinstance(one, click.Group)]
-        return found | {word: command for page in inner for word, command in page.items()}
+def test_command_has_summary_and_example(run: CommandLine) -> None:
+    """Every command has a short summary and an example."""
 
-    found = pages(cli, "plansmith")
-    assert {"plansmith compile", "plansmith serve-env add"} <= found.keys()
-    for name, command in found.items():
-        told = f"{command.help}\n{command.epilog}"
-        assert re.search(rf"^ *{name}\b", told, re.MULTILINE), name
-    for words in ((), ("serve-env",)):
-        assert "...\n" not in run(*words, "--help", COLUMNS="80").stdout.partition("Commands:")[2]
+    def pages(group: click.Group, name: str) -> dict[str, click.Command]:
+        by_name = {f"{name} {word}": command for word, command in group.commands.items()}
+        inner = [pages(member, word) for word, member in by_name.items() if isinstance(member, click.Group)]
+        return by_name | {word: command for page in inner for word, command in page.items()}
+
+    by_name = pages(cli, "plansmith")
+    assert {"plansmith compile", "plansmith serve-env add"} <= by_name.keys()
+    for name, command in by_name.items():
+        text = f"{command.help}\n{command.epilog}"
+        assert re.search(rf"^ *{name}\b", text, re.MULTILINE), name
+    for prefix in ((), ("serve-env",)):
+        assert "...\n" not in run(*prefix, "--help", COLUMNS="80").stdout.partition("Commands:")[2]
     assert "onnx:" in run("compile", "--help").stdout
 
 
@@ -199,9 +210,9 @@ def test_no_encoding_stops_a_command(variables: dict[str, str], finished: Compil
         ("history",),
         ("serve", "--help"),
     )
-    for words in lines:
+    for arguments in lines:
         done = subprocess.run(
-            [*called, *words],
+            [*called, *arguments],
             cwd=finished.folder,
             env=environment(**variables),
             capture_output=True,
@@ -214,7 +225,8 @@ def test_no_encoding_stops_a_command(variables: dict[str, str], finished: Compil
 
 
 @pytest.mark.slow
-def test_a_path_that_is_no_text_is_printed_as_the_bytes_it_has(finished: Compiled) -> None:
+def test_non_text_path_printed_as_bytes(finished: Compiled) -> None:
+    """A path that is not text is printed as the bytes it has."""
     name = b"artifacts-\xff"
     (finished.folder / "artifacts").rename(finished.folder / name.decode(errors="surrogateescape"))
     done = subprocess.run(

@@ -11,9 +11,9 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from plansmith.config.service.service import ServiceConfig
+from plansmith.config.service import ServiceConfig
 from plansmith.config.spec import ModelSpec, problem_of
-from plansmith.config.target.targets import Runtime
+from plansmith.config.targets import Runtime
 from plansmith.errors import UsageError
 from plansmith.flows.deploy.deployments import load_service
 from plansmith.records.fields import Confidential
@@ -49,18 +49,20 @@ def _problems(cls: type[BaseModel], field: str, value: Any) -> list[str]:
     """What is said of the value of a field: by pydantic for a log, and by us."""
     with pytest.raises(ValidationError) as refused:
         cls.model_validate({field: value, "nothing": 0})
-    found = [error for error in refused.value.errors() if error["loc"][0] == field]
-    return [str(refused.value), *(problem_of(error, {field: value}).words for error in found)] if found else []
+    problems = [error for error in refused.value.errors() if error["loc"][0] == field]
+    return [str(refused.value), *(problem_of(error, {field: value}).message for error in problems)] if problems else []
 
 
 @pytest.mark.parametrize(("cls", "field"), CONFIDENTIAL.values(), ids=CONFIDENTIAL.keys())
-def test_no_problem_of_a_confidential_field_shows_what_was_given(cls: type[BaseModel], field: str) -> None:
-    said = [words for planted in PLANTED for words in _problems(cls, field, planted)]
-    assert said
-    assert SECRET not in str(said)
+def test_confidential_problem_hides_value(cls: type[BaseModel], field: str) -> None:
+    """No problem of a confidential field shows what was given."""
+    problems = [problem for planted in PLANTED for problem in _problems(cls, field, planted)]
+    assert problems
+    assert SECRET not in str(problems)
 
 
-def test_what_is_named_like_a_secret_or_an_address_is_confidential() -> None:
+def test_secret_names_are_confidential() -> None:
+    """What is named like a secret or an address is confidential."""
     fields = [(name, field) for name, cls in CLASSES.items() for field in cls.model_fields]
     assert {f"{name}.{field}" for name, field in fields if NAMED_LIKE_ONE.search(field)} <= CONFIDENTIAL.keys()
 
@@ -80,9 +82,8 @@ SPECS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
 @pytest.mark.parametrize("options", [(), ("--dry-run",), ("--json",)], ids=" ".join)
-def test_a_compile_that_is_refused_prints_logs_and_stores_no_secret(
-    spec: dict[str, Any], options: tuple[str, ...], run: InProcess
-) -> None:
+def test_refused_compile_stores_no_secret(spec: dict[str, Any], options: tuple[str, ...], run: InProcess) -> None:
+    """A compile that is refused prints, logs and stores no secret."""
     (run.folder / "model.yaml").write_text(json.dumps(spec))  # which is YAML, too
     _check_kept(run, ("compile", "model.yaml", *options))
 
@@ -98,19 +99,20 @@ ADDRESSED = {
 
 
 @pytest.mark.parametrize("words", ADDRESSED.values(), ids=ADDRESSED.keys())
-def test_an_address_on_the_command_line_is_refused_without_its_password(words: tuple[str, ...], run: InProcess) -> None:
+def test_command_line_password_hidden(words: tuple[str, ...], run: InProcess) -> None:
+    """An address on the command line is refused without its password."""
     _check_kept(run, words)
 
 
-def test_a_place_in_the_environment_is_refused_without_its_password(
-    run: InProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_password_hidden(run: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place in the environment is refused without its password."""
     monkeypatch.setenv("PLANSMITH_SHARED_CACHE", f"s3://user:{SECRET}@bucket/a")
     (run.folder / "a.onnx").touch()
     _check_kept(run, ("compile", "onnx:a.onnx"))
 
 
-def test_the_file_of_a_service_is_refused_without_its_secrets(tmp_path: Path) -> None:
+def test_service_file_secrets_hidden(tmp_path: Path) -> None:
+    """The file of a service is refused without its secrets."""
     registries = {
         "mlflow": {"type": "mlflow", "tracking_uri": ADDRESS, "secrets": [SECRET]},
         "hub": {"type": "hub", "secrets": SECRET},
@@ -134,9 +136,9 @@ def test_the_file_of_a_service_is_refused_without_its_secrets(tmp_path: Path) ->
 
 def _check_kept(run: InProcess, words: tuple[str, ...]) -> None:
     """A command is refused, and the secret is in nothing that it printed or wrote."""
-    given = set(run.folder.rglob("*"))
+    existing = set(run.folder.rglob("*"))
     answer = run(*words)
     assert answer.status != 0
     assert SECRET not in answer.stdout + answer.stderr
-    written = [path for path in set(run.folder.rglob("*")) - given if path.is_file()]
+    written = [path for path in set(run.folder.rglob("*")) - existing if path.is_file()]
     assert not [path for path in written if SECRET.encode() in path.read_bytes()]

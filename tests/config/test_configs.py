@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from plansmith.config.loader import read_specs
-from plansmith.config.target.names import runtime_names, target_names
-from plansmith.config.target.targets import Target, load_target, require_dali, require_onnxruntime
+from plansmith.config.target_names import runtime_names, target_names
+from plansmith.config.targets import Target, load_target, require_dali, require_onnxruntime
 from plansmith.errors import EngineError
 
 from ..support.real_sentences import real_sentences
@@ -39,28 +39,32 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
-def test_a_shipped_spec_is_one_that_compile_takes(path: Path) -> None:
-    found = read_specs(path, {})
-    assert found.several or found.models[0].name == path.stem
-    assert {model.spec.target for model in found.models} <= set(target_names())
+def test_shipped_spec_is_accepted(path: Path) -> None:
+    """A shipped spec is one that compile takes."""
+    spec_file = read_specs(path, {})
+    assert spec_file.several or spec_file.models[0].name == path.stem
+    assert {model.spec.target for model in spec_file.models} <= set(target_names())
 
 
-def test_there_are_specs_to_start_from() -> None:
+def test_starting_specs_exist() -> None:
+    """There are specs to start from."""
     assert {read_specs(path, {}).several for path in SPECS} == {False, True}
 
 
-def test_the_int8_example_has_data_where_make_puts_them_and_enough_of_them() -> None:
+def test_int8_example_has_enough_data() -> None:
+    """The INT8 example has data where make puts them, and enough of them."""
     spec = read_specs(CONFIGS / "models" / "all-MiniLM-L6-v2-int8.yaml", {}).models[0].spec
     assert (spec.precision, spec.engine) == ("int8", "onnxruntime")
     assert spec.data is not None
-    made = (CONFIGS / "models" / spec.data.path).resolve().relative_to(CONFIGS.resolve().parent)
-    assert f"SENTENCES := {made}\n" in (CONFIGS.parent / "Makefile").read_text()
+    location = (CONFIGS / "models" / spec.data.path).resolve().relative_to(CONFIGS.resolve().parent)
+    assert f"SENTENCES := {location}\n" in (CONFIGS.parent / "Makefile").read_text()
     sentences = real_sentences()
     assert len(set(sentences)) == len(sentences) >= spec.data.calibration + spec.data.evaluation >= 384
     assert not [sentence for sentence in sentences if sentence.splitlines() != [sentence]]
 
 
-def test_every_monthly_release_and_every_sagemaker_image_is_a_target_in_order() -> None:
+def test_targets_exist_in_order() -> None:
+    """Every monthly release and every SageMaker image is a target, in order."""
     expected = ["local-cpu", *(f"sagemaker-{tag}" for tag in SAGEMAKER), *(f"triton-{tag}" for tag in MONTHS)]
     assert len(MONTHS) == 17
     assert runtime_names() == expected
@@ -68,7 +72,8 @@ def test_every_monthly_release_and_every_sagemaker_image_is_a_target_in_order() 
 
 
 @pytest.mark.parametrize("name", runtime_names())
-def test_a_shipped_target_is_for_the_devices_that_its_name_says_and_tells_its_sources(name: str) -> None:
+def test_shipped_target_matches_its_name(name: str) -> None:
+    """A shipped target is for the devices that its name says and tells its sources."""
     target = load_target(name)
     assert target.name == name
     assert target.devices == (("cpu",) if name.endswith("-cpu") else ("gpu", "cpu"))
@@ -79,7 +84,8 @@ def test_a_shipped_target_is_for_the_devices_that_its_name_says_and_tells_its_so
     assert target.flavour == ("sagemaker" if name.startswith("sagemaker") else "triton")
 
 
-def test_a_runtime_runs_cpu_models_under_a_name_of_their_own_with_the_same_facts() -> None:
+def test_runtime_has_own_name() -> None:
+    """A runtime runs CPU models under a name of its own with the same facts."""
     gpu, cpu = load_target("sagemaker-26.05"), load_target("sagemaker-26.05-cpu")
     assert (gpu.device, cpu.device) == ("gpu", "cpu")
     assert cpu.model_copy(update={"name": gpu.name, "device": gpu.device}) == gpu
@@ -89,7 +95,8 @@ def test_a_runtime_runs_cpu_models_under_a_name_of_their_own_with_the_same_facts
 
 
 @pytest.mark.parametrize("field", ["triton", "cuda", "driver", "python", "tensorrt", "min_compute_capability", "dali"])
-def test_a_later_release_never_has_an_older_version(field: str) -> None:
+def test_later_release_never_older(field: str) -> None:
+    """A later release never has an older version."""
     stated = [numbers(version) for target in tritons() if (version := getattr(target, field))]
     assert len(stated) >= 15
     for earlier, later in pairwise(stated):
@@ -101,19 +108,21 @@ def test_a_later_release_never_has_an_older_version(field: str) -> None:
 def test_dali_has_source(name: str) -> None:
     """Every target but one names its DALI and where that is from; what it has at least was inferred."""
     target = load_target(name)
-    (source,) = [one for one in target.sources if one.startswith("dali: ")]
+    (source,) = [line for line in target.sources if line.startswith("dali: ")]
     assert require_dali(target)
     assert ("dali" in target.inferred) == (name != "local-cpu")
     assert "at least" not in source or "dali" in target.inferred
 
 
-def test_each_monthly_release_is_one_server_of_its_own() -> None:
+def test_monthly_release_is_own_server() -> None:
+    """Each monthly release is a server of its own."""
     versions = [target.triton for target in tritons()]
     assert None not in versions
     assert len(set(versions)) == len(versions)
 
 
-def test_onnx_runtime_grows_with_the_releases_and_one_version_reads_the_same_everywhere() -> None:
+def test_onnx_runtime_grows_with_releases() -> None:
+    """ONNX Runtime grows with the releases, and one version reads the same everywhere."""
     runtimes = [target.onnxruntime for target in tritons() if target.onnxruntime]
     for earlier, later in pairwise(runtimes):
         assert numbers(earlier.version) <= numbers(later.version)
@@ -124,7 +133,8 @@ def test_onnx_runtime_grows_with_the_releases_and_one_version_reads_the_same_eve
     assert all(r.max_opset >= 18 for r in everywhere)
 
 
-def test_only_the_newest_releases_lack_an_onnx_runtime_and_are_refused_with_what_to_do() -> None:
+def test_newest_releases_lack_onnx_runtime() -> None:
+    """Only the newest releases lack an ONNX Runtime, and they are refused with what to do."""
     assert {name for name in runtime_names() if load_target(name).onnxruntime is None} == UNKNOWN_RUNTIME
     with pytest.raises(EngineError, match=r"which ONNX Runtime triton-26\.09-cpu has") as refused:
         require_onnxruntime(load_target("triton-26.09-cpu"))
@@ -132,19 +142,22 @@ def test_only_the_newest_releases_lack_an_onnx_runtime_and_are_refused_with_what
     assert "--target COPY.yaml" in refused.value.remedy
 
 
-def test_what_was_inferred_for_sagemaker_is_what_the_release_of_the_same_number_has() -> None:
+def test_sagemaker_facts_match_release() -> None:
+    """What was inferred for SageMaker is what the release of the same number has."""
     for tag in SAGEMAKER[1:]:
         ours, theirs = load_target(f"sagemaker-{tag}"), load_target(f"triton-{tag}")
         for field in set(ours.inferred) - {"tensorrt"}:
             assert getattr(ours, field) == getattr(theirs, field)
 
 
-def test_the_default_target_has_the_onnx_runtime_that_the_tests_run_with() -> None:
+def test_default_target_matches_test_runtime() -> None:
+    """The default target has the ONNX Runtime that the tests run with."""
     pinned = (CONFIGS.parent / "constraints.txt").read_text().splitlines()
     assert f"onnxruntime=={require_onnxruntime(load_target('local-cpu')).version}" in pinned
 
 
-def test_a_file_of_ones_own_is_a_target_under_its_whole_path(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_file_is_target(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of one's own is a target under its whole path."""
     own.write_bytes((CONFIGS / "targets" / "triton-26.09.yaml").read_bytes())
     monkeypatch.chdir(own.parent)
     target = load_target(own.name)
@@ -156,7 +169,8 @@ def test_a_file_of_ones_own_is_a_target_under_its_whole_path(own: Path, monkeypa
     assert refused.value.remedy.endswith(f"write it into {own}, as `onnxruntime:`")
 
 
-def test_a_target_file_in_a_spec_lies_beside_the_spec(tmp_path: Path) -> None:
+def test_target_file_lies_beside_spec(tmp_path: Path) -> None:
+    """A target file in a spec lies beside the spec."""
     (tmp_path / "model.yaml").write_text("source: hf:x\ntarget: ours.yaml\n")
     (beside,), (named,) = (read_specs(tmp_path / "model.yaml", o).models for o in ({}, {"target": "triton-26.08"}))
     assert beside.spec.target == str(tmp_path / "ours.yaml")
@@ -177,7 +191,8 @@ BAD = {
 
 
 @pytest.mark.parametrize(("values", "said"), BAD.values(), ids=BAD.keys())
-def test_a_target_file_with_a_problem_is_refused_with_the_place(values: dict[str, Any], said: str, own: Path) -> None:
+def test_wrong_target_file_names_place(values: dict[str, Any], said: str, own: Path) -> None:
+    """A target file with a problem is refused with the place."""
     own.write_text(yaml.safe_dump(START | values))
     with pytest.raises(EngineError) as refused:
         load_target(str(own))
@@ -185,7 +200,8 @@ def test_a_target_file_with_a_problem_is_refused_with_the_place(values: dict[str
     assert str(own) in refused.value.message
 
 
-def test_all_problems_of_a_target_file_are_told_at_once(own: Path) -> None:
+def test_target_file_problems_told_together(own: Path) -> None:
+    """All problems of a target file are told at once."""
     own.write_text("flavour: sagemaker\ntriton: 2.72\ncolour: red\n")
     with pytest.raises(EngineError) as refused:
         load_target(str(own))
@@ -194,7 +210,8 @@ def test_all_problems_of_a_target_file_are_told_at_once(own: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "said"), [("a: [", "is not YAML"), ("", "must be a mapping"), (None, "cannot read")])
-def test_what_is_no_target_file_is_said_to_be_none(text: str | None, said: str, own: Path) -> None:
+def test_non_target_file_is_said(text: str | None, said: str, own: Path) -> None:
+    """A file that is not a target file is said not to be one."""
     if text is not None:
         own.write_text(text)
     with pytest.raises(EngineError, match=said):
@@ -202,11 +219,12 @@ def test_what_is_no_target_file_is_said_to_be_none(text: str | None, said: str, 
 
 
 @pytest.mark.parametrize(
-    ("given", "near"),
+    ("name", "near"),
     [("triton-26.8", "triton-26.08"), ("triton26.08-cpu", "triton-26.08-cpu"), ("local", "local-cpu")],
 )
-def test_a_mistyped_target_is_answered_with_the_nearest_names(given: str, near: str) -> None:
+def test_mistyped_target_names_nearest(name: str, near: str) -> None:
+    """A mistyped target is answered with the nearest names."""
     with pytest.raises(EngineError) as refused:
-        load_target(given)
+        load_target(name)
     assert near in refused.value.remedy
     assert refused.value.remedy.count("triton-") <= 3

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.config.service.service import FlowDeployment, ServiceConfig, read_service
+from plansmith.config.service import FlowDeployment, ServiceConfig, read_service
 from plansmith.errors import UsageError
 from plansmith.flows.deploy.deployments import cron_problem, deployments_of, load_service
 
@@ -40,10 +40,11 @@ def _written(folder: Path, text: str) -> Path:
 
 def _deployments(folder: Path, text: str, *, served: bool = False) -> dict[str, FlowDeployment]:
     config = load_service(_written(folder, text)).config
-    return {one.label: one for one in deployments_of(config, served=served)}
+    return {deployment.label: deployment for deployment in deployments_of(config, served=served)}
 
 
-def test_every_pool_builds_models_and_the_flows_run_in_the_first_or_in_their_own(tmp_path: Path) -> None:
+def test_pools_build_and_flows_run(tmp_path: Path) -> None:
+    """Every pool builds models, and the flows run in the first pool or in their own."""
     assert list(_deployments(tmp_path, TEAM)) == [
         "compile-model/builders",
         "compile-model/gpu-l4",
@@ -54,19 +55,21 @@ def test_every_pool_builds_models_and_the_flows_run_in_the_first_or_in_their_own
     ]
 
 
-def test_a_deployment_names_its_flow_by_module_path_and_stores_no_code(tmp_path: Path) -> None:
-    made = _deployments(tmp_path, TEAM)
-    assert made["compile-fleet/builders"].entrypoint == "plansmith.flows.compile_fleet.compile_fleet"
-    assert made["compile-model/builders"].pull_steps == ()
+def test_deployment_stores_no_code(tmp_path: Path) -> None:
+    """A deployment names its flow by module path and stores no code."""
+    deployments = _deployments(tmp_path, TEAM)
+    assert deployments["compile-fleet/builders"].entrypoint == "plansmith.flows.compile_fleet.compile_fleet"
+    assert deployments["compile-model/builders"].pull_steps == ()
 
 
-def test_a_process_works_in_the_directory_of_the_service_and_a_container_in_its_own(tmp_path: Path) -> None:
-    made = _deployments(tmp_path, TEAM)
-    assert made["compile-model/builders"].job_variables == {
+def test_working_directories_are_right(tmp_path: Path) -> None:
+    """A process works in the directory of the service and a container in its own."""
+    deployments = _deployments(tmp_path, TEAM)
+    assert deployments["compile-model/builders"].job_variables == {
         "working_dir": str(tmp_path / "work"),
         "env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30", "HF_HUB_OFFLINE": "1"},
     }
-    container = made["compile-model/gpu-l4"]
+    container = deployments["compile-model/gpu-l4"]
     assert container.job_variables == {
         "env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"},
         "image": "plansmith-worker:26.08",
@@ -84,7 +87,8 @@ HOSTS = {
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_the_status_page_is_served_under_names_and_no_patterns(host: str, tmp_path: Path) -> None:
+def test_status_page_names_are_literal(host: str, tmp_path: Path) -> None:
+    """The status page is served under names and no patterns."""
     registries = "{here: {type: folder, path: models}}"
     rules = "[{registry: here, model: '*', when: ready, spec: specs/a.yaml}]"
     triggers = f"triggers: {{registries: {registries}, rules: {rules}, hosts: ['{host}']}}"
@@ -98,7 +102,8 @@ def test_the_status_page_is_served_under_names_and_no_patterns(host: str, tmp_pa
     assert config.triggers.hosts == (host,)
 
 
-def test_runs_fetch_from_the_mlflow_server_of_the_triggers_unless_a_pool_says_otherwise(tmp_path: Path) -> None:
+def test_pool_overrides_mlflow_server(tmp_path: Path) -> None:
+    """Runs fetch from the MLflow server of the triggers unless a pool says otherwise."""
     triggers = """\
 triggers:
   registries: {ours: {type: mlflow, tracking_uri: "http://mlflow:5000"}}
@@ -106,11 +111,12 @@ triggers:
 """
     for more, server in (("", "http://mlflow:5000"), ("env: {MLFLOW_TRACKING_URI: http://near}", "http://near")):
         text = f"specs: [specs]\npools: {{a: {{{more}}}}}\n{triggers}"
-        (one, *_) = deployments_of(load_service(_written(tmp_path, text)).config)
-        assert one.job_variables["env"]["MLFLOW_TRACKING_URI"] == server
+        (deployment, *_) = deployments_of(load_service(_written(tmp_path, text)).config)
+        assert deployment.job_variables["env"]["MLFLOW_TRACKING_URI"] == server
 
 
-def test_runs_fetch_from_the_s3_server_of_the_triggers_unless_a_pool_says_otherwise(tmp_path: Path) -> None:
+def test_pool_overrides_s3_server(tmp_path: Path) -> None:
+    """Runs fetch from the S3 server of the triggers unless a pool says otherwise."""
     triggers = """\
 triggers:
   registries: {ours: {type: s3, prefix: "s3://models/team", endpoint_url: "http://minio:9000"}}
@@ -118,8 +124,8 @@ triggers:
 """
     for more, server in (("", "http://minio:9000"), ("env: {AWS_ENDPOINT_URL_S3: http://near}", "http://near")):
         text = f"specs: [specs]\npools: {{a: {{{more}}}}}\n{triggers}"
-        (one, *_) = deployments_of(load_service(_written(tmp_path, text)).config)
-        assert one.job_variables["env"]["AWS_ENDPOINT_URL_S3"] == server
+        (deployment, *_) = deployments_of(load_service(_written(tmp_path, text)).config)
+        assert deployment.job_variables["env"]["AWS_ENDPOINT_URL_S3"] == server
 
 
 @pytest.mark.parametrize(
@@ -135,7 +141,8 @@ triggers:
         ),
     ],
 )
-def test_wrong_registries_of_aws_are_refused(registries: str, words: str, tmp_path: Path) -> None:
+def test_wrong_aws_registries_refused(registries: str, words: str, tmp_path: Path) -> None:
+    """Wrong registries of AWS are refused."""
     rules = "rules: [{registry: ours, model: a, when: ready, spec: a.yaml}]"
     text = f"specs: [specs]\npools: {{a: {{}}}}\ntriggers:\n  registries: {{{registries}}}\n  {rules}\n"
     with pytest.raises(UsageError) as refused:
@@ -144,44 +151,51 @@ def test_wrong_registries_of_aws_are_refused(registries: str, words: str, tmp_pa
     assert "jo:pw" not in str(refused.value)
 
 
-def test_a_fleet_knows_its_specs_and_which_pool_builds_for_which_target(tmp_path: Path) -> None:
+def test_fleet_knows_specs_and_pools(tmp_path: Path) -> None:
+    """A fleet knows its specs and which pool builds for which target."""
     refresh = _deployments(tmp_path, TEAM)["refresh/builders"]
     assert refresh.parameters == {
         "specs": ["specs"],
         "pools": {"triton-26.08": "gpu-l4", "": "builders"},
         "longest_seconds": 600,
     }
-    assert [(one.name, one.timezone, one.parameters) for one in refresh.schedules] == [
+    assert [(schedule.name, schedule.timezone, schedule.parameters) for schedule in refresh.schedules] == [
         ("nightly", "Europe/Berlin", {}),
         ("noon", "UTC", {"force": True}),
     ]
 
 
 @pytest.mark.slow
-def test_verify_and_collect_look_after_what_the_fleet_makes(tmp_path: Path) -> None:
-    made = _deployments(tmp_path, TEAM)
-    assert made["verify/builders"].parameters == made["collect/builders"].parameters == {"specs": ["specs"]}
+def test_verify_and_collect_follow_fleet(tmp_path: Path) -> None:
+    """Verify and collect look after what the fleet makes."""
+    deployments = _deployments(tmp_path, TEAM)
+    assert (
+        deployments["verify/builders"].parameters == deployments["collect/builders"].parameters == {"specs": ["specs"]}
+    )
     elsewhere = TEAM.replace("{longest_seconds: 600}", "{overrides: {repository: /srv/models}}")
     collect = _deployments(tmp_path, elsewhere + "  collect: {parameters: {keep: 9}}\n")["collect/builders"]
     assert collect.parameters == {"specs": ["specs"], "overrides": {"repository": "/srv/models"}, "keep": 9}
 
 
-def test_a_target_of_a_file_is_called_as_plans_call_it(tmp_path: Path) -> None:
+def test_target_named_like_in_plans(tmp_path: Path) -> None:
+    """A target of a file is called as plans call it."""
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "ours.yaml").write_text("description: ours\nflavour: triton\ndevices: [gpu]\n")
     text = TEAM.replace("targets: [triton-26.08]", "targets: [ours.yaml]")
     assert _deployments(tmp_path, text)["refresh/builders"].parameters["pools"] == {"ours": "gpu-l4", "": "builders"}
 
 
-def test_what_is_served_has_no_pools_and_builds_by_itself(tmp_path: Path) -> None:
-    made = _deployments(tmp_path, TEAM, served=True)
-    assert len(made) == 5
-    assert {(one.name, one.pool) for one in made.values()} == {("served", "")}
-    assert "pools" not in made["refresh/served"].parameters
-    assert made["refresh/served"].schedules
+def test_served_service_has_no_pools(tmp_path: Path) -> None:
+    """What is served has no pools and builds by itself."""
+    deployments = _deployments(tmp_path, TEAM, served=True)
+    assert len(deployments) == 5
+    assert {(deployment.name, deployment.pool) for deployment in deployments.values()} == {("served", "")}
+    assert "pools" not in deployments["refresh/served"].parameters
+    assert deployments["refresh/served"].schedules
 
 
-def test_the_shipped_service_is_one_and_works_in_the_checkout() -> None:
+def test_shipped_service_works_in_checkout() -> None:
+    """The shipped service is a valid one and works in the checkout."""
     config = load_service(SHIPPED).config
     assert config.directory == str(SHIPPED.parents[1])
     assert all((SHIPPED.parents[1] / place).exists() for place in config.specs)
@@ -270,26 +284,30 @@ triggers:
 
 
 @pytest.mark.parametrize(("text", "says"), WRONG.values(), ids=WRONG.keys())
-def test_what_is_wrong_is_said_with_its_line(text: str, says: list[str], tmp_path: Path) -> None:
+def test_mistakes_said_with_line(text: str, says: list[str], tmp_path: Path) -> None:
+    """What is wrong is said with its line."""
     with pytest.raises(UsageError) as refused:
         load_service(_written(tmp_path, f"specs: [specs]\n{text}\n"))
     assert refused.value.remedy
     assert not [word for word in says if word not in refused.value.message], refused.value.message
 
 
-def test_all_problems_are_said_at_once(tmp_path: Path) -> None:
+def test_problems_said_at_once(tmp_path: Path) -> None:
+    """All problems are said at once."""
     text = 'pools: {a: {typ: process}}\nflows: {refresh: {schedules: {n: {cron: "nightly"}}}}\n'
     with pytest.raises(UsageError, match=r"(?s)3 problem\(s\) in the file of the service.*typ.*specs.*cron"):
         load_service(_written(tmp_path, text))
 
 
 @pytest.mark.parametrize(("text", "says"), [("- a", "mapping with `specs` and `pools`"), ("a: [", "is not YAML")])
-def test_a_file_that_is_none_is_refused(text: str, says: str, tmp_path: Path) -> None:
+def test_invalid_file_refused(text: str, says: str, tmp_path: Path) -> None:
+    """A file that is none is refused."""
     with pytest.raises(UsageError, match=says) as refused:
         load_service(_written(tmp_path, text))
     assert refused.value.remedy
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    """A file that is not there is named."""
     with pytest.raises(UsageError, match=r"there is no file .*absent\.yaml"):
         load_service(tmp_path / "absent.yaml")

@@ -18,7 +18,8 @@ RANGES = [USUAL, FIXED, NARROW, AxisRange(min=1, opt=1, max=1), AxisRange(min=1,
 @pytest.mark.parametrize("batch", RANGES, ids=lambda r: f"{r.min}-{r.opt}-{r.max}")
 @pytest.mark.parametrize("plan", [calibration_batches, evaluation_batches])
 @pytest.mark.parametrize("paired", [False, True])
-def test_every_batch_is_inside_of_its_range(plan: Callable[..., list[int]], batch: AxisRange, paired: bool) -> None:
+def test_batches_stay_in_range(plan: Callable[..., list[int]], batch: AxisRange, paired: bool) -> None:
+    """Every batch is inside its range."""
     for count in range(batch.min + batch.min % 2, 150, 2 if paired else 1):
         sizes = plan(count, batch, paired=paired)
         assert sizes, count
@@ -30,13 +31,15 @@ def test_every_batch_is_inside_of_its_range(plan: Callable[..., list[int]], batc
             assert all(size % 2 == 0 for size in sizes)
 
 
-def test_calibration_has_batches_of_several_sizes_and_a_large_one() -> None:
+def test_calibration_has_several_sizes() -> None:
+    """Calibration has batches of several sizes and a large one."""
     sizes = calibration_batches(128, USUAL, paired=False)
     assert max(sizes) == sizes[-1] == 32
     assert {1, 4, 8, 32} <= set(sizes)
 
 
-def test_few_samples_still_make_a_batch_of_more_than_one() -> None:
+def test_few_samples_still_batch() -> None:
+    """Few samples still make a batch of more than one."""
     assert max(calibration_batches(4, USUAL, paired=False)) > 1
 
 
@@ -46,7 +49,8 @@ def test_evaluation_goes_in_usual_batches() -> None:
     assert evaluation_batches(11, NARROW, paired=False) == [5, 3, 3]
 
 
-def test_own_inputs_go_from_the_smallest_shape_to_the_largest() -> None:
+def test_own_inputs_grow() -> None:
+    """Own inputs go from the smallest shape to the largest."""
     shapes = own_shapes({"batch": USUAL, "sequence": AxisRange(min=1, opt=128, max=512)}, "batch", 128)
     assert shapes[0]["sequence"] == 1
     assert shapes[-1] == {"batch": 4, "sequence": 512}
@@ -55,7 +59,8 @@ def test_own_inputs_go_from_the_smallest_shape_to_the_largest() -> None:
     assert 50 < sum(s["batch"] for s in shapes) < 200
 
 
-def test_own_inputs_of_a_batch_alone_differ_in_its_size() -> None:
+def test_own_batches_differ_in_size() -> None:
+    """Own inputs of a model that moves only in its batch differ in the size of the batch."""
     sizes = [s["batch"] for s in own_shapes({"batch": USUAL}, "batch", 128)]
     assert sizes[0] == 8
     assert len(set(sizes)) == len(sizes)

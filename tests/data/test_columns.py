@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plansmith.data.columns import Takes, choose_columns
+from plansmith.data.sample import Takes, choose_columns
 from plansmith.errors import UsageError
 
 TEXTS = Takes(("text", "text_pair"), ("input_ids", "attention_mask", "token_type_ids"), optional=("attention_mask",))
@@ -35,13 +35,13 @@ ARRAYS = Takes((), ("x", "y"))
         ),
     ],
 )
-def test_columns_are_found_by_their_usual_names(
-    columns: tuple[str, ...], takes: Takes, expected: dict[str, str]
-) -> None:
+def test_columns_found_by_usual_names(columns: tuple[str, ...], takes: Takes, expected: dict[str, str]) -> None:
+    """Columns are found by their usual names."""
     assert choose_columns(columns, {}, takes, "a.csv") == expected
 
 
-def test_what_the_spec_says_goes_before_usual_names() -> None:
+def test_spec_columns_come_first() -> None:
+    """What the spec says goes before usual names."""
     columns = ("text", "title", "label", "stars")
     assert choose_columns(columns, {"text": "title", "label": "stars"}, TEXTS, "a.csv") == {
         "text": "title",
@@ -51,7 +51,7 @@ def test_what_the_spec_says_goes_before_usual_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "given", "takes", "says", "remedy"),
+    ("columns", "mapping", "takes", "says", "remedy"),
     [
         (("a", "b"), {}, TEXTS, r"known to hold text \(text, sentence, .*it has a, b", "columns: {text: a}"),
         (("a", "b"), {}, IMAGES, r"known to hold images \(image, img", "columns: {image: a}"),
@@ -64,9 +64,10 @@ def test_what_the_spec_says_goes_before_usual_names() -> None:
         (("a", "b"), {"text": "a", "input_ids": "b"}, TEXTS, "not both", "leave one out"),
     ],
 )
-def test_wrong_columns_are_refused_with_those_there_are(
-    columns: tuple[str, ...], given: dict[str, str], takes: Takes, says: str, remedy: str
+def test_wrong_columns_refused(
+    columns: tuple[str, ...], mapping: dict[str, str], takes: Takes, says: str, remedy: str
 ) -> None:
+    """Wrong columns are refused with those there are."""
     with pytest.raises(UsageError, match=says) as caught:
-        choose_columns(columns, given, takes, "a.csv")
+        choose_columns(columns, mapping, takes, "a.csv")
     assert remedy in caught.value.remedy

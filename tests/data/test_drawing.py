@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from plansmith.config.data import DataSpec
+from plansmith.data.batches import draw
 from plansmith.data.sample import Sample, halves, make_sample
-from plansmith.data.split import draw
 from plansmith.errors import SourceError, UsageError
 
 
@@ -47,7 +47,8 @@ def rows(samples: tuple[Sample, ...]) -> list[int]:
     return [s.row for s in samples]
 
 
-def test_repeated_samples_never_stand_in_both_sets() -> None:
+def test_repeated_samples_stay_apart() -> None:
+    """Repeated samples never stand in both sets."""
     drawn = draw(texts(10, repeats=5), spec(4, 6), "a.txt")
     digests = {s.digest for s in drawn.calibration} | {s.digest for s in drawn.evaluation}
     assert len(digests) == 10
@@ -55,64 +56,70 @@ def test_repeated_samples_never_stand_in_both_sets() -> None:
     assert max(rows(drawn.calibration) + rows(drawn.evaluation)) < 10
 
 
-def test_the_same_inputs_under_another_label_are_the_same_sample() -> None:
+def test_relabelled_inputs_are_same_sample() -> None:
+    """The same inputs under another label are the same sample."""
     twice = [make_sample(i, {"text": "a"}, label) for i, label in enumerate(("yes", "no"))]
     assert draw([*twice, make_sample(2, {"text": "b"})], spec(1, 1), "a.txt").available == 2
 
 
-def test_a_draw_depends_on_the_seed_and_not_on_the_order_of_rows() -> None:
+def test_draw_depends_on_seed() -> None:
+    """A draw depends on the seed and not on the order of rows."""
     first, again = (draw(texts(200), spec(20, 30), "a.txt") for _ in range(2))
     assert (first.calibration, first.evaluation) == (again.calibration, again.evaluation)
     backwards = draw(texts(200)[::-1], spec(20, 30), "a.txt")
     assert rows(backwards.calibration) == rows(first.calibration)
     assert backwards.digest != first.digest
-    other = draw(texts(200), spec(20, 30, seed=1), "a.txt")
-    assert rows(other.calibration) != rows(first.calibration)
+    second = draw(texts(200), spec(20, 30, seed=1), "a.txt")
+    assert rows(second.calibration) != rows(first.calibration)
 
 
-def test_a_draw_is_spread_over_the_data() -> None:
-    found = rows(draw(texts(1000), spec(100, 0), "a.txt").calibration)
-    assert found != sorted(found)
-    assert 35 < sum(row < 500 for row in found) < 65
+def test_draw_is_spread() -> None:
+    """A draw is spread over the data."""
+    order = rows(draw(texts(1000), spec(100, 0), "a.txt").calibration)
+    assert order != sorted(order)
+    assert 35 < sum(row < 500 for row in order) < 65
 
 
-def test_classes_stand_in_both_sets_in_their_shares() -> None:
+def test_classes_keep_their_shares() -> None:
+    """Classes stand in both sets in their shares."""
     unequal = [make_sample(row, {"text": f"text {row}"}, "often" if row % 10 else "rare") for row in range(1000)]
     drawn = draw(unequal, spec(50, 100), "a.txt")
     for samples, expected in ((drawn.calibration, 5), (drawn.evaluation, 10)):
         assert abs(Counter(s.label for s in samples)["rare"] - expected) <= 1
 
 
-def test_every_class_of_many_is_drawn_once_before_one_is_drawn_twice() -> None:
+def test_every_class_drawn_once_first() -> None:
+    """Every class of many is drawn once before one is drawn twice."""
     drawn = draw(texts(1000, classes=50), spec(50, 100), "a.txt")
     assert set(Counter(s.label for s in drawn.calibration).values()) == {1}
     assert set(Counter(s.label for s in drawn.evaluation).values()) == {2}
 
 
-def test_more_classes_than_samples_to_draw_are_drawn_plainly() -> None:
+def test_many_classes_drawn_plainly() -> None:
+    """More classes than samples to draw are drawn plainly."""
     drawn = draw(texts(300, classes=100), spec(5, 5), "a.txt")
     unlabelled = draw(texts(300), spec(5, 5), "a.txt")
     assert rows(drawn.calibration) == rows(unlabelled.calibration)
 
 
 @pytest.mark.parametrize(
-    ("available", "wanted", "remedy"),
+    ("available", "counts", "remedy"),
     [
         (100, (128, 256), "set calibration: 33 and evaluation: 67"),
         (2, (2, 1), "set calibration: 1 and evaluation: 1"),
         (1, (1, 1), "give samples that differ"),
     ],
 )
-def test_too_few_samples_say_how_many_there_are_and_what_to_set(
-    available: int, wanted: tuple[int, int], remedy: str
-) -> None:
+def test_too_few_samples_say_remedy(available: int, counts: tuple[int, int], remedy: str) -> None:
+    """Too few samples say how many there are and what to set."""
     with pytest.raises(UsageError, match=f"has {available} different sample") as caught:
-        draw(texts(available, repeats=2), spec(*wanted), "a.txt")
+        draw(texts(available, repeats=2), spec(*counts), "a.txt")
     assert f"({available * 2} rows, of which {available} repeat others)" in caught.value.message
     assert remedy in caught.value.remedy
 
 
-def test_no_more_samples_are_in_memory_than_were_asked_for_however_many_classes_there_are() -> None:
+def test_memory_holds_requested_samples() -> None:
+    """No more samples are in memory than were asked for however many classes there are."""
     tracemalloc.start()
     try:
         drawn = draw(Images(3000, classes=100), spec(50, 100), "images")
@@ -123,41 +130,47 @@ def test_no_more_samples_are_in_memory_than_were_asked_for_however_many_classes_
     assert most < 5_000_000
 
 
-def test_samples_that_are_others_when_they_are_read_again_are_refused() -> None:
+def test_changed_samples_refused() -> None:
+    """Samples that differ when they are read again are refused."""
     with pytest.raises(SourceError, match="images yields other samples each time") as caught:
         draw(Images(20, classes=2, salts=count()), spec(5, 5), "images")
     assert "seed it" in caught.value.remedy
 
 
-def test_data_that_end_before_what_was_drawn_of_them_are_refused() -> None:
+def test_shortened_data_refused() -> None:
+    """Data that end before what was drawn of them are refused."""
     once = iter(texts(20))
     with pytest.raises(SourceError, match="other samples each time"):
         draw(once, spec(5, 5), "a.txt")
 
 
-def test_a_label_that_changes_makes_another_sample() -> None:
+def test_changed_label_makes_other_sample() -> None:
+    """A label that changes makes another sample."""
+
     class Relabelled(list[Sample]):
         def __iter__(self) -> Iterator[Sample]:
-            found = [make_sample(s.row, s.values, next(labels)) for s in super().__iter__()]
-            return iter(found)
+            samples = [make_sample(s.row, s.values, next(labels)) for s in super().__iter__()]
+            return iter(samples)
 
     labels = count()
     with pytest.raises(SourceError, match="other samples each time"):
         draw(Relabelled(texts(9)), spec(3, 3), "a.txt")
 
 
-def test_what_the_remedy_says_is_enough() -> None:
+def test_remedy_is_enough() -> None:
+    """What the remedy says is enough."""
     assert len(draw(texts(100), spec(33, 67), "a.txt").evaluation) == 67
     assert draw(texts(1), spec(1, 0), "a.txt").evaluation == ()
 
 
-def test_no_samples_at_all_are_told() -> None:
+def test_missing_samples_are_told() -> None:
+    """No samples at all are told."""
     with pytest.raises(SourceError, match=r"a\.txt holds no samples"):
         draw([], spec(1, 1), "a.txt")
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ({"text": "ab", "text_pair": "c"}, {"text": "a", "text_pair": "bc"}),
         ({"text": "ab"}, {"text": ["ab"]}),
@@ -165,12 +178,13 @@ def test_no_samples_at_all_are_told() -> None:
         ({"image": b"x"}, {"image": b"y"}),
     ],
 )
-def test_different_samples_have_different_digests(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert make_sample(0, one).digest != make_sample(0, other).digest
-    assert make_sample(0, one, "label").digest == make_sample(5, one).digest
-    assert len(make_sample(0, one).digest) == 16
+def test_different_samples_have_different_digests(first: dict[str, Any], second: dict[str, Any]) -> None:
+    assert make_sample(0, first).digest != make_sample(0, second).digest
+    assert make_sample(0, first, "label").digest == make_sample(5, first).digest
+    assert len(make_sample(0, first).digest) == 16
 
 
-def test_the_halves_of_a_pair_keep_its_row_and_the_first_its_label() -> None:
+def test_pair_halves_keep_row() -> None:
+    """The halves of a pair keep its row, and the first keeps its label."""
     first, second = halves(make_sample(7, {"text": "a", "text_pair": "b"}, 3.5))
     assert [(h.values["text"], h.row, h.label) for h in (first, second)] == [("a", 7, 3.5), ("b", 7, None)]

@@ -14,7 +14,7 @@ from plansmith.data.labels import Span
 from plansmith.data.sample import Sample, make_sample
 from plansmith.errors import SourceError, UsageError
 from plansmith.records.model import AxisRange
-from plansmith.sources.dynamic_axes.fixed import with_tied
+from plansmith.sources.dynamic_axes import with_tied
 from plansmith.sources.loaded_model import InputPlan
 
 from ..support.models import graphs
@@ -31,7 +31,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> InputPlan:
 
 
 @pytest.fixture(scope="module")
-def left(tmp_path_factory: pytest.TempPathFactory) -> InputPlan:
+def left_plan(tmp_path_factory: pytest.TempPathFactory) -> InputPlan:
     folder = tmp_path_factory.mktemp("left") / "model"
     return load_live(save_bert(folder, "Model", padding_side="left")).inputs
 
@@ -41,66 +41,76 @@ def texts(*values: Any, labels: tuple[Any, ...] = ()) -> list[Sample]:
     return [make_sample(i, row, labels[i] if labels else None) for i, row in enumerate(rows)]
 
 
-def test_texts_are_filled_up_to_the_longest_of_their_batch(bert: InputPlan) -> None:
+def test_texts_padded_to_longest(bert: InputPlan) -> None:
+    """Texts are filled up to the longest of their batch."""
     feed = bert.encode(texts("the cat sat on a mat", "the dog"), AXES, "").feed
     assert feed["input_ids"].tolist() == [[2, 5, 6, 7, 8, 9, 10, 3], [2, 5, 11, 3, 0, 0, 0, 0]]
     assert feed["attention_mask"].sum(axis=1).tolist() == [8, 4]
     assert {a.dtype.name for a in feed.values()} == {"int64"}
 
 
-def test_texts_are_no_longer_than_the_axis_allows_and_no_shorter(bert: InputPlan) -> None:
+def test_texts_fill_axis_exactly(bert: InputPlan) -> None:
+    """Texts are no longer than the axis allows and no shorter."""
     assert bert.encode(texts("cat " * 40), AXES, "").feed["input_ids"].tolist() == [[2, *[6] * 8, 3]]
     assert bert.encode(texts(""), AXES, "").feed["input_ids"].tolist() == [[2, 3, 0, 0]]
     short = {"batch": BATCH, "sequence": AxisRange(min=3, opt=3, max=3)}
     assert bert.encode(texts("the cat sat"), short, "").feed["input_ids"].tolist() == [[2, 5, 3]]
 
 
-def test_pairs_are_one_sequence_with_two_segments(bert: InputPlan) -> None:
+def test_pairs_are_one_sequence(bert: InputPlan) -> None:
+    """Pairs are one sequence with two segments."""
     feed = bert.encode(texts(("who sat", "the cat")), AXES, "").feed
     assert feed["input_ids"].tolist() == [[2, 15, 7, 3, 5, 6, 3]]
     assert feed["token_type_ids"].tolist() == [[0, 0, 0, 0, 1, 1, 1]]
 
 
-def test_tags_stand_at_the_first_token_of_their_word(bert: InputPlan) -> None:
+def test_tags_at_first_token(bert: InputPlan) -> None:
+    """Tags stand at the first token of their word."""
     encoded = bert.encode(texts(["the", "cats", "sat"], ["dog"], labels=([1, 2, 0], [2])), AXES, "tags")
     assert encoded.feed["input_ids"].tolist() == [[2, 5, 6, 17, 7, 3], [2, 11, 3, 0, 0, 0]]
     assert encoded.labels["tags"].tolist() == [[-100, 1, 2, -100, 0, -100], [-100, 2, -100, -100, -100, -100]]
 
 
-def test_tags_that_do_not_fit_their_words_are_refused(bert: InputPlan) -> None:
+def test_unfitting_tags_refused(bert: InputPlan) -> None:
+    """Tags that do not fit their words are refused."""
     with pytest.raises(UsageError, match="row 0 has 1 tags for 2 words"):
         bert.encode(texts(["the", "cat"], labels=([1],)), AXES, "tags")
 
 
-def test_answers_become_tokens_on_either_side_of_the_padding(bert: InputPlan, left: InputPlan) -> None:
-    found = texts(
+def test_answers_become_tokens(bert: InputPlan, left_plan: InputPlan) -> None:
+    """Answers become tokens on either side of the padding."""
+    samples = texts(
         ("who sat ?", "the cat sat"), ("who", "cat"), ("who", "cat"), labels=(Span(4, 11), Span(0, 3), Span(0, 0))
     )
-    labels = bert.encode(found, AXES, "answer").labels
+    labels = bert.encode(samples, AXES, "answer").labels
     assert (labels["start"].tolist(), labels["end"].tolist()) == ([6, 3, 0], [7, 3, 0])
-    encoded = left.encode(found, AXES, "answer")
+    encoded = left_plan.encode(samples, AXES, "answer")
     assert encoded.feed["input_ids"][1].tolist() == [0, 0, 0, 0, 2, 15, 3, 6, 3]
     assert encoded.feed["input_ids"][1, encoded.labels["start"][1]] == 6
 
 
-def test_an_answer_that_was_cut_off_does_not_count(bert: InputPlan) -> None:
-    found = texts(("who", "the " * 20 + "cat"), labels=(Span(80, 83),))
-    assert bert.encode(found, AXES, "answer").labels["start"].tolist() == [-100]
+def test_cut_answer_does_not_count(bert: InputPlan) -> None:
+    """An answer that was cut off does not count."""
+    samples = texts(("who", "the " * 20 + "cat"), labels=(Span(80, 83),))
+    assert bert.encode(samples, AXES, "answer").labels["start"].tolist() == [-100]
 
 
-def test_ids_that_are_given_are_taken_and_their_mask_is_made(bert: InputPlan) -> None:
-    def given(dtype: str) -> list[Sample]:
+def test_given_ids_get_mask(bert: InputPlan) -> None:
+    """IDs that are given are taken, and their mask is made."""
+
+    def samples(dtype: str) -> list[Sample]:
         rows = [np.array([2, 5, 6, 3, 3]), np.array([2, 3])]
         return [make_sample(i, {"input_ids": r, "token_type_ids": (r * 0).astype(dtype)}) for i, r in enumerate(rows)]
 
     with pytest.raises(UsageError, match="row 0: token_type_ids is float64"):
-        bert.encode(given("float64"), AXES, "")
-    feed = bert.encode(given("int64"), AXES, "").feed
+        bert.encode(samples("float64"), AXES, "")
+    feed = bert.encode(samples("int64"), AXES, "").feed
     assert feed["input_ids"].tolist() == [[2, 5, 6, 3, 3], [2, 3, 0, 0, 0]]
     assert feed["attention_mask"].tolist() == [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]
 
 
-def test_images_go_through_the_models_own_transform(tmp_path: Path) -> None:
+def test_images_use_model_transform(tmp_path: Path) -> None:
+    """Images go through the model's own transform."""
     live = load_live(save_timm(tmp_path / "model", classes=("a", "b", "c")), "timm")
     path = save_image(tmp_path / "a.png", 255)
     samples = [make_sample(0, {"image": path}), make_sample(1, {"image": np.zeros((8, 8), np.uint8)})]
@@ -113,7 +123,8 @@ def test_images_go_through_the_models_own_transform(tmp_path: Path) -> None:
         live.inputs.encode(samples, {"batch": BATCH}, "")
 
 
-def test_images_go_through_the_processor_of_a_transformers_model(tmp_path: Path) -> None:
+def test_images_use_transformers_processor(tmp_path: Path) -> None:
+    """Images go through the processor of a Transformers model."""
     plan = load_live(save_vit(tmp_path / "model")).inputs
     samples = [make_sample(0, {"image": save_image(tmp_path / "a.png", 255)}), make_sample(1, {"image": b"no image"})]
     feed = plan.encode(samples[:1], plan.axes, "").feed["pixel_values"]
@@ -122,7 +133,7 @@ def test_images_go_through_the_processor_of_a_transformers_model(tmp_path: Path)
         plan.encode(samples, plan.axes, "")
 
 
-def test_an_image_of_two_sides_is_refused_where_the_graph_has_one_axis_for_both(tmp_path: Path) -> None:
+def test_uneven_image_refused(tmp_path: Path) -> None:
     """A processor may keep the shape of images, which fits both ranges; the model would refuse it in its own words."""
     folder = save_vit(tmp_path / "model")
     CLIPImageProcessor(size={"shortest_edge": 16}, do_center_crop=False).save_pretrained(folder)
@@ -143,7 +154,8 @@ def product(tmp_path: Path) -> InputPlan:
     return plan_graph(graphs.save(text, tmp_path), {}, ())[1]
 
 
-def test_arrays_go_to_an_onnx_file_as_they_are(product: InputPlan) -> None:
+def test_arrays_reach_onnx_unchanged(product: InputPlan) -> None:
+    """Arrays go to an ONNX file as they are."""
     axes = {"batch": BATCH, "width": AxisRange(min=4, opt=8, max=8)}
     samples = [make_sample(i, {"x": np.full((3, 5 + i), i, np.float64)}) for i in range(2)]
     feed = product.encode(samples, axes, "").feed["x"]
@@ -156,7 +168,8 @@ def test_arrays_go_to_an_onnx_file_as_they_are(product: InputPlan) -> None:
     ("shape", "says"),
     [((2, 5), r"x is float64 \[2, 5\], and the input takes \[3, width\]"), ((3, 9), "takes at most 8 for 'width'")],
 )
-def test_arrays_of_another_form_are_refused(product: InputPlan, shape: tuple[int, ...], says: str) -> None:
+def test_unfitting_arrays_refused(product: InputPlan, shape: tuple[int, ...], says: str) -> None:
+    """Arrays of another form are refused."""
     axes = {"batch": BATCH, "width": AxisRange(min=4, opt=8, max=8)}
     with pytest.raises(UsageError, match=says):
         product.encode([make_sample(0, {"x": np.zeros(shape)})], axes, "")

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from plansmith.sources.hub_dataset import find_splits
+from plansmith.sources.dataset import find_splits
 
 from ..support.servers.hub_server import COMMIT, CONVERTED_COMMIT, Hub, running
 
 FETCH = """
 import json, sys
 from pathlib import Path
-from plansmith.data.columns import Takes
+from plansmith.data.sample import Takes
 from plansmith.data.reader import open_data
 from plansmith.config.data import DataSpec
 from plansmith.system.digest import Digester
@@ -48,7 +48,7 @@ configs:
 """
 
 
-def fetch(hub: Hub, home: Path, *asked: dict[str, Any]) -> list[dict[str, Any]]:
+def fetch(hub: Hub, home: Path, *queries: dict[str, Any]) -> list[dict[str, Any]]:
     environment = {
         **os.environ,
         "HF_ENDPOINT": hub.url,
@@ -57,7 +57,7 @@ def fetch(hub: Hub, home: Path, *asked: dict[str, Any]) -> list[dict[str, Any]]:
         "HF_HUB_DISABLE_XET": "1",
     }
     command = [sys.executable, "-c", FETCH, str(home / "memo.sqlite")]
-    lines = "".join(json.dumps(fields) + "\n" for fields in asked)
+    lines = "".join(json.dumps(fields) + "\n" for fields in queries)
     done = subprocess.run(command, env=environment, input=lines, capture_output=True, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -77,7 +77,8 @@ def save(folder: Path, files: dict[str, list[str]]) -> Path:
 
 
 @pytest.mark.slow
-def test_a_split_is_found_by_its_name_pinned_to_a_commit_and_downloaded_alone(tmp_path: Path) -> None:
+def test_split_downloaded_alone(tmp_path: Path) -> None:
+    """A split is found by its name, pinned to a commit and downloaded alone."""
     published = save(
         tmp_path / "published",
         {
@@ -88,28 +89,29 @@ def test_a_split_is_found_by_its_name_pinned_to_a_commit_and_downloaded_alone(tm
     )
     (published / "README.md").write_text("---\nlicense: mit\n---\n")
     with running(published, "org/set", kind="datasets") as hub:
-        found, train, unknown = fetch(
+        validation, train, unknown = fetch(
             hub,
             tmp_path / "home",
             {"dataset": "org/set@v1"},
             {"dataset": "org/set", "split": "train"},
             {"dataset": "org/set", "split": "extra"},
         )
-        asked = [path for method, path, _ in hub.requests if method == "GET" and path.endswith(".parquet")]
+        paths = [path for method, path, _ in hub.requests if method == "GET" and path.endswith(".parquet")]
         again, *_ = fetch(hub, tmp_path / "home", {"dataset": "org/set", "offline": True})
-    assert found["revision"] == train["revision"] == COMMIT
-    assert found["words"] == "org/set, validation split"
-    assert [text for text, _ in found["samples"]] == ["a", "b"]
+    assert validation["revision"] == train["revision"] == COMMIT
+    assert validation["words"] == "org/set, validation split"
+    assert [text for text, _ in validation["samples"]] == ["a", "b"]
     assert [text for text, _ in train["samples"]] == ["t"]
-    assert found["digest"] != train["digest"]
-    assert len(asked) == 3
+    assert validation["digest"] != train["digest"]
+    assert len(paths) == 3
     assert (unknown["exit_code"], unknown["message"]) == (2, "data: org/set has no split 'extra'")
     assert "train, validation" in unknown["remedy"]
-    assert again["samples"] == found["samples"]
+    assert again["samples"] == validation["samples"]
 
 
 @pytest.mark.slow
-def test_without_files_that_can_be_read_the_hubs_own_copy_is_taken(tmp_path: Path) -> None:
+def test_hub_copy_is_fallback(tmp_path: Path) -> None:
+    """Without files that can be read, the Hub's own copy is taken."""
     published = tmp_path / "published"
     published.mkdir()
     (published / "set.py").write_text("a script that nobody runs")
@@ -118,25 +120,26 @@ def test_without_files_that_can_be_read_the_hubs_own_copy_is_taken(tmp_path: Pat
         {"one/test/0000.parquet": ["a"], "two/test/0000.parquet": ["b"], "two/train/0000.parquet": ["c"]},
     )
     with running(published, "org/set", kind="datasets", converted=converted) as hub:
-        found, several, pinned = fetch(
+        single, several, pinned = fetch(
             hub,
             tmp_path / "home",
             {"dataset": "org/set", "subset": "two"},
             {"dataset": "org/set"},
             {"dataset": "org/set@v1", "subset": "two"},
         )
-    assert (found["revision"], found["files"]) == (CONVERTED_COMMIT, ["two/test/0000.parquet"])
+    assert (single["revision"], single["files"]) == (CONVERTED_COMMIT, ["two/test/0000.parquet"])
     assert several["message"] == "data: org/set has 2 subsets"
     assert several["remedy"].endswith("one of one, two")
     assert (pinned["exit_code"], "has no files that can be read" in pinned["message"]) == (3, True)
 
 
 @pytest.mark.slow
-def test_what_the_card_says_goes_before_names_and_errors_name_the_data_set(tmp_path: Path) -> None:
+def test_card_comes_before_names(tmp_path: Path) -> None:
+    """What the card says goes before names, and errors name the data set."""
     published = save(tmp_path / "published", {"files/a1.jsonl": ["x"], "files/a2.jsonl": ["y"], "files/b.jsonl": ["z"]})
     (published / "README.md").write_text(CARD)
     with running(published, "org/set", kind="datasets") as hub:
-        found, odd, missing, revision = fetch(
+        card, odd, missing, revision = fetch(
             hub,
             tmp_path / "home",
             {"dataset": "org/set"},
@@ -144,7 +147,7 @@ def test_what_the_card_says_goes_before_names_and_errors_name_the_data_set(tmp_p
             {"dataset": "org/none"},
             {"dataset": "org/set@v9"},
         )
-    assert (found["words"], found["samples"]) == ("org/set, train split", [["x", 1], ["y", 1]])
+    assert (card["words"], card["samples"]) == ("org/set, train split", [["x", 1], ["y", 1]])
     assert odd["samples"] == [["z", 1]]
     assert (missing["exit_code"], "no data set 'org/none'" in missing["message"]) == (3, True)
     assert (revision["exit_code"], "'v9'" in revision["message"]) == (3, True)
@@ -153,7 +156,7 @@ def test_what_the_card_says_goes_before_names_and_errors_name_the_data_set(tmp_p
     )
     assert unreachable["exit_code"] == 9
     assert "path" in unreachable["remedy"]
-    assert cached["samples"] == found["samples"]
+    assert cached["samples"] == card["samples"]
 
 
 @pytest.mark.parametrize(
@@ -171,5 +174,6 @@ def test_what_the_card_says_goes_before_names_and_errors_name_the_data_set(tmp_p
         (["dataset_infos.json", "script.py"], {}),
     ],
 )
-def test_splits_are_told_by_the_names_that_the_hub_knows(files: list[str], expected: dict[str, Any]) -> None:
+def test_splits_use_hub_names(files: list[str], expected: dict[str, Any]) -> None:
+    """Splits are told by the names that the Hub knows."""
     assert find_splits(files, {}) == expected

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plansmith.data.labels import Classes, Span, converted, kind_of, own_names
+from plansmith.data.labels import Answers, Classes, Span, choose_metric, converted, describe_answers, kind_of, own_names
 from plansmith.data.sample import make_sample
-from plansmith.data.task import Answers, choose_metric, describe_answers
 from plansmith.errors import SourceError, UsageError
 
 NLI = {"contradiction": 0, "entailment": 1, "neutral": 2}
@@ -40,20 +39,24 @@ def convert(label: Any, kind: Any, classes: Classes) -> Any:
         ([{"text": "a"}], "none"),
     ],
 )
-def test_labels_are_told_by_their_values(labels: list[Any], kind: str) -> None:
+def test_labels_told_by_values(labels: list[Any], kind: str) -> None:
+    """Labels are told by their values."""
     assert kind_of(labels) == kind
 
 
-def test_names_of_classes_get_the_ids_that_the_model_gives_them() -> None:
+def test_class_names_get_model_ids() -> None:
+    """Names of classes get the IDs that the model gives them."""
     classes = Classes(NLI, ("Entailment", "neutral", "contradiction"), 3)
     assert [convert(n, "class", classes) for n in ("Entailment", "neutral", "contradiction")] == [1, 2, 0]
 
 
-def test_names_that_the_model_does_not_know_count_in_the_order_of_the_data() -> None:
+def test_unknown_names_keep_data_order() -> None:
+    """Names that the model does not know count in the order of the data."""
     assert convert("pos", "class", Classes({}, ("neg", "pos"), 2)) == 1
 
 
-def test_folders_named_by_numbers_are_these_numbers() -> None:
+def test_numbered_folders_are_numbers() -> None:
+    """Folders named by numbers are these numbers."""
     assert convert("10", "class", Classes({}, tuple(sorted(map(str, range(11)))), 11)) == 10
 
 
@@ -66,7 +69,8 @@ def test_folders_named_by_numbers_are_these_numbers() -> None:
         (3, Classes(NLI, (), 3), r"label 3 in row 4 is none of the model's 3 classes \(0 to 2\)"),
     ],
 )
-def test_a_class_that_the_model_does_not_have_is_refused(label: Any, classes: Classes, says: str) -> None:
+def test_unknown_class_refused(label: Any, classes: Classes, says: str) -> None:
+    """A class that the model does not have is refused."""
     with pytest.raises(UsageError, match=says) as caught:
         convert(label, "class", classes)
     assert caught.value.remedy
@@ -77,7 +81,8 @@ def test_placeholders_are_no_names() -> None:
     assert own_names(NLI) == NLI
 
 
-def test_tags_are_mapped_one_by_one() -> None:
+def test_tags_mapped_one_by_one() -> None:
+    """Tags are mapped one by one."""
     assert convert(["O", "B-PER"], "tags", Classes({"B-PER": 0, "I-PER": 1, "O": 2}, (), 3)) == [2, 0]
 
 
@@ -93,7 +98,8 @@ def test_the_first_answer_counts(label: Any, span: Span) -> None:
     assert convert(label, "answer", Classes({}, (), 0)) == span
 
 
-def test_an_answer_without_its_start_is_refused() -> None:
+def test_answer_without_start_refused() -> None:
+    """An answer without its start is refused."""
     with pytest.raises(SourceError, match="row 4 has 2 text"):
         convert({"text": ["a", "b"], "answer_start": [0]}, "answer", Classes({}, (), 0))
 
@@ -110,7 +116,8 @@ def test_an_answer_without_its_start_is_refused() -> None:
         ({"y": (5, 3)}, NOTHING),
     ],
 )
-def test_outputs_are_told_by_name_and_rank(shapes: dict[str, tuple[int, ...]], expected: Answers) -> None:
+def test_outputs_told_by_name(shapes: dict[str, tuple[int, ...]], expected: Answers) -> None:
+    """Outputs are told by name and rank."""
     answer = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
     assert describe_answers(answer, 2) == expected
 
@@ -130,12 +137,14 @@ def test_outputs_are_told_by_name_and_rank(shapes: dict[str, tuple[int, ...]], e
         (NOTHING, "class", False, "none"),
     ],
 )
-def test_the_measure_follows_from_outputs_and_labels(answers: Answers, kind: Any, paired: bool, metric: str) -> None:
+def test_measure_follows_labels(answers: Answers, kind: Any, paired: bool, metric: str) -> None:
+    """The measure follows from outputs and labels."""
     assert choose_metric("auto", answers, kind, paired=paired) == metric
     assert choose_metric("none", answers, kind, paired=paired) == "none"
 
 
-def test_a_measure_that_cannot_be_taken_is_refused_with_what_it_needs() -> None:
+def test_unfitting_measure_refused() -> None:
+    """A measure that cannot be taken is refused with what it needs."""
     with pytest.raises(
         UsageError, match=r"accuracy needs an output of class scores .*; there are no labels, .*vectors"
     ):

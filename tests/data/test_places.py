@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from plansmith.config.data import DataSpec
-from plansmith.data.columns import Takes
 from plansmith.data.reader import DataPlace, digest_of_samples, open_data
+from plansmith.data.sample import Takes
 from plansmith.errors import PlansmithError, SourceError, UsageError
 from plansmith.sources.dataset import find_data, require_data_unchanged
 from plansmith.system.digest import Digester
@@ -64,7 +64,8 @@ def find(folder: Path, digester: Digester, **fields: str) -> DataPlace:
     return find_data(DataSpec.model_validate(fields), relative_to=folder, digester=digester)
 
 
-def test_a_file_is_found_from_the_spec_on_and_known_by_its_content(tmp_path: Path, digester: Digester) -> None:
+def test_file_known_by_content(tmp_path: Path, digester: Digester) -> None:
+    """A file is found from the spec on and known by its content."""
     (tmp_path / "a.csv").write_text("text\na\n")
     (tmp_path / "inner").mkdir()
     first = find(tmp_path / "inner", digester, path="../a.csv")
@@ -76,7 +77,8 @@ def test_a_file_is_found_from_the_spec_on_and_known_by_its_content(tmp_path: Pat
         require_data_unchanged(first, digester)
 
 
-def test_a_folder_of_images_is_known_by_its_files_and_their_places(tmp_path: Path, digester: Digester) -> None:
+def test_image_folder_known_by_files(tmp_path: Path, digester: Digester) -> None:
+    """A folder of images is known by its files and their places."""
     save_image(tmp_path / "images" / "cat" / "a.png", 1)
     save_image(tmp_path / "images" / "dog" / "b.png", 2)
     first = find(tmp_path, digester, path="images")
@@ -87,7 +89,8 @@ def test_a_folder_of_images_is_known_by_its_files_and_their_places(tmp_path: Pat
         require_data_unchanged(first, digester)
 
 
-def test_images_that_rows_name_count_too(tmp_path: Path, digester: Digester) -> None:
+def test_row_images_count(tmp_path: Path, digester: Digester) -> None:
+    """Images that rows name count too."""
     save_image(tmp_path / "images" / "a.png", 1)
     (tmp_path / "a.jsonl").write_text('{"image": "images/a.png"}\n')
     first = find(tmp_path, digester, path="a.jsonl")
@@ -105,9 +108,10 @@ def test_images_that_rows_name_count_too(tmp_path: Path, digester: Digester) -> 
         ("mixed", SourceError, r"both beside its subfolders and in them \(a\.png, cat/b\.png\)"),
     ],
 )
-def test_what_cannot_be_data_is_refused_before_a_model_is_loaded(
+def test_unusable_data_refused_early(
     path: str, kind: type[PlansmithError], says: str, tmp_path: Path, digester: Digester
 ) -> None:
+    """What cannot be data is refused before a model is loaded."""
     (tmp_path / "a.xlsx").write_text("")
     (tmp_path / "empty").mkdir()
     save_image(tmp_path / "mixed" / "a.png", 1)
@@ -117,9 +121,8 @@ def test_what_cannot_be_data_is_refused_before_a_model_is_loaded(
     assert caught.value.remedy
 
 
-def test_a_function_of_ones_own_is_found_beside_the_spec_and_known_by_its_samples(
-    own: Path, digester: Digester
-) -> None:
+def test_own_function_known_by_samples(own: Path, digester: Digester) -> None:
+    """A function of one's own is found beside the spec and known by its samples."""
     place = find(own, digester, entry_point="mydata.sets:reviews")
     assert (place.kind, place.digest, place.files) == ("entry_point", "", ())
     before = list(sys.path)
@@ -132,26 +135,29 @@ def test_a_function_of_ones_own_is_found_beside_the_spec_and_known_by_its_sample
     np.testing.assert_array_equal([s.values["x"] for s in arrays], [[0, 0, 0], [1, 1, 1]])
 
 
-def test_a_function_that_yields_other_samples_each_time_is_refused(own: Path, digester: Digester) -> None:
+def test_unstable_function_refused(own: Path, digester: Digester) -> None:
+    """A function that yields other samples each time is refused."""
     (own / "lots.py").write_text(
         "from itertools import count\nnext_one = count()\n\n\n"
         "def texts():\n    for _ in range(9):\n        yield {'text': f'text {next(next_one)}'}\n"
     )
     place = find(own, digester, entry_point="lots:texts")
-    known = place.model_copy(update={"digest": digest_of_samples(place, "lots:texts")})
+    pinned_place = place.model_copy(update={"digest": digest_of_samples(place, "lots:texts")})
     with pytest.raises(SourceError, match="lots:texts yields other samples each time") as caught:
-        list(open_data(known, "lots:texts", {}, TEXTS).samples)
+        list(open_data(pinned_place, "lots:texts", {}, TEXTS).samples)
     assert "seed it" in caught.value.remedy
 
 
-def test_samples_of_a_function_can_be_read_again(own: Path, digester: Digester) -> None:
+def test_function_samples_can_be_reread(own: Path, digester: Digester) -> None:
+    """Samples of a function can be read again."""
     place = find(own, digester, entry_point="mydata.sets:reviews")
-    known = place.model_copy(update={"digest": digest_of_samples(place, "mydata.sets:reviews")})
-    samples = open_data(known, "mydata.sets:reviews", {}, TEXTS).samples
+    pinned_place = place.model_copy(update={"digest": digest_of_samples(place, "mydata.sets:reviews")})
+    samples = open_data(pinned_place, "mydata.sets:reviews", {}, TEXTS).samples
     assert [s.digest for s in samples] == [s.digest for s in samples] != []
 
 
-def test_an_image_that_no_digest_covers_is_refused(tmp_path: Path, digester: Digester) -> None:
+def test_uncovered_image_refused(tmp_path: Path, digester: Digester) -> None:
+    """An image that no digest covers is refused."""
     save_image(tmp_path / "elsewhere" / "a.png", 1)
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "a.jsonl").write_text('{"image": "../elsewhere/a.png"}\n')
@@ -174,9 +180,10 @@ def test_an_image_that_no_digest_covers_is_refused(tmp_path: Path, digester: Dig
         ("mydata.sets:words", SourceError, "sample 0 is a str, not a mapping"),
     ],
 )
-def test_code_of_ones_own_that_fails_is_told_with_its_line(
+def test_failing_function_names_line(
     entry_point: str, kind: type[PlansmithError], says: str, own: Path, digester: Digester
 ) -> None:
+    """Code of one's own that fails is told with its line."""
     place = find(own, digester, entry_point=entry_point)
     with pytest.raises(kind, match=says):
         list(open_data(place, entry_point, {}, TEXTS).samples)

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plansmith.data.columns import Takes
 from plansmith.data.reader import DataPlace, open_data
-from plansmith.data.sample import Sample
+from plansmith.data.sample import Sample, Takes
 from plansmith.errors import EnvironmentFault, SourceError, UsageError
 
 TEXTS = Takes(("text", "text_pair"), ("input_ids", "attention_mask"), optional=("attention_mask",))
@@ -56,20 +55,23 @@ def save_image(path: Path, grey: int) -> Path:
     return path
 
 
-def test_text_lines_are_samples_and_blank_lines_are_none(tmp_path: Path) -> None:
+def test_text_lines_are_samples(tmp_path: Path) -> None:
+    """Lines of text are samples, and blank lines are none."""
     path = tmp_path / "a.txt"
     path.write_bytes("\ufeffone\r\n\n  two  \nthree".encode())
     assert values(read(path)) == [("one", None), ("two", None), ("three", None)]
 
 
 @pytest.mark.parametrize(("suffix", "separator"), [(".csv", ","), (".tsv", "\t")])
-def test_separated_values_keep_what_quotes_hide(suffix: str, separator: str, tmp_path: Path) -> None:
+def test_quotes_hide_separators(suffix: str, separator: str, tmp_path: Path) -> None:
+    """Separated values keep what quotes hide."""
     path = tmp_path / f"a{suffix}"
     path.write_text(separator.join(["label", "text"]) + f'\n1{separator}"a{separator} b\nc ""d"""\n0{separator}ü\n')
     assert values(read(path)) == [(f'a{separator} b\nc "d"', "1"), ("ü", "0")]
 
 
-def test_json_lines_and_a_json_list_are_the_same(tmp_path: Path) -> None:
+def test_json_lines_equal_json_list(tmp_path: Path) -> None:
+    """JSON lines and a JSON list are the same."""
     rows = [{"premise": "a", "hypothesis": "b", "label": 2}, {"premise": "c", "hypothesis": "d", "label": 0}]
     lines, whole = tmp_path / "a.jsonl", tmp_path / "a.json"
     lines.write_text("\n".join(map(json.dumps, rows)) + "\n\n")
@@ -78,32 +80,36 @@ def test_json_lines_and_a_json_list_are_the_same(tmp_path: Path) -> None:
     assert [s.digest for s in read(lines)] == [s.digest for s in read(whole)]
 
 
-def test_parquet_tells_the_names_of_its_classes(tmp_path: Path) -> None:
+def test_parquet_tells_class_names(tmp_path: Path) -> None:
+    """Parquet tells the names of its classes."""
     features = {"label": {"names": ["neg", "pos"], "_type": "ClassLabel"}, "sentence": {"_type": "Value"}}
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
     path = save_parquet(tmp_path / "a.parquet", {"idx": [7, 8], "sentence": ["a", "b"], "label": [1, 0]}, metadata)
     assert values(read(path)) == [("a", "pos"), ("b", "neg")]
 
 
-def test_parquet_holds_words_and_tags_and_images(tmp_path: Path) -> None:
+def test_parquet_holds_words_and_images(tmp_path: Path) -> None:
+    """Parquet holds words and tags and images."""
     features = {"ner_tags": {"feature": {"names": ["O", "PER"], "_type": "ClassLabel"}, "_type": "Sequence"}}
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
-    words = save_parquet(tmp_path / "w.parquet", {"tokens": [["A", "b"]], "ner_tags": [[1, 0]]}, metadata)
-    assert values(read(words)) == [(["A", "b"], ["PER", "O"])]
+    file = save_parquet(tmp_path / "w.parquet", {"tokens": [["A", "b"]], "ner_tags": [[1, 0]]}, metadata)
+    assert values(read(file)) == [(["A", "b"], ["PER", "O"])]
     content = save_image(tmp_path / "i.png", 9).read_bytes()
     images = save_parquet(tmp_path / "i.parquet", {"image": [{"bytes": content, "path": None}], "label": [3]})
     assert values(read(images, IMAGES)) == [(content, 3)]
 
 
-def test_folders_of_images_are_classes_and_a_flat_one_has_none(tmp_path: Path) -> None:
+def test_image_folders_are_classes(tmp_path: Path) -> None:
+    """Folders of images are classes, and a flat one has none."""
     paths = [save_image(tmp_path / name, grey) for name, grey in (("cat/a.png", 1), ("dog/b.png", 2), ("dog/c.png", 2))]
-    found = read(tmp_path, IMAGES)
-    assert values(found) == [(paths[0], "cat"), (paths[1], "dog"), (paths[2], "dog")]
-    assert found[1].digest == found[2].digest != found[0].digest
+    samples = read(tmp_path, IMAGES)
+    assert values(samples) == [(paths[0], "cat"), (paths[1], "dog"), (paths[2], "dog")]
+    assert samples[1].digest == samples[2].digest != samples[0].digest
     assert values(read(tmp_path / "dog", IMAGES)) == [(paths[1], None), (paths[2], None)]
 
 
-def test_rows_may_name_images_that_lie_beside_their_file(tmp_path: Path) -> None:
+def test_rows_name_images_beside_file(tmp_path: Path) -> None:
+    """Rows may name images that lie beside their file."""
     image = save_image(tmp_path / "images" / "a.png", 1)
     path = tmp_path / "a.csv"
     path.write_text("file_name,label\nimages/a.png,2\n")
@@ -113,12 +119,13 @@ def test_rows_may_name_images_that_lie_beside_their_file(tmp_path: Path) -> None
         read(path, IMAGES)
 
 
-def test_arrays_are_split_along_their_first_axis(tmp_path: Path) -> None:
+def test_arrays_split_along_first_axis(tmp_path: Path) -> None:
+    """Arrays are split along their first axis."""
     path = tmp_path / "a.npz"
     np.savez(path, x=np.arange(6, dtype=np.float32).reshape(2, 3), label=np.array([4, 5]))
-    found = read(path, DIGITS)
-    assert [s.label for s in found] == [4, 5]
-    np.testing.assert_array_equal(found[1].values["x"], [3, 4, 5])
+    samples = read(path, DIGITS)
+    assert [s.label for s in samples] == [4, 5]
+    np.testing.assert_array_equal(samples[1].values["x"], [3, 4, 5])
 
 
 @pytest.mark.parametrize(
@@ -147,9 +154,8 @@ def test_arrays_are_split_along_their_first_axis(tmp_path: Path) -> None:
         ("a.npz", b"PK but no more", r"a\.npz is no \.npz file, or is cut off"),
     ],
 )
-def test_what_cannot_be_read_is_told_with_its_file_and_line(
-    name: str, content: bytes, says: str, tmp_path: Path
-) -> None:
+def test_unreadable_data_names_line(name: str, content: bytes, says: str, tmp_path: Path) -> None:
+    """What cannot be read is told with its file and line."""
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(SourceError, match=says) as caught:
@@ -158,21 +164,24 @@ def test_what_cannot_be_read_is_told_with_its_file_and_line(
     assert caught.value.remedy
 
 
-def test_pickled_objects_in_an_npz_are_refused(tmp_path: Path) -> None:
+def test_pickled_npz_objects_refused(tmp_path: Path) -> None:
+    """Pickled objects in an NPZ file are refused."""
     path = tmp_path / "a.npz"
     np.savez(path, x=np.array([{"a": 1}], dtype=object))
     with pytest.raises(SourceError, match=r"cannot be read as \.npz"):
         read(path, DIGITS)
 
 
-def test_arrays_of_different_lengths_are_refused(tmp_path: Path) -> None:
+def test_unequal_arrays_refused(tmp_path: Path) -> None:
+    """Arrays of different lengths are refused."""
     path = tmp_path / "a.npz"
     np.savez(path, x=np.zeros((3, 2)), label=np.zeros(2))
     with pytest.raises(SourceError, match=r"x \[3, 2\], label \[2\]: the first axis"):
         read(path, DIGITS)
 
 
-def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pyarrow_says_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parquet without PyArrow says what to install."""
     path = save_parquet(tmp_path / "a.parquet", {"text": ["a"]})
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(EnvironmentFault, match="pyarrow is not installed") as caught:
@@ -180,7 +189,8 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatc
     assert caught.value.remedy == "pip install 'plansmith[data]'"
 
 
-def test_numbers_of_a_csv_are_read_as_json_and_words_are_refused(tmp_path: Path) -> None:
+def test_csv_numbers_read_as_json(tmp_path: Path) -> None:
+    """Numbers of a CSV file are read as JSON, and words are refused."""
     path = tmp_path / "a.csv"
     path.write_text('x,label\n"[1, 2]",0\n"[3, 4]",1\n')
     assert [s.values["x"].tolist() for s in read(path, DIGITS)] == [[1, 2], [3, 4]]
@@ -189,8 +199,9 @@ def test_numbers_of_a_csv_are_read_as_json_and_words_are_refused(tmp_path: Path)
         read(path, DIGITS)
 
 
-def test_an_image_that_is_none_is_named(tmp_path: Path) -> None:
-    from plansmith.data.images import open_image
+def test_broken_image_is_named(tmp_path: Path) -> None:
+    """A file that is not an image is named."""
+    from plansmith.data.tables import open_image
 
     path = tmp_path / "a.png"
     path.write_bytes(b"no image")

@@ -26,11 +26,11 @@ class Instruction:
     name: str
     text: str
 
-    def words(self) -> list[str]:
+    def command(self) -> list[str]:
         """The command of a CMD, ENTRYPOINT or HEALTHCHECK, which are lists in JSON here."""
-        found = json.loads(self.text[self.text.index("[") :])
-        assert isinstance(found, list)
-        return found
+        values = json.loads(self.text[self.text.index("[") :])
+        assert isinstance(values, list)
+        return values
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,17 @@ class Stage:
 
     def last(self, name: str) -> Instruction:
         """The one that counts of those that may stand once."""
-        return [one for one in self.instructions if one.name == name][-1]
+        return [instruction for instruction in self.instructions if instruction.name == name][-1]
 
     def all(self, name: str) -> list[str]:
         """What follows each instruction of a name."""
-        return [one.text for one in self.instructions if one.name == name]
+        return [instruction.text for instruction in self.instructions if instruction.name == name]
 
 
 def arguments(instructions: tuple[Instruction, ...]) -> dict[str, str]:
     """The build arguments and their defaults, empty where they have none."""
-    found = (one.text.partition("=") for one in instructions if one.name == "ARG")
-    return {name: default for name, _, default in found}
+    declarations = (instruction.text.partition("=") for instruction in instructions if instruction.name == "ARG")
+    return {name: default for name, _, default in declarations}
 
 
 def read(file: Path = DOCKERFILE) -> tuple[dict[str, str], dict[str, Stage]]:
@@ -62,7 +62,7 @@ def read(file: Path = DOCKERFILE) -> tuple[dict[str, str], dict[str, Stage]]:
     joined = re.sub(r"\s*\\\n\s*", " ", "\n".join(lines))
     parts = [line.partition(" ") for line in joined.splitlines() if line.strip()]
     instructions = [Instruction(name, text.strip()) for name, _, text in parts]
-    starts = [number for number, one in enumerate(instructions) if one.name == "FROM"]
+    starts = [number for number, instruction in enumerate(instructions) if instruction.name == "FROM"]
     stages = {}
     for start, end in zip(starts, [*starts[1:], len(instructions)], strict=True):
         base, _, name = instructions[start].text.partition(" AS ")
@@ -72,5 +72,5 @@ def read(file: Path = DOCKERFILE) -> tuple[dict[str, str], dict[str, Stage]]:
 
 def filled(text: str, values: dict[str, str]) -> str:
     """A text with its ${variables} filled in, those in their values too."""
-    found = re.sub(r"\$\{(\w+)\}", lambda match: values[match[1]], text)
-    return filled(found, values) if "${" in found else found
+    result = re.sub(r"\$\{(\w+)\}", lambda match: values[match[1]], text)
+    return filled(result, values) if "${" in result else result

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from plansmith.cli import cli
-from plansmith.config.target.names import runtime_names
-from plansmith.config.target.targets import load_target, require_onnxruntime
+from plansmith.config.target_names import runtime_names
+from plansmith.config.targets import load_target, require_onnxruntime
 
 from .instructions import COMPOSE, DOCKERFILE, ROOT, Stage, arguments, filled, read
 
@@ -33,20 +33,23 @@ def _chain(name: str) -> Iterator[Stage]:
 
 
 @pytest.mark.parametrize("name", OF_NVIDIA)
-def test_the_base_image_of_a_release_is_the_one_of_its_target(name: str) -> None:
+def test_base_image_matches_target(name: str) -> None:
+    """The base image of a release is that of its target."""
     target = load_target(name)
     for device in target.devices:
         release = name.removeprefix("triton-")
         assert filled("${BASE}", GLOBAL | {"RELEASE": release}) == target.images[device]
 
 
-def test_the_release_that_is_built_by_default_is_a_target_that_can_have_plans_and_onnx_models() -> None:
+def test_default_release_takes_all_models() -> None:
+    """The release that is built by default is a target that can have plans and ONNX models."""
     target = load_target(f"triton-{GLOBAL['RELEASE']}")
     assert target.tensorrt is not None
     require_onnxruntime(target)
 
 
-def test_every_target_that_plans_can_be_built_for_has_its_tensorrt_in_some_base_image() -> None:
+def test_base_image_has_targets_tensorrt() -> None:
+    """Every target that plans can be built for has its TensorRT in some base image."""
     bases = [load_target(name).tensorrt for name in OF_NVIDIA]
     for name in runtime_names():
         stated = load_target(name).tensorrt
@@ -54,7 +57,8 @@ def test_every_target_that_plans_can_be_built_for_has_its_tensorrt_in_some_base_
             assert [base for base in bases if base and f"{base}.".startswith(f"{stated}.")], name
 
 
-def test_the_image_is_checked_against_the_target_of_its_release_before_anything_large_is_installed() -> None:
+def test_image_checked_before_large_installs() -> None:
+    """The image is checked against the target of its release before anything large is installed."""
     checks = [text for text in STAGES["checked"].all("RUN") if "--check-image" in text]
     assert ['"triton-${RELEASE}"' in text for text in checks] == [True]
     assert "RELEASE" in arguments(STAGES["checked"].instructions)
@@ -64,7 +68,8 @@ def test_the_image_is_checked_against_the_target_of_its_release_before_anything_
     assert STAGES["server"].base == STAGES["checked"].base == "${BASE}"
 
 
-def test_the_target_of_the_cpu_worker_is_one_for_cpus() -> None:
+def test_cpu_worker_has_cpu_target() -> None:
+    """The target of the CPU worker is one for CPUs."""
     target = load_target(arguments(STAGES["worker-cpu"].instructions)["CPU_TARGET"])
     assert target.device == "cpu"
     require_onnxruntime(target)
@@ -74,34 +79,39 @@ def _commands(stage: Stage) -> Iterator[list[str]]:
     """The command lines of plansmith in a stage, without the program; CMD goes on where ENTRYPOINT ends."""
     for name in ("RUN", "HEALTHCHECK", "ENTRYPOINT"):
         for text in stage.all(name):
-            parts = [stage.last(name).words()] if name != "RUN" else [shlex.split(part) for part in text.split("&&")]
-            for words in parts:
-                given = [*words, *stage.last("CMD").words()] if name == "ENTRYPOINT" else words
-                programs = [number for number, word in enumerate(given) if word.rpartition("/")[2] == "plansmith"]
+            parts = [stage.last(name).command()] if name != "RUN" else [shlex.split(part) for part in text.split("&&")]
+            for tokens in parts:
+                command_line = [*tokens, *stage.last("CMD").command()] if name == "ENTRYPOINT" else tokens
+                programs = [
+                    number for number, word in enumerate(command_line) if word.rpartition("/")[2] == "plansmith"
+                ]
                 if programs and (name != "RUN" or programs[0] == 0):
-                    yield given[programs[0] + 1 :]
+                    yield command_line[programs[0] + 1 :]
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_every_plansmith_command_of_a_stage_is_one_that_plansmith_takes(stage: str) -> None:
-    found = list(_commands(STAGES[stage]))
-    assert len(found) == {"checked": 1, "worker": 2, "worker-cpu": 3, "sync": 1}.get(stage, 0)
-    for words in found:
-        taken = [word.partition(">")[0] for word in words if not word.startswith(">")]
+def test_stage_commands_are_valid(stage: str) -> None:
+    """Every plansmith command of a stage is one that plansmith takes."""
+    command_lines = list(_commands(STAGES[stage]))
+    assert len(command_lines) == {"checked": 1, "worker": 2, "worker-cpu": 3, "sync": 1}.get(stage, 0)
+    for command_line in command_lines:
+        arguments = [word.partition(">")[0] for word in command_line if not word.startswith(">")]
         command: click.Command = cli
         while isinstance(command, click.Group):
-            command = command.commands[taken.pop(0)]
-        command.make_context("plansmith", taken, resilient_parsing=False)
+            command = command.commands[arguments.pop(0)]
+        command.make_context("plansmith", arguments, resilient_parsing=False)
 
 
-def test_the_extras_that_are_installed_exist() -> None:
+def test_installed_extras_exist() -> None:
+    """The extras that are installed exist."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = re.findall(r'"\$1\[([a-z0-9,]+)\]"', DOCKERFILE.read_text())
     assert named == ["compile,data,flows,tensorrt", "compile,data,flows,mlflow,triggers", "client,s3"]
     assert {extra for names in named for extra in names.split(",")} <= set(extras)
 
 
-def test_the_wheel_is_built_from_files_that_git_has_and_that_the_build_may_see() -> None:
+def test_wheel_built_from_visible_files() -> None:
+    """The wheel is built from files that Git has and that the build may see."""
     copied = [word for text in STAGES["wheel"].all("COPY") for word in shlex.split(text)[:-1]]
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert set(copied) <= {path.partition("/")[0] for path in tracked.splitlines()}
@@ -113,17 +123,21 @@ def test_the_wheel_is_built_from_files_that_git_has_and_that_the_build_may_see()
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_an_image_runs_as_a_user_of_its_own_and_says_whether_it_is_healthy(name: str) -> None:
+def test_image_runs_as_own_user(name: str) -> None:
+    """An image runs as a user of its own and says whether it is healthy."""
     stage = STAGES[name]
     user = stage.last("USER").text
     assert user == "10001:10001"
     assert f"--uid {user.partition(':')[0]} " in " ".join(stage.all("RUN"))
-    assert stage.last("HEALTHCHECK").words()
-    after = [one.name for one in stage.instructions][[one.name for one in stage.instructions].index("USER") :]
+    assert stage.last("HEALTHCHECK").command()
+    after = [instruction.name for instruction in stage.instructions][
+        [instruction.name for instruction in stage.instructions].index("USER") :
+    ]
     assert "RUN" not in after
 
 
-def test_what_python_models_need_goes_into_the_python_of_the_server_and_not_into_another() -> None:
+def test_requirements_go_into_server_python() -> None:
+    """What Python models need goes into the Python of the server and not into another."""
     stage = STAGES["server-python"]
     assert stage.base == "server"
     (install,) = stage.all("RUN")
@@ -133,13 +147,14 @@ def test_what_python_models_need_goes_into_the_python_of_the_server_and_not_into
     assert {"--mount=type=bind,from=wheel,source=/wheels,target=/wheels", "--find-links"} <= set(install.split())
     assert stage.last("USER").text == STAGES["server"].last("USER").text
     assert STAGES["requirements"].base == "scratch"  # that of the build's context has to be given
-    told = (ROOT / "docker" / "README.md").read_text()
-    assert "--target server-python" in told
-    assert "--build-context requirements=requirements" in told
+    readme = (ROOT / "docker" / "README.md").read_text()
+    assert "--target server-python" in readme
+    assert "--build-context requirements=requirements" in readme
 
 
 @pytest.mark.parametrize("base", sorted({stage.base for stage in STAGES.values()} - {*STAGES, "scratch"}))
-def test_a_base_image_has_a_tag_of_its_own(base: str) -> None:
+def test_base_image_has_own_tag(base: str) -> None:
+    """A base image has a tag of its own."""
     image = filled(base, GLOBAL)
     assert re.fullmatch(r"python:\d+\.\d+\.\d+-slim-\w+|nvcr\.io/nvidia/tritonserver:\d\d\.\d\d-py3", image)
 
@@ -151,7 +166,8 @@ def test_no_package_index_is_named(file: Any) -> None:
     assert set(re.findall(r"https?://([\w.-]+)", text)) <= {"127.0.0.1", "server", "hooks.example.com"}
 
 
-def test_each_service_builds_a_stage_with_arguments_that_it_has_and_mounts_volumes_that_are_declared() -> None:
+def test_services_build_declared_stages() -> None:
+    """Each service builds a stage with arguments that it has and mounts volumes that are declared."""
     assert sorted(COMPOSED["services"]) == sorted(IMAGES)
     mounted = set()
     for name, service in COMPOSED["services"].items():
@@ -161,28 +177,30 @@ def test_each_service_builds_a_stage_with_arguments_that_it_has_and_mounts_volum
             COMPOSE.parent / "..",
             "docker/Dockerfile",
         )
-        known = set(GLOBAL).union(*(arguments(stage.instructions) for stage in _chain(name)))
-        assert set(build.get("args", {})) <= known
+        names = set(GLOBAL).union(*(arguments(stage.instructions) for stage in _chain(name)))
+        assert set(build.get("args", {})) <= names
         mounted |= {volume.partition(":")[0] for volume in service["volumes"]}
         assert (COMPOSE.parent / "../configs").is_dir()
     assert mounted == {*COMPOSED["volumes"], "../configs"}
     assert set(re.findall(r"\$\{RELEASE:-([^}]+)\}", COMPOSE.read_text())) == {GLOBAL["RELEASE"]}
 
 
-def test_what_runs_on_a_gpu_reserves_one_and_nothing_else_does() -> None:
+def test_gpu_reserved_where_needed() -> None:
+    """What runs on a GPU reserves one, and nothing else does."""
     for name, service in COMPOSED["services"].items():
         devices = service.get("deploy", {}).get("resources", {}).get("reservations", {}).get("devices", [])
         on_gpu = [stage for stage in _chain(name) if stage.base == "${BASE}"]
         assert [device["capabilities"] for device in devices] == [["gpu"] for _ in on_gpu]
 
 
-def test_the_workers_and_the_server_share_a_repository_that_the_server_only_reads() -> None:
+def test_repository_shared_read_only() -> None:
+    """The workers and the server share a repository that the server only reads."""
     services = COMPOSED["services"]
     assert "artifacts:/work/artifacts" in services["worker"]["volumes"]
     assert services["server"]["volumes"] == ["artifacts:/work/artifacts:ro"]
     served = f"--model-repository={STAGES['server'].last('WORKDIR').text}/artifacts/repository"
-    assert served in STAGES["server"].last("ENTRYPOINT").words()
+    assert served in STAGES["server"].last("ENTRYPOINT").command()
     for name in ("worker", "worker-cpu"):
         places = [volume.split(":")[1] for volume in services[name]["volumes"] if not volume.startswith("..")]
-        assert STAGES[name].last("VOLUME").words() == places
+        assert STAGES[name].last("VOLUME").command() == places
     assert not [port for port in services["server"]["ports"] if not port.startswith("127.0.0.1:")]

@@ -27,26 +27,28 @@ def _settings(service: str, monkeypatch: pytest.MonkeyPatch, **environment: str)
 def _filled(text: str, environment: dict[str, str]) -> str:
     """Text with its variables as Compose fills them in: ${NAME}, ${NAME:-what else} and ${NAME:?what is missing}."""
 
-    def value(found: re.Match[str]) -> str:
-        return environment.get(found[1], found[3] if found[2] == ":-" else "x:y")
+    def value(match: re.Match[str]) -> str:
+        return environment.get(match[1], match[3] if match[2] == ":-" else "x:y")
 
     return re.sub(r"\$\{(\w+)(?:(:-|:\?)([^}]*))?\}", value, text)
 
 
 @pytest.mark.parametrize("pages", [PAGES, "https://prefect.example.org"])
-def test_pages_and_links_have_addresses_that_people_can_open(pages: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {} if pages == PAGES else {"PREFECT_PAGES": pages}
-    server = _settings("server", monkeypatch, **given)
+def test_page_addresses_can_be_opened(pages: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages and links have addresses that people can open."""
+    variables = {} if pages == PAGES else {"PREFECT_PAGES": pages}
+    server = _settings("server", monkeypatch, **variables)
     assert (server.server.ui.api_url, server.ui_url) == (f"{pages}/api", pages)
     assert SERVICES["server"]["ports"] == ["127.0.0.1:4200:4200"]
     for client in ("worker", "deploy"):
-        assert _settings(client, monkeypatch, **given).ui_url == pages
+        assert _settings(client, monkeypatch, **variables).ui_url == pages
 
 
-def test_who_holds_a_place_in_a_queue_is_remembered_over_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queue_places_survive_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who holds a place in a queue is remembered across a restart."""
     server = _settings("server", monkeypatch)
     storage: Any = importlib.import_module(server.server.concurrency.lease_storage).ConcurrencyLeaseStorage()
     folders = [volume.split(":")[1] for volume in SERVICES["server"]["volumes"]]
-    kept = server.home / "concurrency_leases"
+    leases = server.home / "concurrency_leases"
     assert hasattr(storage, "storage_path"), "in memory"
-    assert [folder for folder in folders if str(kept).startswith(f"{folder}/")]
+    assert [folder for folder in folders if str(leases).startswith(f"{folder}/")]

@@ -16,8 +16,8 @@ import yaml
 
 from plansmith.errors import EnvironmentFault
 from plansmith.system.process import ProcessGroup
-from plansmith.triton.server.control.live import RunningTriton
 from plansmith.triton.server.installation import Installation
+from plansmith.triton.server.live import RunningTriton
 from plansmith.triton.server.process import end_server, start_server
 
 from ..support.triton.installed import installation
@@ -28,23 +28,23 @@ __all__ = ["installation"]
 pytestmark = pytest.mark.slow
 
 SERVER = read()[1]["server"]
-ENTRYPOINT = SERVER.last("ENTRYPOINT").words()
+ENTRYPOINT = SERVER.last("ENTRYPOINT").command()
 READY_SECONDS = 30
 
 
 def _free_ports() -> list[int]:
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
-        return [one.getsockname()[1] for one in sockets]
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        return [server.getsockname()[1] for server in sockets]
 
 
 def _health(port: int) -> int:
     """The exit code of the image's own health check, asked of another port."""
-    program, flag, code = SERVER.last("HEALTHCHECK").words()
+    program, flag, code = SERVER.last("HEALTHCHECK").command()
     assert (program, flag) == ("python3", "-c")
     assert code.count(":8000/") == 1
-    asked = [sys.executable, flag, code.replace(":8000/", f":{port}/")]
-    return subprocess.run(asked, capture_output=True, check=False).returncode
+    command = [sys.executable, flag, code.replace(":8000/", f":{port}/")]
+    return subprocess.run(command, capture_output=True, check=False).returncode
 
 
 @contextmanager
@@ -80,17 +80,15 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path / "repository"
 
 
-def test_triton_takes_the_flags_of_the_image_and_the_health_check_knows_when_it_is_ready(
-    installation: Installation, repository: Path
-) -> None:
+def test_triton_takes_image_flags(installation: Installation, repository: Path) -> None:
+    """Triton takes the image's flags, and the health check knows when it is ready."""
     with _started(installation, repository) as http:
         _wait(lambda: _health(http) == 0, repository)
     assert _health(http) != 0
 
 
-def test_with_a_sync_beside_it_triton_starts_though_a_model_does_not_load(
-    installation: Installation, repository: Path
-) -> None:
+def test_triton_starts_beside_sync(installation: Installation, repository: Path) -> None:
+    """With a sync beside it, Triton starts though a model does not load."""
     (repository / "broken" / "1").mkdir(parents=True)
     (repository / "broken" / "config.pbtxt").write_text('backend: "none"')
     more = yaml.safe_load(COMPOSE_SYNC.read_text())["services"]["server"]["command"]

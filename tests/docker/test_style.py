@@ -28,10 +28,10 @@ MISTAKES = {
 }
 
 
-def _run(tool: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+def _run(tool: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     program = shutil.which(tool, path=TOOLS)
     assert program is not None, f"{tool} is not installed, which the extra `dev` names"
-    return subprocess.run([program, *map(str, words)], capture_output=True, text=True, check=False)
+    return subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, check=False)
 
 
 def _check_compose(file: Path) -> subprocess.CompletedProcess[str]:
@@ -44,7 +44,8 @@ def test_hadolint_finds_nothing_to_say() -> None:
 
 
 @pytest.mark.parametrize("rule", MISTAKES)
-def test_hadolint_finds_a_mistake_that_was_planted(rule: str, tmp_path: Path) -> None:
+def test_hadolint_finds_planted_mistake(rule: str, tmp_path: Path) -> None:
+    """Hadolint finds a mistake that was planted."""
     right, wrong = MISTAKES[rule]
     text = DOCKERFILE.read_text()
     assert right in text
@@ -56,7 +57,8 @@ def test_hadolint_finds_a_mistake_that_was_planted(rule: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("file", [COMPOSE, COMPOSE_SYNC, COMPOSE_TRIGGERS], ids=lambda file: file.name)
-def test_a_compose_file_follows_its_schema(file: Path) -> None:
+def test_compose_file_follows_schema(file: Path) -> None:
+    """A Compose file follows its schema."""
     checked = _check_compose(file)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
@@ -66,7 +68,8 @@ def test_a_compose_file_follows_its_schema(file: Path) -> None:
     [("profiles: [worker]", "profile: [worker]"), ("capabilities: [gpu]", "capabilities: gpu"), ("build:", "build: [")],
     ids=["a key that is none", "a value of another type", "no YAML"],
 )
-def test_a_mistake_in_the_compose_file_is_found(right: str, wrong: str, tmp_path: Path) -> None:
+def test_compose_file_mistake_is_found(right: str, wrong: str, tmp_path: Path) -> None:
+    """A mistake in the Compose file is found."""
     text = COMPOSE.read_text()
     assert right in text
     planted = tmp_path / "compose.yaml"

@@ -17,44 +17,49 @@ SYNC = STAGES["sync"]
 REPOSITORY = "/work/artifacts/repository"
 
 
-def _words(service: str) -> list[str]:
+def _command_line(service: str) -> list[str]:
     """The command line of a service, without the program."""
-    return [*SYNC.last("ENTRYPOINT").words(), *SERVICES[service]["command"]][1:]
+    return [*SYNC.last("ENTRYPOINT").command(), *SERVICES[service]["command"]][1:]
 
 
-def test_what_syncs_is_called_as_plansmith_takes_it() -> None:
+def test_sync_command_is_valid() -> None:
+    """The sync service is called as plansmith takes it."""
     for service in ("pull", "sync"):
-        name, *words = (word.replace("${SYNC_NAME:-compose}", "compose") for word in _words(service))
-        cli.commands[name].make_context("plansmith", words, resilient_parsing=False)
+        name, *arguments = (word.replace("${SYNC_NAME:-compose}", "compose") for word in _command_line(service))
+        cli.commands[name].make_context("plansmith", arguments, resilient_parsing=False)
         assert SERVICES[service]["environment"][STORE_VARIABLE]
-    assert {"--once", "--accept-older"} <= {*_words("pull")}
-    assert "--url=grpc://server:8001" in _words("sync")
-    assert "--once" not in _words("sync")
+    assert {"--once", "--accept-older"} <= {*_command_line("pull")}
+    assert "--url=grpc://server:8001" in _command_line("sync")
+    assert "--once" not in _command_line("sync")
 
 
-def test_triton_starts_after_the_first_pull_and_is_followed_from_then_on() -> None:
+def test_triton_starts_after_first_pull() -> None:
+    """Triton starts after the first pull and is followed from then on."""
     assert SERVICES["server"]["depends_on"] == {"pull": {"condition": "service_completed_successfully"}}
     assert SERVICES["pull"]["restart"] == "no"
     assert SERVICES["sync"]["depends_on"] == ["server"]
 
 
-def test_all_share_the_folder_that_triton_reads_and_triton_only_reads_it() -> None:
+def test_triton_reads_shared_folder() -> None:
+    """All share the folder that Triton reads, and Triton only reads it."""
     for service in ("pull", "sync"):
-        assert f"--into={REPOSITORY}" in _words(service)
+        assert f"--into={REPOSITORY}" in _command_line(service)
         assert SERVICES[service]["volumes"] == ["artifacts:/work/artifacts"]
     assert SERVICES["server"]["volumes"] == ["artifacts:/work/artifacts:ro"]
-    assert f"--model-repository={REPOSITORY}" in STAGES["server"].last("ENTRYPOINT").words()
-    assert SYNC.last("VOLUME").words() == ["/work/artifacts"]
+    assert f"--model-repository={REPOSITORY}" in STAGES["server"].last("ENTRYPOINT").command()
+    assert SYNC.last("VOLUME").command() == ["/work/artifacts"]
 
 
-def test_the_server_is_that_of_the_other_file_but_for_who_decides_what_it_serves() -> None:
-    other = yaml.safe_load(COMPOSE.read_text())["services"]["server"]
-    same = other.keys() & SERVICES["server"].keys()
-    assert {key: SERVICES["server"][key] for key in same} == {key: other[key] for key in same}
-    assert SERVICES["server"].keys() - same == {"command", "depends_on"} | SERVICES["server"].keys() - other.keys()
+def test_server_matches_other_file() -> None:
+    """The server is that of the other file, except for who decides what it serves."""
+    server = yaml.safe_load(COMPOSE.read_text())["services"]["server"]
+    same = server.keys() & SERVICES["server"].keys()
+    assert {key: SERVICES["server"][key] for key in same} == {key: server[key] for key in same}
+    assert SERVICES["server"].keys() - same == {"command", "depends_on"} | SERVICES["server"].keys() - server.keys()
 
 
-def test_the_image_that_syncs_is_built_from_its_stage_as_a_user_of_its_own_and_light() -> None:
+def test_sync_image_is_light() -> None:
+    """The image that syncs is built from its stage, light and with a user of its own."""
     for service in ("pull", "sync"):
         assert SERVICES[service]["build"] == {"context": "..", "dockerfile": "docker/Dockerfile", "target": "sync"}
     assert SYNC.last("USER").text == STAGES["server"].last("USER").text

@@ -16,23 +16,26 @@ COMPOSED: dict[str, Any] = yaml.safe_load(COMPOSE_TRIGGERS.read_text())
 TRIGGERS, PROXY = COMPOSED["services"]["triggers"], COMPOSED["services"]["proxy"]
 
 
-def test_receiver_is_called_as_plansmith_takes_it() -> None:
+def test_receiver_command_is_valid() -> None:
+    """The receiver is called as plansmith takes it."""
     command: click.Command = cli
-    words = list(TRIGGERS["command"])
+    arguments = list(TRIGGERS["command"])
     while isinstance(command, click.Group):
-        command = command.commands[words.pop(0)]
-    command.make_context("plansmith", words, resilient_parsing=False)
+        command = command.commands[arguments.pop(0)]
+    command.make_context("plansmith", arguments, resilient_parsing=False)
     assert "ports" not in TRIGGERS, "only the proxy is reached from outside"
 
 
-def test_only_the_proxy_is_believed_what_it_says_of_addresses() -> None:
+def test_only_proxy_addresses_believed() -> None:
+    """Only the proxy is believed in what it says of addresses."""
     (network,) = COMPOSED["networks"]["hooks"]["ipam"]["config"]
     trusted = TRIGGERS["environment"]["FORWARDED_ALLOW_IPS"]
     assert PROXY["networks"]["hooks"]["ipv4_address"] == trusted
     assert ip_address(trusted) in ip_network(network["subnet"])
 
 
-def test_proxy_reads_the_file_that_is_mounted() -> None:
+def test_proxy_reads_mounted_file() -> None:
+    """The proxy reads the file that is mounted."""
     mounted = [volume.split(":")[0] for volume in PROXY["volumes"]]
     assert "./Caddyfile" in mounted
     text = (ROOT / "docker" / "Caddyfile").read_text()

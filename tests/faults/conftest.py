@@ -45,8 +45,8 @@ def memory_folder() -> Iterator[Path]:
 @pytest.fixture
 def cramped(tmp_path: Path) -> Iterator[Cramped]:
     """A folder with room for 64 KiB."""
-    with cramped_folder(tmp_path / "cramped", 64 * 1024) as found:
-        yield found
+    with cramped_folder(tmp_path / "cramped", 64 * 1024) as folder:
+        yield folder
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from plansmith.steps.runner import Listener, StageRunner
 
 class Notices(Listener):
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.lines: list[str] = []
 
     def notice(self, text: str) -> None:
-        self.told.append(text)
+        self.lines.append(text)
 
     def finished(self, record: StepRecord) -> None:
         raise AssertionError(record)
@@ -40,9 +40,9 @@ class Build:
         self.runner = StageRunner("tiny", artifacts, listener=self.notices, force=False, dry=dry)
 
     def entry(self) -> CacheEntry:
-        held = self.look()
-        assert held is not None
-        entry, cached = held
+        result = self.look()
+        assert result is not None
+        entry, cached = result
         assert cached == (self.built == 0)
         return entry
 
@@ -136,21 +136,23 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_entry_is_told_and_built_again(damage: Callable[[Path], None], tmp_path: Path) -> None:
+def test_damaged_entry_built_again(damage: Callable[[Path], None], tmp_path: Path) -> None:
+    """A damaged entry is told and built again."""
     damage(Build(tmp_path).entry().folder)
     second, third = Build(tmp_path), Build(tmp_path)
     entry = second.entry()
     assert second.built == 1
-    (told,) = second.notices.told
-    assert told.startswith(f"cache entry package/{entry.folder.name[:12]} is damaged (")
-    assert told.endswith("building it again")
+    (notice,) = second.notices.lines
+    assert notice.startswith(f"cache entry package/{entry.folder.name[:12]} is damaged (")
+    assert notice.endswith("building it again")
     assert (entry.folder / "model" / "model.onnx").read_text() == "weights"
     assert entry.record == {"verdict": "passed"}
     third.entry()
-    assert (third.built, third.notices.told) == (0, [])
+    assert (third.built, third.notices.lines) == (0, [])
 
 
-def test_a_dry_run_finds_damage_and_leaves_it_alone(tmp_path: Path) -> None:
+def test_dry_run_leaves_damage(tmp_path: Path) -> None:
+    """A dry run finds damage and leaves it alone."""
     folder = Build(tmp_path).entry().folder
     truncate(folder)
     before = sorted(tmp_path.rglob("*"))
@@ -158,14 +160,17 @@ def test_a_dry_run_finds_damage_and_leaves_it_alone(tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_second_process_takes_the_entry_without_hashing_anything(tmp_path: Path) -> None:
+def test_second_process_skips_hashing(tmp_path: Path) -> None:
+    """A second process takes the entry without hashing anything."""
     first, second = Build(tmp_path), Build(tmp_path)
     assert first.entry() == second.entry()
     assert first.runner.digester.hashed == 2
     assert second.runner.digester.hashed == 0
 
 
-def test_a_build_that_fails_leaves_no_entry_and_nothing_in_staging(tmp_path: Path) -> None:
+def test_failed_build_leaves_nothing(tmp_path: Path) -> None:
+    """A build that fails leaves no entry and nothing in staging."""
+
     def fail(out: Path) -> Verdict:
         (out / "half.onnx").write_text("half")
         raise ZeroDivisionError
@@ -175,10 +180,11 @@ def test_a_build_that_fails_leaves_no_entry_and_nothing_in_staging(tmp_path: Pat
     assert [p.name for p in (tmp_path / "cache" / "staging").iterdir()] == [".lock"]
     after = Build(tmp_path)
     after.entry()
-    assert (after.built, after.notices.told) == (1, [])
+    assert (after.built, after.notices.lines) == (1, [])
 
 
-def test_a_look_at_an_entry_is_noted_and_a_dry_one_is_not(tmp_path: Path) -> None:
+def test_entry_look_is_noted(tmp_path: Path) -> None:
+    """A look at an entry is noted and a dry one is not."""
     note = Build(tmp_path).entry().folder / ENTRY_FILE
     os.utime(note, (0, 0))
     Build(tmp_path, dry=True).entry()

@@ -16,16 +16,20 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.config.python import OWNER_FILE
+from plansmith.config.engine_options import OWNER_FILE
 from plansmith.fleet.maintenance.garbage import RECORDS_KEPT, Collector, Garbage, Limits
 from plansmith.steps.cache.local import StageCache
 from plansmith.steps.provenance.history import HISTORY, History
 from plansmith.system.digest import Digester
-from plansmith.system.files import abandoned_folders, locked, not_waiting
-from plansmith.system.temporary import abandoned_scratch, scratch_folder, scratch_name
-from plansmith.triton.repository.repository import ModelRepository
-from plansmith.triton.repository.rollback import hidden_since
-from plansmith.triton.repository.versions import versions
+from plansmith.system.files import (
+    abandoned_folders,
+    abandoned_scratch,
+    locked,
+    not_waiting,
+    scratch_folder,
+    scratch_name,
+)
+from plansmith.triton.repository.repository import ModelRepository, hidden_since, versions
 from plansmith.triton.server.process import abandoned_environments
 
 from ..support.faults.packages import MODEL, draft_of, publish, write_package
@@ -74,56 +78,62 @@ class Repository:
         return shown_versions(self.root, MODEL)
 
 
-def test_a_release_with_another_interface_goes_when_it_is_old_and_its_number_is_not_given_again(tmp_path: Path) -> None:
+def test_old_interface_release_goes(tmp_path: Path) -> None:
+    """A release with another interface goes when it is old, and its number is not given again."""
     repository = Repository(tmp_path, "logits", "scores", "scores")
     assert repository.shown == (2, 3)
     assert repository.collect(days=29) == []
-    (release,) = (one for one in repository.collect() if one.kind == "release")
+    (release,) = (item for item in repository.collect() if item.kind == "release")
     assert release.path == repository.opened.release(MODEL, 1)
     assert release.why == "other inputs or outputs than version 3"
     assert (repository.numbers, repository.shown) == ((2, 3), (2, 3))
     assert repository.publish("scores") == 4
 
 
-def test_every_version_that_triton_is_shown_and_the_newest_stay_however_old(tmp_path: Path) -> None:
+def test_shown_and_newest_versions_stay(tmp_path: Path) -> None:
+    """Every version that Triton is shown and the newest stay, however old."""
     repository = Repository(tmp_path, "logits", "logits", "logits")
-    assert {one.kind for one in repository.collect(days=10_000, older_than=0)} == {"view"}
+    assert {item.kind for item in repository.collect(days=10_000, older_than=0)} == {"view"}
     assert repository.numbers == repository.shown == (1, 2, 3)
 
 
-def test_a_whole_release_stays_where_somebody_took_the_view_away(tmp_path: Path) -> None:
+def test_release_without_view_stays(tmp_path: Path) -> None:
+    """A whole release stays where somebody took the view away."""
     repository = Repository(tmp_path, "logits", "logits")
     (repository.root / MODEL).unlink()
-    assert "release" not in {one.kind for one in repository.collect()}
+    assert "release" not in {item.kind for item in repository.collect()}
     assert repository.numbers == (1, 2)
 
 
-def test_the_version_that_a_rollback_leads_to_stays_however_old(tmp_path: Path) -> None:
+def test_rollback_version_stays(tmp_path: Path) -> None:
+    """The version that a rollback leads to stays however old."""
     repository = Repository(tmp_path, "logits", "logits", "scores")
     assert repository.shown == (3,)
-    assert [one.path.name for one in repository.collect(days=10_000) if one.kind == "release"] == ["1"]
+    assert [item.path.name for item in repository.collect(days=10_000) if item.kind == "release"] == ["1"]
     assert repository.numbers == (2, 3)
     repository.opened.withdraw(MODEL, 3, "clients break")
     assert repository.shown == (2,)
 
 
-def test_a_damaged_version_is_none_that_a_rollback_leads_to(tmp_path: Path) -> None:
+def test_damaged_version_is_no_rollback(tmp_path: Path) -> None:
+    """A damaged version is none that a rollback leads to."""
     repository = Repository(tmp_path, "logits", "logits", "scores")
     damaged = repository.opened.release(MODEL, 2) / "model" / "model.onnx"
     damaged.unlink()
     damaged.write_text("damaged")
-    assert [one.path.name for one in repository.collect(days=10_000) if one.kind == "release"] == ["2"]
+    assert [item.path.name for item in repository.collect(days=10_000) if item.kind == "release"] == ["2"]
     assert repository.numbers == (1, 3)
 
 
-def test_the_age_of_a_release_counts_from_when_it_was_last_shown(tmp_path: Path) -> None:
+def test_age_counts_from_last_view(tmp_path: Path) -> None:
+    """The age of a release counts from when it was last shown."""
     repository = Repository(tmp_path)
     for output, days_ago in (("logits", 90), ("scores", 60), ("logits", 50), ("scores", 40), ("scores", 0)):
         repository.publish(output, days_ago=days_ago)
     assert repository.shown == (2, 4, 5)
 
     def releases(days: float) -> list[str]:
-        return [one.path.name for one in repository.collect(days=days) if one.kind == "release"]
+        return [item.path.name for item in repository.collect(days=days) if item.kind == "release"]
 
     assert hidden_since(repository.opened, MODEL, 1) == pytest.approx(time.time() - 40 * DAY, abs=60)
     assert repository.collect(days=-11) == [], "it was shown until 29 days before"
@@ -141,9 +151,8 @@ def test_the_age_of_a_release_counts_from_when_it_was_last_shown(tmp_path: Path)
         ("manifest.json", ("logits", "logits"), "its manifest is damaged"),
     ],
 )
-def test_a_damaged_release_that_is_not_shown_goes_and_is_listed_with_the_same_reason(
-    file: str, outputs: tuple[str, str], reason: str, tmp_path: Path
-) -> None:
+def test_damaged_hidden_release_goes(file: str, outputs: tuple[str, str], reason: str, tmp_path: Path) -> None:
+    """A damaged release that is not shown goes and is listed with the same reason."""
     repository = Repository(tmp_path, *outputs)
     damaged = repository.opened.release(MODEL, 2) / file
     if file == "manifest.json":  # no view is made any more beside a damaged manifest
@@ -153,8 +162,8 @@ def test_a_damaged_release_that_is_not_shown_goes_and_is_listed_with_the_same_re
     if file != "manifest.json":
         repository.publish("scores")
     limits = Limits(older_than=30 * DAY, now=time.time() + 31 * DAY, scratch=(), staging=())
-    found = Collector(tmp_path, repository.root, limits, dry=True).found(lambda _: None)
-    (why,) = (one.why for one in found if one.path == repository.opened.release(MODEL, 2))
+    items = Collector(tmp_path, repository.root, limits, dry=True).find(lambda _: None)
+    (why,) = (item.why for item in items if item.path == repository.opened.release(MODEL, 2))
     listed = {version.number: version.hidden for version in versions(repository.opened, MODEL)}
     assert (why, listed[2]) == (reason, reason)
     repository.collect(days=0)  # a damaged one is no good, however young
@@ -162,7 +171,8 @@ def test_a_damaged_release_that_is_not_shown_goes_and_is_listed_with_the_same_re
     assert 3 in repository.numbers
 
 
-def test_the_newest_release_stays_even_if_it_is_damaged(tmp_path: Path) -> None:
+def test_newest_damaged_release_stays(tmp_path: Path) -> None:
+    """The newest release stays even if it is damaged."""
     repository = Repository(tmp_path, "logits")
     manifest = repository.opened.release(MODEL, 1) / "manifest.json"
     content = manifest.read_bytes()
@@ -173,17 +183,19 @@ def test_the_newest_release_stays_even_if_it_is_damaged(tmp_path: Path) -> None:
     assert repository.publish("logits") == 2
 
 
-def test_views_of_the_past_go_and_the_current_one_stays(tmp_path: Path) -> None:
+def test_past_views_go(tmp_path: Path) -> None:
+    """Views of the past go, and the current one stays."""
     repository = Repository(tmp_path, "logits", "logits")
     current = (repository.root / MODEL).resolve()
-    (view,) = (one for one in repository.collect() if one.kind == "view")
+    (view,) = (item for item in repository.collect() if item.kind == "view")
     assert view.path != current
     assert list(current.parent.iterdir()) == [current]
 
 
-def test_with_all_times_in_the_future_numbers_go_on_and_the_current_view_is_never_the_one_that_goes(
+def test_future_times_keep_current_view(
     tmp_path: Path,
 ) -> None:
+    """With all times in the future, numbers go on and the current view never goes."""
     repository = Repository(tmp_path, "logits", "logits")
     for number in range(3, 7):
         for path in tmp_path.rglob("*"):
@@ -196,7 +208,8 @@ def test_with_all_times_in_the_future_numbers_go_on_and_the_current_view_is_neve
         assert repository.collect(days=0, older_than=0) == []
 
 
-def test_a_release_that_says_it_was_made_in_the_future_is_young(tmp_path: Path) -> None:
+def test_future_release_is_young(tmp_path: Path) -> None:
+    """A release that says it was made in the future is young."""
     repository = Repository(tmp_path)
     package = write_package(tmp_path / "package-future", "future")
     draft = draft_of(package, output="scores").model_copy(update={"created": "2999-01-01T00:00:00.000+00:00"})
@@ -210,46 +223,49 @@ def test_a_release_that_says_it_was_made_in_the_future_is_young(tmp_path: Path) 
     assert newest.version == 4
 
 
-def test_a_model_that_comes_while_the_locks_are_taken_is_left_alone(tmp_path: Path) -> None:
+def test_arriving_model_left_alone(tmp_path: Path) -> None:
+    """A model that comes while the locks are taken is left alone."""
     repository = Repository(tmp_path, "logits", "logits")
-    held = ExitStack()
-    held.enter_context(repository.opened.exclusive(MODEL))
+    lock = ExitStack()
+    lock.enter_context(repository.opened.exclusive(MODEL))
 
     def another_comes(_process: int | None) -> None:
         for number in "12":
             package = write_package(tmp_path / f"other-{number}", number)
             publish(repository.root, package, draft_of(package, model="other"))
-        held.close()
+        lock.close()
 
     limits = Limits(older_than=0, now=time.time() + DAY, scratch=(), staging=())
-    with held:
-        found = Collector(tmp_path, repository.root, limits).collect(another_comes)
-    assert [one.kind for one in found] == ["view"]
+    with lock:
+        items = Collector(tmp_path, repository.root, limits).collect(another_comes)
+    assert [item.kind for item in items] == ["view"]
     assert len(repository.opened.views("other").others()) == 1
 
 
-def test_compiles_have_the_cache_while_a_collection_waits_for_whoever_publishes_a_model(tmp_path: Path) -> None:
+def test_waiting_collection_frees_cache(tmp_path: Path) -> None:
+    """Compiles have the cache while a collection waits for whoever publishes a model."""
     repository = Repository(tmp_path, "logits", "logits")
     cache = StageCache(tmp_path / "cache", Digester(tmp_path / "cache" / "digests.sqlite"))
-    with cache.held(not_waiting):
+    with cache.lock(not_waiting):
         pass  # makes the cache
-    held = ExitStack()
-    held.enter_context(repository.opened.exclusive(MODEL))
+    lock = ExitStack()
+    lock.enter_context(repository.opened.exclusive(MODEL))
     used = []
 
     def compile_meanwhile(_process: int | None) -> None:
-        with cache.held(not_waiting):
+        with cache.lock(not_waiting):
             used.append(True)
-        held.close()
+        lock.close()
 
     limits = Limits(older_than=0, now=time.time() + DAY, scratch=(), staging=())
-    with held:
-        found = Collector(tmp_path, repository.root, limits).collect(compile_meanwhile)
+    with lock:
+        items = Collector(tmp_path, repository.root, limits).collect(compile_meanwhile)
     assert used == [True]
-    assert "view" in {one.kind for one in found}
+    assert "view" in {item.kind for item in items}
 
 
-def test_a_dry_run_beside_compiles_that_build_entries_finds_nothing_and_does_not_fail(tmp_path: Path) -> None:
+def test_dry_run_ignores_running_builds(tmp_path: Path) -> None:
+    """A dry run beside compiles that build entries finds nothing and does not fail."""
     cache = StageCache(tmp_path / "cache", Digester(tmp_path / "cache" / "digests.sqlite"))
     ended = threading.Event()
 
@@ -263,19 +279,20 @@ def test_a_dry_run_beside_compiles_that_build_entries_finds_nothing_and_does_not
     with ThreadPoolExecutor(2) as threads:
         building = [threads.submit(build) for _ in range(2)]
         try:
-            found = [
-                Collector(tmp_path, tmp_path / "repository", limits, dry=True).found(lambda _: None) for _ in range(300)
+            results = [
+                Collector(tmp_path, tmp_path / "repository", limits, dry=True).find(lambda _: None) for _ in range(300)
             ]
         finally:
             ended.set()
-        for one in building:
-            one.result()
-    assert [one for one in found if one] == []
+        for item in building:
+            item.result()
+    assert [item for item in results if item] == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("older_than", [-DAY, DAY], ids=["old entries", "young entries"])
-def test_a_dry_run_bears_entries_that_vanish_while_it_looks_at_them(older_than: float, tmp_path: Path) -> None:
+def test_dry_run_bears_vanishing_entries(older_than: float, tmp_path: Path) -> None:
+    """A dry run bears entries that vanish while it looks at them."""
     cache = StageCache(tmp_path / "cache", Digester(tmp_path / "cache" / "digests.sqlite"))
     ended = threading.Event()
 
@@ -292,16 +309,17 @@ def test_a_dry_run_bears_entries_that_vanish_while_it_looks_at_them(older_than: 
     with ThreadPoolExecutor(1) as threads:
         rebuilding = threads.submit(rebuild)
         try:
-            kinds = {one.kind for _ in range(1500) for one in collector.found(lambda _: None)}
+            kinds = {item.kind for _ in range(1500) for item in collector.find(lambda _: None)}
         finally:
             ended.set()
         rebuilding.result()
     assert kinds <= {"cache entry"}
 
 
-def test_scratch_folders_of_a_killed_process_are_found_and_those_of_a_living_one_are_not(tmp_path: Path) -> None:
+def test_dead_scratch_folders_found(tmp_path: Path) -> None:
+    """Scratch folders of a killed process are found, and those of a living one are not."""
     program = (
-        "import os, pathlib, sys; from plansmith.system.temporary import scratch_folder\n"
+        "import os, pathlib, sys; from plansmith.system.files import scratch_folder\n"
         "with scratch_folder('doctor'), scratch_folder('doctor', pathlib.Path(sys.argv[1])): os.kill(os.getpid(), 9)"
     )
     environment = os.environ | {"TMPDIR": str(tmp_path)}
@@ -314,7 +332,8 @@ def test_scratch_folders_of_a_killed_process_are_found_and_those_of_a_living_one
     assert plain.name.startswith("plansmith-")
 
 
-def test_environments_that_a_killed_server_unpacked_are_found_and_those_of_others_are_not(tmp_path: Path) -> None:
+def test_dead_server_environments_found(tmp_path: Path) -> None:
+    """Environments that a killed server unpacked are found, and those of others are not."""
     living, dead = scratch_name("token"), "plansmith-99999999-token"
     for name, owner in (("python_env_living", living), ("python_env_dead", dead), ("python_env_foreign", "")):
         (tmp_path / name / "0").mkdir(parents=True)
@@ -325,20 +344,22 @@ def test_environments_that_a_killed_server_unpacked_are_found_and_those_of_other
     assert abandoned_environments(tmp_path) == [tmp_path / "python_env_dead", tmp_path / "python_env_empty"]
 
 
-def test_a_staging_folder_that_is_not_locked_yet_is_not_taken_for_an_abandoned_one(tmp_path: Path) -> None:
+def test_unlocked_staging_is_not_abandoned(tmp_path: Path) -> None:
+    """A staging folder that is not locked yet is not taken for an abandoned one."""
     with ThreadPoolExecutor(1) as threads:
         with locked(tmp_path / ".lock"):
             (tmp_path / "new").mkdir()
-            asked = threads.submit(abandoned_folders, tmp_path)
-            wait([asked], 0.2)
+            future = threads.submit(abandoned_folders, tmp_path)
+            wait([future], 0.2)
             descriptor = os.open(tmp_path / "new", os.O_RDONLY)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        assert asked.result() == []
+        assert future.result() == []
     os.close(descriptor)
     assert abandoned_folders(tmp_path) == [tmp_path / "new"]
 
 
-def test_the_last_thousand_runs_stay_however_old(tmp_path: Path) -> None:
+def test_last_thousand_runs_stay(tmp_path: Path) -> None:
+    """The last thousand runs stay however old."""
     history = History(tmp_path / HISTORY)
     (tmp_path / HISTORY).mkdir()
     content = run_record("tiny").model_dump_json()
@@ -346,7 +367,7 @@ def test_the_last_thousand_runs_stay_however_old(tmp_path: Path) -> None:
         history.file(number).write_text(content)
     repository = Repository(tmp_path)
     assert repository.collect(days=29) == []
-    assert {one.path for one in repository.collect()} == {history.file(1), history.file(2)}
+    assert {item.path for item in repository.collect()} == {history.file(1), history.file(2)}
     assert len(history.numbers()) == RECORDS_KEPT
     history.add(run_record("tiny"))
     assert history.numbers()[-1] == RECORDS_KEPT + 3

@@ -12,29 +12,28 @@ EVERYBODY = list(range(1, 17))
 
 
 @pytest.mark.slow
-def test_sixteen_processes_get_sixteen_numbers_and_a_reader_never_sees_a_broken_view(
-    run_script: RunScript, tmp_path: Path
-) -> None:
-    (found,) = run_script("crowd", "different content", tmp_path, 1)
-    assert found["problems"] == []
-    assert sorted(found["answers"]) == EVERYBODY
-    assert found["versions"] == found["shown"] == EVERYBODY
-    assert found["reads"] > 10
+def test_sixteen_processes_get_own_numbers(run_script: RunScript, tmp_path: Path) -> None:
+    """Sixteen processes get sixteen numbers, and a reader never sees a broken view."""
+    (report,) = run_script("crowd", "different content", tmp_path, 1)
+    assert report["problems"] == []
+    assert sorted(report["answers"]) == EVERYBODY
+    assert report["versions"] == report["shown"] == EVERYBODY
+    assert report["reads"] > 10
 
 
-def test_sixteen_processes_with_one_content_make_one_version(run_script: RunScript, tmp_path: Path) -> None:
-    (found,) = run_script("crowd", "the same content", tmp_path, 1)
-    assert found["problems"] == []
-    assert found["answers"] == [1] * len(EVERYBODY)
-    assert found["versions"] == found["shown"] == [1]
+def test_same_content_makes_one_version(run_script: RunScript, tmp_path: Path) -> None:
+    """Sixteen processes with one content make one version."""
+    (report,) = run_script("crowd", "the same content", tmp_path, 1)
+    assert report["problems"] == []
+    assert report["answers"] == [1] * len(EVERYBODY)
+    assert report["versions"] == report["shown"] == [1]
 
 
-def test_of_two_targets_that_race_for_a_fresh_repository_one_wins_and_the_other_is_told(
-    run_script: RunScript, tmp_path: Path
-) -> None:
-    (found,) = run_script("crowd", "two targets", tmp_path, 1)
-    assert found["problems"] == []
-    assert found["answers"].count(1) == 1
-    (refusal,) = (answer for answer in found["answers"] if answer != 1)
+def test_racing_targets_one_wins(run_script: RunScript, tmp_path: Path) -> None:
+    """Of two targets that race for a fresh repository, one wins and the other is told."""
+    (report,) = run_script("crowd", "two targets", tmp_path, 1)
+    assert report["problems"] == []
+    assert report["answers"].count(1) == 1
+    (refusal,) = (answer for answer in report["answers"] if answer != 1)
     assert "belongs to target" in refusal
-    assert len(found["models"]) == 1
+    assert len(report["models"]) == 1

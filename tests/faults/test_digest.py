@@ -33,13 +33,15 @@ def memo(tmp_path: Path) -> Path:
     return tmp_path / "memo" / "digests.sqlite"
 
 
-def test_a_later_process_knows_the_digest_without_reading_the_file(weights: Path, memo: Path) -> None:
+def test_later_process_knows_digest(weights: Path, memo: Path) -> None:
+    """A later process knows the digest without reading the file."""
     first, second = Digester(memo), Digester(memo)
     assert first.file(weights) == first.file(weights) == second.file(weights) == SHA256
     assert (first.hashed, second.hashed) == (1, 0)
 
 
-def test_a_changed_file_is_hashed_again(weights: Path, memo: Path) -> None:
+def test_changed_file_hashed_again(weights: Path, memo: Path) -> None:
+    """A changed file is hashed again."""
     digester = Digester(memo)
     digester.file(weights)
     weights.write_bytes(CONTENT + b"!")
@@ -48,7 +50,8 @@ def test_a_changed_file_is_hashed_again(weights: Path, memo: Path) -> None:
     assert digester.hashed == 2
 
 
-def test_a_hard_link_costs_one_more_reading_and_then_shares_the_answer(weights: Path, memo: Path) -> None:
+def test_hard_link_shares_digest(weights: Path, memo: Path) -> None:
+    """A hard link costs one more reading, and then shares the answer."""
     Digester(memo).file(weights)
     link = weights.with_name("link.bin")
     link.hardlink_to(weights)
@@ -60,13 +63,15 @@ def test_a_hard_link_costs_one_more_reading_and_then_shares_the_answer(weights: 
     assert again.hashed == 0
 
 
-def test_a_file_is_read_afresh_where_that_is_asked_for(weights: Path, memo: Path) -> None:
+def test_fresh_reading_on_request(weights: Path, memo: Path) -> None:
+    """A file is read afresh where that is asked for."""
     digester = Digester(memo)
     assert digester.file(weights) == digester.file(weights, afresh=True) == SHA256
     assert digester.hashed == 2
 
 
-def test_a_copy_is_hashed_for_itself(weights: Path, memo: Path) -> None:
+def test_copy_hashed_for_itself(weights: Path, memo: Path) -> None:
+    """A copy is hashed for itself."""
     digester = Digester(memo)
     digester.file(weights)
     copy = weights.with_name("copy.bin")
@@ -75,7 +80,8 @@ def test_a_copy_is_hashed_for_itself(weights: Path, memo: Path) -> None:
     assert digester.hashed == 2
 
 
-def test_a_read_only_digester_uses_the_memo_and_adds_nothing(weights: Path, memo: Path) -> None:
+def test_read_only_digester_adds_nothing(weights: Path, memo: Path) -> None:
+    """A read only digester uses the memo and adds nothing."""
     for hashed in (1, 1):
         looking = Digester(memo, read_only=True)
         assert looking.file(weights) == SHA256
@@ -87,7 +93,8 @@ def test_a_read_only_digester_uses_the_memo_and_adds_nothing(weights: Path, memo
     assert looking.hashed == 0
 
 
-def test_a_damaged_memo_is_made_anew_but_by_nobody_who_only_looks(weights: Path, memo: Path) -> None:
+def test_damaged_memo_remade_by_writers(weights: Path, memo: Path) -> None:
+    """A damaged memo is made anew, but not by anyone who only looks."""
     Digester(memo).file(weights)
     memo.write_bytes(b"no database " * 1000)
     assert Digester(memo, read_only=True).file(weights) == SHA256
@@ -98,7 +105,8 @@ def test_a_damaged_memo_is_made_anew_but_by_nobody_who_only_looks(weights: Path,
 
 
 @pytest.mark.parametrize("unusable", ["a folder", "below a file", "/proc/nope/digests.sqlite"])
-def test_an_unusable_memo_only_costs_time(unusable: str, weights: Path, tmp_path: Path) -> None:
+def test_unusable_memo_costs_time(unusable: str, weights: Path, tmp_path: Path) -> None:
+    """An unusable memo only costs time."""
     memo = tmp_path / "memo"
     if unusable == "a folder":
         memo.mkdir()
@@ -111,12 +119,14 @@ def test_an_unusable_memo_only_costs_time(unusable: str, weights: Path, tmp_path
     assert (first.hashed, second.hashed) == (1, 1)
 
 
-def test_a_missing_file_is_an_error_and_not_a_digest(tmp_path: Path, memo: Path) -> None:
+def test_missing_file_is_error(tmp_path: Path, memo: Path) -> None:
+    """A missing file is an error and not a digest."""
     with pytest.raises(FileNotFoundError):
         Digester(memo).file(tmp_path / "nope")
 
 
-def test_the_digest_of_a_folder_depends_on_names_and_contents_only() -> None:
+def test_folder_digest_ignores_other_facts() -> None:
+    """The digest of a folder depends on names and contents only."""
     files = [FileEntry(path=name, bytes=1, sha256=name * 2) for name in ("a", "b")]
     swapped = [FileEntry(path=a.path, bytes=1, sha256=b.sha256) for a, b in zip(files, files[::-1], strict=True)]
     assert digest_of_files(files) == digest_of_files(files[::-1])
@@ -124,7 +134,8 @@ def test_the_digest_of_a_folder_depends_on_names_and_contents_only() -> None:
     assert digest_of({"b": 1, "a": [2]}) == digest_of({"a": [2], "b": 1})
 
 
-def test_the_entries_of_a_folder_are_all_its_files_sorted(tmp_path: Path, memo: Path) -> None:
+def test_folder_entries_are_sorted(tmp_path: Path, memo: Path) -> None:
+    """The entries of a folder are all its files sorted."""
     for name in ("b", "inner/a", "inner/c"):
         (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "tree" / name).write_text(name)
@@ -133,7 +144,8 @@ def test_the_entries_of_a_folder_are_all_its_files_sorted(tmp_path: Path, memo: 
 
 
 @pytest.mark.parametrize("foreign", [False, True])
-def test_a_copy_that_keeps_size_and_modification_time_is_still_another_file(foreign: bool, tmp_path: Path) -> None:
+def test_disguised_copy_is_other_file(foreign: bool, tmp_path: Path) -> None:
+    """A copy that keeps size and modification time is still another file."""
     weights, memo = tmp_path / "weights", tmp_path / "memo.sqlite"
     weights.write_bytes(b"one")
     before = weights.stat()
@@ -145,7 +157,8 @@ def test_a_copy_that_keeps_size_and_modification_time_is_still_another_file(fore
     assert Digester(memo).file(weights, foreign=foreign) != first
 
 
-def test_a_model_that_changed_while_it_was_read_is_refused(tmp_path: Path) -> None:
+def test_changing_model_refused(tmp_path: Path) -> None:
+    """A model that changed while it was read is refused."""
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text('{"model_type": "bert"}')

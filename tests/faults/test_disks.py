@@ -11,8 +11,8 @@ import pytest
 
 from plansmith.errors import EngineError, ExportError, GateError, RepositoryError
 from plansmith.steps.runner import Listener, StageRunner
-from plansmith.steps.worker.tasks import Nothing
 from plansmith.system.files import storage_errors
+from plansmith.system.tasks import Nothing
 from plansmith.triton.repository.repository import ModelRepository
 
 from ..support.faults.compiles import start_compile
@@ -23,9 +23,8 @@ from ..support.faults.wholeness import release_numbers, repository_problems, sho
 TOO_MUCH = "x" * 200_000
 
 
-def test_a_version_that_finds_no_room_leaves_the_old_one_serving_and_its_number_free(
-    cramped: Cramped, tmp_path: Path
-) -> None:
+def test_full_disk_keeps_old_version(cramped: Cramped, tmp_path: Path) -> None:
+    """A version that finds no room leaves the old one serving and its number free."""
     root = cramped.folder / "repository"
     old, new = (write_package(tmp_path / name, name) for name in ("old", "new"))
     publish(root, old, draft_of(old))
@@ -38,7 +37,9 @@ def test_a_version_that_finds_no_room_leaves_the_old_one_serving_and_its_number_
     assert publish(root, new, draft_of(new)).version == 2
 
 
-def test_a_step_that_finds_no_room_leaves_no_entry(cramped: Cramped) -> None:
+def test_full_disk_step_leaves_nothing(cramped: Cramped) -> None:
+    """A step that finds no room leaves no entry."""
+
     def build(out: Path) -> Nothing:
         (out / "model.onnx").write_text(TOO_MUCH)
         return Nothing()
@@ -52,17 +53,19 @@ def test_a_step_that_finds_no_room_leaves_no_entry(cramped: Cramped) -> None:
 
 
 @pytest.mark.slow
-def test_a_compile_that_finds_no_room_ends_with_7_and_leaves_nothing(cramped: Cramped, tiny_bert: Path) -> None:
+def test_full_disk_compile_ends_with_7(cramped: Cramped, tiny_bert: Path) -> None:
+    """A compile that finds no room ends with 7 and leaves nothing."""
     artifacts = cramped.folder / "artifacts"
     with cramped.limited():
-        told = _refusal(start_compile(tiny_bert, artifacts))
-    assert told.count("no space left on the file system of") == 1
+        message = _refusal(start_compile(tiny_bert, artifacts))
+    assert message.count("no space left on the file system of") == 1
     assert staging_problems(artifacts / "cache" / "staging") == []
     assert list((artifacts / "cache").rglob("entry.json")) == []
 
 
 @pytest.mark.parametrize("place", ["below a file", "a file", "/proc/nope", "/sys/nope"])
-def test_a_repository_that_cannot_be_written_is_one_message(place: str, tmp_path: Path) -> None:
+def test_unwritable_repository_is_one_message(place: str, tmp_path: Path) -> None:
+    """A repository that cannot be written to is one message."""
     root, package = _unwritable(place, tmp_path), write_package(tmp_path / "package", "new")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(RepositoryError, match=f"cannot write to {root}: ") as raised:
@@ -72,21 +75,24 @@ def test_a_repository_that_cannot_be_written_is_one_message(place: str, tmp_path
 
 
 @pytest.mark.parametrize("place", ["below a file", "a file", "/proc/nope", "/sys/nope"])
-def test_artifacts_that_cannot_be_written_end_a_compile_with_7(place: str, tmp_path: Path, tiny_bert: Path) -> None:
+def test_unwritable_artifacts_end_with_7(place: str, tmp_path: Path, tiny_bert: Path) -> None:
+    """Artifacts that cannot be written to end a compile with 7."""
     artifacts = _unwritable(place, tmp_path)
     before = sorted(tmp_path.rglob("*"))
     assert f"cannot write to {artifacts}" in _refusal(start_compile(tiny_bert, artifacts))
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_repository_below_a_file_ends_a_compile_before_any_work(tmp_path: Path, tiny_bert: Path) -> None:
+def test_repository_below_file_refused_early(tmp_path: Path, tiny_bert: Path) -> None:
+    """A repository below a file ends a compile before any work."""
     root = tiny_bert / "config.json" / "repository"
-    told = _refusal(start_compile(tiny_bert, tmp_path / "artifacts", "--repository", root))
-    assert f"cannot write to {root}" in told
+    message = _refusal(start_compile(tiny_bert, tmp_path / "artifacts", "--repository", root))
+    assert f"cannot write to {root}" in message
     assert not (tmp_path / "artifacts").exists()
 
 
-def test_a_repository_on_another_file_system_than_its_releases_is_refused(memory_folder: Path, tmp_path: Path) -> None:
+def test_split_file_systems_refused(memory_folder: Path, tmp_path: Path) -> None:
+    """A repository on another file system than its releases is refused."""
     root, package = tmp_path / "repository", write_package(tmp_path / "package", "new")
     store_of(root).symlink_to(memory_folder)
     with pytest.raises(RepositoryError, match="a file system of its own"):
@@ -103,14 +109,14 @@ def test_a_repository_on_another_file_system_than_its_releases_is_refused(memory
         ExportError("neither exporter gave a graph:\n  torchscript: OSError: [Errno 28] No space left on device"),
     ],
 )
-def test_a_full_disk_is_recognised_in_the_words_of_other_libraries(told: Exception, tmp_path: Path) -> None:
+def test_foreign_full_disk_words_recognised(told: Exception, tmp_path: Path) -> None:
+    """A full disk is recognised in the words of other libraries."""
     with pytest.raises(RepositoryError, match="no space left on the file system"), storage_errors(tmp_path):
         raise told
 
 
-def test_an_error_without_a_word_of_the_full_disk_is_told_as_the_full_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wordless_error_means_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error without a word of the full disk is told as the full disk."""
     full = os.statvfs_result((4096, 4096, 1000, 300, 3, 9, 9, 9, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _: full)
     with pytest.raises(RepositoryError) as raised, storage_errors(tmp_path / "not" / "yet"):
@@ -119,7 +125,8 @@ def test_an_error_without_a_word_of_the_full_disk_is_told_as_the_full_disk(
 
 
 @pytest.mark.parametrize("told", [GateError("it differs"), ZeroDivisionError(), RepositoryError("other inputs")])
-def test_an_error_that_has_nothing_to_do_with_the_disk_passes_through(told: Exception, tmp_path: Path) -> None:
+def test_unrelated_error_passes_through(told: Exception, tmp_path: Path) -> None:
+    """An error that has nothing to do with the disk passes through."""
     with pytest.raises(type(told)) as raised, storage_errors(tmp_path):
         raise told
     assert raised.value is told
@@ -135,7 +142,7 @@ def _unwritable(place: str, tmp_path: Path) -> Path:
 
 def _refusal(process: subprocess.Popen[str]) -> str:
     """What a compile says that ends because of its repository or cache."""
-    told = process.communicate()[1]
-    assert process.returncode == RepositoryError.exit_code, told
-    assert "Traceback" not in told
-    return told
+    message = process.communicate()[1]
+    assert process.returncode == RepositoryError.exit_code, message
+    assert "Traceback" not in message
+    return message

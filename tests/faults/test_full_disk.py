@@ -12,8 +12,7 @@ import yaml
 
 from plansmith.config.spec import make_spec
 from plansmith.errors import RepositoryError
-from plansmith.steps.compilation import Compilation
-from plansmith.steps.lower_only import lower_model
+from plansmith.steps.compilation import Compilation, lower_model
 from plansmith.steps.runner import Listener
 
 from ..support.faults.cramped import Cramped, cramped_folder
@@ -72,8 +71,8 @@ class Filling(Listener):
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    with cramped_folder(tmp_path / "disk", ROOM_BYTES) as found:
-        disk = Disk(found)
+    with cramped_folder(tmp_path / "disk", ROOM_BYTES) as folder:
+        disk = Disk(folder)
         yield disk
         disk.free()
 
@@ -82,14 +81,13 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 LOWERING_STEPS = ("sample", "lower")
 
 
-def test_a_disk_that_is_full_while_a_graph_is_lowered_stops_it_there_and_room_lets_it_go_on(
-    disk: Disk, tmp_path: Path
-) -> None:
+def test_full_disk_stops_lowering(disk: Disk, tmp_path: Path) -> None:
+    """A disk that is full while a graph is lowered stops it there, and room lets it go on."""
     if not disk.is_mounted:
         pytest.skip("the steps are another process's, and no file system can be mounted here")
     artifacts = disk.folder / "artifacts"
-    given = yaml.safe_load(lay_out(lint_graphs.attention(), tmp_path).read_text())
-    spec = make_spec({**given, "precision": "int8", "artifacts": str(artifacts)})
+    settings = yaml.safe_load(lay_out(lint_graphs.attention(), tmp_path).read_text())
+    spec = make_spec({**settings, "precision": "int8", "artifacts": str(artifacts)})
     for step in LOWERING_STEPS:
         with pytest.raises(RepositoryError, match="no space left on the file system of") as raised:
             lower_model(spec, tmp_path / "out", relative_to=tmp_path, listener=Filling(step, disk))
@@ -103,7 +101,8 @@ def test_a_disk_that_is_full_while_a_graph_is_lowered_stops_it_there_and_room_le
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_full_at_any_step_stops_it_there_and_room_lets_it_go_on(disk: Disk, tiny_bert: Path) -> None:
+def test_full_disk_stops_any_step(disk: Disk, tiny_bert: Path) -> None:
+    """A disk that is full at any step stops it there, and room lets it go on."""
     artifacts = disk.folder / "artifacts"
     spec = make_spec({"source": f"hf:{tiny_bert}", "random_weights": True, "artifacts": str(artifacts)})
     for step in WRITING_STEPS if disk.is_mounted else OWN_STEPS:

@@ -14,8 +14,7 @@ from click.testing import CliRunner
 from plansmith.cli import cli
 from plansmith.config.spec import make_spec
 from plansmith.errors import GateError
-from plansmith.steps.provenance.history import HISTORY, History
-from plansmith.steps.provenance.recording import Run, recorded
+from plansmith.steps.provenance.history import HISTORY, History, Run, recorded
 from plansmith.steps.runner import Listener, StageRunner
 
 from ..support.faults.packages import draft_of, publish, write_package
@@ -29,14 +28,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def printed(*words: str) -> str:
+def printed(*arguments: str) -> str:
     """What a command line prints that must succeed."""
-    done = CliRunner().invoke(cli, words, catch_exceptions=False)
+    done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.stdout
 
 
-def test_the_order_is_that_of_writing_when_the_clock_was_set_back(folder: Path) -> None:
+def test_order_survives_clock_set_back(folder: Path) -> None:
+    """The order is that of writing when the clock was set back."""
     history = History(folder / "artifacts" / HISTORY)
     for model, started in (("first", "2030-01-01T00:00:00+00:00"), ("second", "2026-01-01T00:00:00+01:00")):
         history.add(run_record(model, started=started))
@@ -46,7 +46,8 @@ def test_the_order_is_that_of_writing_when_the_clock_was_set_back(folder: Path) 
     assert first.startswith("2030-01-01 00:00  first")
 
 
-def test_a_table_fits_eighty_columns_and_shows_the_first_line_of_what_failed(folder: Path) -> None:
+def test_table_fits_eighty_columns(folder: Path) -> None:
+    """A table fits eighty columns and shows the first line of what failed."""
     history = History(folder / "artifacts" / HISTORY)
     for failed in (False, True):
         history.add(run_record("minilm", failed=failed))
@@ -56,7 +57,8 @@ def test_a_table_fits_eighty_columns_and_shows_the_first_line_of_what_failed(fol
 
 
 @pytest.mark.parametrize("damage", [b"", b'{"schema_version": 1', b"\x00\xff", b"[]"])
-def test_a_damaged_record_is_left_out(damage: bytes, folder: Path) -> None:
+def test_damaged_record_left_out(damage: bytes, folder: Path) -> None:
+    """A damaged record is left out."""
     history = History(folder / "artifacts" / HISTORY)
     for model in ("first", "second", "third"):
         history.add(run_record(model))
@@ -66,7 +68,8 @@ def test_a_damaged_record_is_left_out(damage: bytes, folder: Path) -> None:
     assert history.numbers() == [1, 2, 3, 4]
 
 
-def test_records_that_cannot_be_read_are_counted_in_one_line(folder: Path) -> None:
+def test_unreadable_records_are_counted(folder: Path) -> None:
+    """Records that cannot be read are counted in one line."""
     history = History(folder / "artifacts" / HISTORY)
     for model in ("first", "second", "third"):
         history.add(run_record(model))
@@ -78,7 +81,8 @@ def test_records_that_cannot_be_read_are_counted_in_one_line(folder: Path) -> No
     assert json.loads(printed("history", "--json"))["unreadable"] == 2
 
 
-def test_a_record_with_fields_of_another_version_is_read_without_them(folder: Path) -> None:
+def test_other_version_fields_ignored(folder: Path) -> None:
+    """A record with fields of another version is read without them."""
     history = History(folder / "artifacts" / HISTORY)
     history.add(run_record("tiny", failed=True))
     fields = json.loads(history.file(1).read_text())
@@ -104,9 +108,8 @@ ENDS: dict[str, tuple[BaseException, int]] = {
 
 
 @pytest.mark.parametrize(("error", "code"), ENDS.values(), ids=ENDS)
-def test_a_run_is_noted_with_the_exit_code_of_the_command_line_and_its_own_error_passes(
-    error: BaseException, code: int, tmp_path: Path
-) -> None:
+def test_run_noted_with_exit_code(error: BaseException, code: int, tmp_path: Path) -> None:
+    """A run is noted with the exit code of the command line, and its own error passes."""
     stages = StageRunner("tiny", tmp_path, listener=Listener(), force=False, dry=False)
     run, history = Run(stages, make_spec({"source": "hf:./tiny"}), "tiny", tmp_path), History(tmp_path / HISTORY)
     with pytest.raises(type(error)) as passed, recorded(run, history):
@@ -122,7 +125,8 @@ def _add(root: Path, model: str) -> None:
     History(root).add(run_record(model))
 
 
-def test_runs_that_end_at_once_are_all_noted(tmp_path: Path) -> None:
+def test_simultaneous_runs_all_noted(tmp_path: Path) -> None:
+    """Runs that end at once are all noted."""
     models = [f"model-{n}" for n in range(16)]
     with ProcessPoolExecutor(8) as processes:
         list(processes.map(_add, [tmp_path] * len(models), models))
@@ -130,7 +134,8 @@ def test_runs_that_end_at_once_are_all_noted(tmp_path: Path) -> None:
     assert History(tmp_path).numbers() == list(range(1, 17))
 
 
-def test_show_says_why_a_version_is_not_shown_to_triton(folder: Path) -> None:
+def test_show_says_why_hidden(folder: Path) -> None:
+    """Show says why a version is not shown to Triton."""
     root = folder / "artifacts" / "repository"
     for number, output in enumerate(("logits", "scores", "scores", "scores"), 1):
         package = write_package(folder / f"package-{number}", str(number))

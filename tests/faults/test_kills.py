@@ -14,17 +14,15 @@ NAMING = {"link", "mkdir", "rename", "replace", "symlink"}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_kill_at_any_boundary_leaves_everything_whole_and_the_next_run_mends_it(
-    scenario: str, run_script: RunScript, memory_folder: Path
-) -> None:
-    found = run_script("kill_rounds", scenario, memory_folder)
-    assert found["problems"] == []
-    assert found["rounds"] > 10
+def test_kill_leaves_everything_whole(scenario: str, run_script: RunScript, memory_folder: Path) -> None:
+    """A kill at any boundary leaves everything whole, and the next run mends it."""
+    report = run_script("kill_rounds", scenario, memory_folder)
+    assert report["problems"] == []
+    assert report["rounds"] > 10
 
 
-def test_every_name_is_flushed_to_the_disk_before_triton_sees_the_version(
-    run_script: RunScript, memory_folder: Path
-) -> None:
+def test_names_flushed_before_triton_looks(run_script: RunScript, memory_folder: Path) -> None:
+    """Every name is flushed to the disk before Triton sees the version."""
     calls = [(call, Path(path)) for call, path in run_script("trace_calls", "a first version", memory_folder)]
     shown = next(n for n, (call, path) in enumerate(calls) if call == "replace" and path.parent.name == "repository")
     lasting = [n for n, (call, path) in enumerate(calls[:shown]) if call in NAMING and not _is_passing(path)]

@@ -35,9 +35,9 @@ class Lowering:
 
     def start(self) -> subprocess.Popen[str]:
         """A run that says its steps on standard error."""
-        words = [*COMMAND, "lower", "spec.yaml", "--output", "out", "--json"]
+        command = [*COMMAND, "lower", "spec.yaml", "--output", "out", "--json"]
         return subprocess.Popen(
-            words,
+            command,
             cwd=self.folder,
             env=environment(TMPDIR=str(self.temporary)),
             stdout=subprocess.PIPE,
@@ -57,28 +57,28 @@ class Lowering:
             children = psutil.Process(process.pid).children(recursive=True)
             began = time.monotonic()
             os.kill(process.pid, number)
-            said = process.communicate(timeout=SECONDS)[1]
+            stderr = process.communicate(timeout=SECONDS)[1]
             left = still_running(children)
             assert time.monotonic() - began < ENDED_SECONDS
-            return process.returncode, said, left
+            return process.returncode, stderr, left
 
     def problems(self) -> list[str]:
         """What is torn."""
         out = ["there is a graph already"] if (self.folder / "out").exists() else []
         return cache_problems(self.folder / "artifacts" / "cache") + out
 
-    def left(self) -> list[str]:
+    def leftovers(self) -> list[str]:
         """What lies in the staging folder."""
         return staging_problems(self.folder / "artifacts" / "cache" / "staging")
 
     def goes_on(self) -> bool:
         """Whether the same command then makes the graph, from the last finished step, and leaves nothing behind."""
         with self.start() as process:
-            output, said = process.communicate(timeout=SECONDS)
-        assert process.returncode == 0, said
+            output, stderr = process.communicate(timeout=SECONDS)
+        assert process.returncode == 0, stderr
         assert json.loads(output)["lowered"]["precision"] == "int8"
-        cached = [line.split()[0] for line in said.splitlines() if line.endswith("cached")]
-        return (self.folder / "out").is_dir() and cached == ["fetch", "export", "sample"] and not self.left()
+        cached = [line.split()[0] for line in stderr.splitlines() if line.endswith("cached")]
+        return (self.folder / "out").is_dir() and cached == ["fetch", "export", "sample"] and not self.leftovers()
 
 
 @pytest.fixture
@@ -87,18 +87,20 @@ def lowering(tmp_path: Path) -> Lowering:
 
 
 @pytest.mark.slow
-def test_an_interrupt_ends_a_lowering_at_once_with_nothing_left(lowering: Lowering) -> None:
-    status, said, left = lowering.stop_in_the_middle(signal.SIGINT)
+def test_interrupt_ends_lowering(lowering: Lowering) -> None:
+    """An interrupt ends a lowering at once with nothing left."""
+    status, stderr, left = lowering.stop_in_the_middle(signal.SIGINT)
     assert (status, left) == (130, [])
-    assert said.splitlines()[-1].startswith("plansmith: interrupted; run the same command again")
-    assert "Traceback" not in said
-    assert lowering.problems() == lowering.left() == []
+    assert stderr.splitlines()[-1].startswith("plansmith: interrupted; run the same command again")
+    assert "Traceback" not in stderr
+    assert lowering.problems() == lowering.leftovers() == []
     assert list(lowering.temporary.iterdir()) == []
     assert lowering.goes_on()
 
 
 @pytest.mark.slow
-def test_a_killed_lowering_leaves_nothing_half_made_and_the_next_goes_on(lowering: Lowering) -> None:
+def test_killed_lowering_leaves_nothing(lowering: Lowering) -> None:
+    """A killed lowering leaves nothing half made, and the next goes on."""
     status, _, left = lowering.stop_in_the_middle(signal.SIGKILL)
     assert (status, left) == (-signal.SIGKILL, [])
     assert lowering.problems() == []
@@ -109,26 +111,26 @@ def test_a_killed_lowering_leaves_nothing_half_made_and_the_next_goes_on(lowerin
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_in_the_middle_of_a_lowering_is_one_message(lowering: Lowering) -> None:
+def test_dead_worker_is_one_message(lowering: Lowering) -> None:
+    """A worker that dies in the middle of a lowering is one message."""
     with lowering.start() as process:
         while not any(lowering.folder.glob("artifacts/cache/staging/*/.plansmith-*-lowering-*/*/*")):
             assert process.poll() is None
             time.sleep(0.005)
         for child in psutil.Process(process.pid).children(recursive=True):
             child.kill()
-        output, said = process.communicate(timeout=SECONDS)
-    found = json.loads(output)
-    assert (process.returncode, found["exit_code"], found["step"]) == (9, 9, "lower")
-    assert "the worker was killed during lower" in said
-    assert "Traceback" not in said
-    assert lowering.problems() == lowering.left() == []
+        output, stderr = process.communicate(timeout=SECONDS)
+    document = json.loads(output)
+    assert (process.returncode, document["exit_code"], document["step"]) == (9, 9, "lower")
+    assert "the worker was killed during lower" in stderr
+    assert "Traceback" not in stderr
+    assert lowering.problems() == lowering.leftovers() == []
     assert list(lowering.temporary.iterdir()) == []
     assert lowering.goes_on()
 
 
-def test_what_a_worker_leaves_among_the_temporary_files_goes_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_temporary_files_go_with_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a worker leaves among the temporary files goes with it."""
     monkeypatch.chdir(ROOT)
     with Worker("tests.support.faults.tiny_worker", tmp_path / "log") as worker:
         left = Path(worker.call("leave_temporary_file"))

@@ -24,10 +24,11 @@ def package(tmp_path: Path) -> Path:
     return write_package(tmp_path / "package", "new")
 
 
-@pytest.mark.parametrize("what", ["folder", "link"])
-def test_a_model_of_somebody_else_is_left_alone(what: str, root: Path, package: Path, tmp_path: Path) -> None:
-    theirs = write_package(root / MODEL if what == "folder" else tmp_path / "theirs", "theirs")
-    if what == "link":
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_foreign_model_left_alone(kind: str, root: Path, package: Path, tmp_path: Path) -> None:
+    """A model of somebody else is left alone."""
+    theirs = write_package(root / MODEL if kind == "folder" else tmp_path / "theirs", "theirs")
+    if kind == "link":
         root.mkdir()
         (root / MODEL).symlink_to(theirs)
     with pytest.raises(RepositoryError, match="did not make"):
@@ -36,16 +37,18 @@ def test_a_model_of_somebody_else_is_left_alone(what: str, root: Path, package: 
     assert release_numbers(root, MODEL) == ()
 
 
-def test_another_interface_is_refused_and_the_old_version_stays(root: Path, package: Path, tmp_path: Path) -> None:
+def test_other_interface_refused(root: Path, package: Path, tmp_path: Path) -> None:
+    """Another interface is refused and the old version stays."""
     publish(root, package, draft_of(package))
-    other = write_package(tmp_path / "other", "other")
+    replacement = write_package(tmp_path / "other", "other")
     with pytest.raises(RepositoryError, match="logits is gone; scores is new"):
-        publish(root, other, draft_of(other, output="scores"))
+        publish(root, replacement, draft_of(replacement, output="scores"))
     assert release_numbers(root, MODEL) == shown_versions(root, MODEL) == (1,)
     assert repository_problems(root) == []
 
 
-def test_a_damaged_release_is_named_with_what_to_do_about_it(root: Path, package: Path, tmp_path: Path) -> None:
+def test_damaged_release_names_remedy(root: Path, package: Path, tmp_path: Path) -> None:
+    """A damaged release is named with what to do about it."""
     release = Path(publish(root, package, draft_of(package)).release)
     (release / "manifest.json").write_text("{")
     with pytest.raises(RepositoryError, match=r"manifest\.json is damaged") as raised:
@@ -55,9 +58,8 @@ def test_a_damaged_release_is_named_with_what_to_do_about_it(root: Path, package
     assert publish(root, package, draft_of(package)).version == 2, "the view showed a version 1"
 
 
-def test_a_repository_that_was_renamed_shows_its_versions_after_the_next_publication(
-    root: Path, package: Path, tmp_path: Path
-) -> None:
+def test_renamed_repository_shows_versions(root: Path, package: Path, tmp_path: Path) -> None:
+    """A repository that was renamed shows its versions after the next publication."""
     publish(root, package, draft_of(package))
     renamed = tmp_path / "models"
     root.rename(renamed)
@@ -67,9 +69,9 @@ def test_a_repository_that_was_renamed_shows_its_versions_after_the_next_publica
     assert repository_problems(renamed) == []
 
 
-def test_a_release_that_was_checked_on_cpu_instances_does_not_stand_for_one_checked_on_a_gpu(
-    root: Path, package: Path
-) -> None:
+def test_cpu_check_does_not_cover_gpu(root: Path, package: Path) -> None:
+    """A release checked on CPU instances does not stand for one checked on a GPU."""
+
     def checked_on(device: Device) -> ServedReport:
         return ServedReport(
             server_version="2.51.0",
@@ -85,14 +87,15 @@ def test_a_release_that_was_checked_on_cpu_instances_does_not_stand_for_one_chec
         )
 
     draft = draft_of(package)
-    made = [
+    releases = [
         publish(root, package, draft.model_copy(update={"served": checked_on(device)}))
         for device in ("cpu", "gpu", "gpu")
     ]
-    assert [(one.version, one.unchanged) for one in made] == [(1, False), (2, False), (2, True)]
+    assert [(release.version, release.unchanged) for release in releases] == [(1, False), (2, False), (2, True)]
 
 
-def test_a_file_that_is_no_longer_what_was_checked_is_not_published(tmp_path: Path) -> None:
+def test_changed_file_not_published(tmp_path: Path) -> None:
+    """A file that is no longer what was checked is not published."""
     root, package = tmp_path / "repository", write_package(tmp_path / "package", "new")
     draft = draft_of(package)
     model = package / "model" / "model.onnx"

@@ -11,8 +11,7 @@ import pytest
 
 from plansmith.errors import EnvironmentFault, RepositoryError, ServedCheckError
 from plansmith.fleet.maintenance.garbage import Collector, Limits
-from plansmith.triton.repository.repository import ModelRepository
-from plansmith.triton.repository.versions import versions
+from plansmith.triton.repository.repository import ModelRepository, versions
 
 from ..support.faults.kill_rounds import in_child
 from ..support.faults.packages import MODEL, draft_of, write_package
@@ -22,7 +21,7 @@ from ..support.faults.wholeness import repository_problems, staging_problems
 INTERRUPTED = "its publication was interrupted before every server had loaded it"
 
 
-class Told:
+class RecordingServers:
     """Servers that note what they are told, and refuse some versions; what they find is asked of the disk."""
 
     def __init__(
@@ -43,7 +42,7 @@ class Told:
         self.calls.append(("take back", _shown(folder)))
 
 
-class Deadly(Told):
+class Deadly(RecordingServers):
     """Kills the process that has it load anything."""
 
     def take(self, folder: Path, version: int) -> None:
@@ -67,7 +66,9 @@ def opened(tmp_path: Path) -> ModelRepository:
     return ModelRepository(tmp_path / "repository")
 
 
-def publish(opened: ModelRepository, content: str, servers: Told | None = None, output: str = "logits") -> int:
+def publish(
+    opened: ModelRepository, content: str, servers: RecordingServers | None = None, output: str = "logits"
+) -> int:
     package = write_package(opened.root.parent / content, content)
     draft = draft_of(package, output=output)
     return opened.publish(
@@ -80,8 +81,9 @@ def publish(opened: ModelRepository, content: str, servers: Told | None = None, 
     ).version
 
 
-def test_servers_are_told_once_the_version_is_shown_and_what_they_refuse_is_withdrawn(opened: ModelRepository) -> None:
-    servers = Told(2)
+def test_refused_version_is_withdrawn(opened: ModelRepository) -> None:
+    """Servers are told once the version is shown, and what they refuse is withdrawn."""
+    servers = RecordingServers(2)
     assert publish(opened, "first", servers) == 1
     with pytest.raises(ServedCheckError) as refused:
         publish(opened, "second", servers)
@@ -98,53 +100,59 @@ def test_servers_are_told_once_the_version_is_shown_and_what_they_refuse_is_with
     assert repository_problems(opened.root) == staging_problems(opened.staging) == []
 
 
-def test_a_version_after_one_that_was_withdrawn_has_another_number_and_stands_beside_the_good_ones(
+def test_number_after_withdrawal_differs(
     opened: ModelRepository,
 ) -> None:
+    """A version after a withdrawn one has another number and stands beside the good ones."""
     publish(opened, "first")
     with pytest.raises(ServedCheckError):
-        publish(opened, "second", Told(2))
-    assert publish(opened, "third", Told()) == 3
+        publish(opened, "second", RecordingServers(2))
+    assert publish(opened, "third", RecordingServers()) == 3
     assert opened.views(MODEL).shown() == [1, 3]
 
 
-def test_the_same_content_as_a_withdrawn_version_is_tried_again_under_a_new_number(opened: ModelRepository) -> None:
+def test_withdrawn_content_gets_new_number(opened: ModelRepository) -> None:
+    """The same content as a withdrawn version is tried again under a new number."""
     publish(opened, "first")
     with pytest.raises(ServedCheckError):
-        publish(opened, "second", Told(2))
-    assert publish(opened, "second", Told()) == 3
-    assert publish(opened, "first", Told()) == 4
+        publish(opened, "second", RecordingServers(2))
+    assert publish(opened, "second", RecordingServers()) == 3
+    assert publish(opened, "first", RecordingServers()) == 4
 
 
-def test_a_first_version_that_is_refused_leaves_nothing_to_be_seen(opened: ModelRepository) -> None:
-    servers = Told(1)
+def test_refused_first_version_leaves_nothing(opened: ModelRepository) -> None:
+    """A first version that is refused leaves nothing to be seen."""
+    servers = RecordingServers(1)
     with pytest.raises(ServedCheckError, match="Triton is shown no version of it"):
         publish(opened, "first", servers)
     assert servers.calls[-1] == ("take back", ())
     assert opened.served_models() == []
     assert opened.newest(MODEL) is None
-    assert publish(opened, "second", Told()) == 2
+    assert publish(opened, "second", RecordingServers()) == 2
     assert opened.views(MODEL).shown() == [2]
 
 
-def test_a_server_that_is_gone_while_it_loads_withdraws_as_one_that_refuses(opened: ModelRepository) -> None:
+def test_server_lost_while_loading_withdraws(opened: ModelRepository) -> None:
+    """A server that is gone while it loads withdraws like one that refuses."""
     with pytest.raises(ServedCheckError, match="was withdrawn"):
-        publish(opened, "first", Told(1, error=EnvironmentFault))
+        publish(opened, "first", RecordingServers(1, error=EnvironmentFault))
 
 
-def test_a_version_that_was_published_before_is_not_withdrawn_where_another_server_refuses_it(
+def test_earlier_version_not_withdrawn(
     opened: ModelRepository,
 ) -> None:
-    publish(opened, "first", Told())
+    """A version that was published before is not withdrawn where another server refuses it."""
+    publish(opened, "first", RecordingServers())
     with pytest.raises(ServedCheckError) as refused:
-        publish(opened, "first", Told(1, says="it has no such backend"))
+        publish(opened, "first", RecordingServers(1, says="it has no such backend"))
     assert refused.value.message == "it has no such backend"
     assert opened.views(MODEL).shown() == [1]
 
 
-def test_a_publication_that_is_interrupted_while_servers_load_is_taken_back(opened: ModelRepository) -> None:
+def test_interrupted_publication_taken_back(opened: ModelRepository) -> None:
+    """A publication that is interrupted while servers load is taken back."""
     publish(opened, "first")
-    servers = Told(2, error=Interrupted)
+    servers = RecordingServers(2, error=Interrupted)
     with pytest.raises(Interrupted) as interrupted:
         publish(opened, "second", servers)
     assert servers.calls[-1] == ("take back", ("1",))
@@ -153,9 +161,10 @@ def test_a_publication_that_is_interrupted_while_servers_load_is_taken_back(open
     assert opened.views(MODEL).shown() == [1]
 
 
-def test_words_of_a_server_about_its_own_full_disk_are_no_full_disk_here(opened: ModelRepository) -> None:
+def test_full_disk_of_server_stays_there(opened: ModelRepository) -> None:
+    """Words of a server about its own full disk are no full disk here."""
     publish(opened, "first")
-    full = Told(2, says="a plugin: No space left on device")
+    full = RecordingServers(2, says="a plugin: No space left on device")
     with pytest.raises(ServedCheckError, match=r"^a plugin: No space left on device"):
         publish(opened, "second", full)
     assert opened.withdrawals(MODEL).reason(2) == "a plugin: No space left on device"
@@ -170,21 +179,21 @@ def kill_while_it_loads(opened: ModelRepository, content: str) -> None:
     assert in_child(work)
 
 
-def test_a_version_whose_publication_was_killed_before_the_servers_had_it_is_withdrawn_by_the_next_one(
+def test_killed_publication_withdrawn_by_next(
     opened: ModelRepository,
 ) -> None:
+    """A version whose publication was killed before the servers had it is withdrawn by the next one."""
     publish(opened, "first")
     kill_while_it_loads(opened, "second")
     assert opened.views(MODEL).shown() == [1, 2]
     with pytest.raises(ServedCheckError, match="version 2 of tiny was withdrawn"):
-        publish(opened, "second", Told(2))
+        publish(opened, "second", RecordingServers(2))
     assert opened.views(MODEL).shown() == [1]
 
 
 @pytest.mark.parametrize("content", ["first", "third"])
-def test_a_version_whose_publication_was_killed_goes_when_something_else_is_published(
-    content: str, opened: ModelRepository
-) -> None:
+def test_killed_version_goes_at_next_publication(content: str, opened: ModelRepository) -> None:
+    """A version whose publication was killed goes when something else is published."""
     publish(opened, "first")
     kill_while_it_loads(opened, "second")
     publish(opened, content)
@@ -192,7 +201,8 @@ def test_a_version_whose_publication_was_killed_goes_when_something_else_is_publ
     assert opened.views(MODEL).shown() == ([1] if content == "first" else [1, 3])
 
 
-def test_a_killed_version_is_taken_out_of_sight_though_the_next_publication_is_refused(opened: ModelRepository) -> None:
+def test_killed_version_hidden_despite_refusal(opened: ModelRepository) -> None:
+    """A killed version is taken out of sight though the next publication is refused."""
     publish(opened, "first")
     kill_while_it_loads(opened, "second")
     package = write_package(opened.root.parent / "other", "other")
@@ -201,16 +211,18 @@ def test_a_killed_version_is_taken_out_of_sight_though_the_next_publication_is_r
     assert opened.views(MODEL).shown() == [1]
 
 
-def test_a_killed_version_can_be_published_again_and_stays(opened: ModelRepository) -> None:
+def test_killed_version_can_be_republished(opened: ModelRepository) -> None:
+    """A killed version can be published again and stays."""
     publish(opened, "first")
     kill_while_it_loads(opened, "second")
-    assert publish(opened, "second", Told()) == 2
+    assert publish(opened, "second", RecordingServers()) == 2
     opened.settle_all()
     assert opened.views(MODEL).shown() == [1, 2]
 
 
 @pytest.mark.parametrize("settled", ["by itself", "by a collection"])
-def test_what_a_killed_publication_or_withdrawal_left_is_settled(settled: str, opened: ModelRepository) -> None:
+def test_killed_leftovers_are_settled(settled: str, opened: ModelRepository) -> None:
+    """What a killed publication or withdrawal left is settled."""
     publish(opened, "first")
     publish(opened, "second")
     opened.withdrawals(MODEL).withdraw(2, "it answers too slowly")  # and killed before the view was exchanged
@@ -230,7 +242,8 @@ def test_what_a_killed_publication_or_withdrawal_left_is_settled(settled: str, o
     assert publish(opened, "fifth") == 5
 
 
-def test_a_version_that_another_process_has_on_trial_is_left_alone(opened: ModelRepository) -> None:
+def test_foreign_trial_left_alone(opened: ModelRepository) -> None:
+    """A version that another process has on trial is left alone."""
     publish(opened, "first")
     opened.withdrawals(MODEL).begin_trial(1)
     with opened.exclusive(MODEL):
@@ -240,7 +253,8 @@ def test_a_version_that_another_process_has_on_trial_is_left_alone(opened: Model
     assert opened.withdrawals(MODEL).numbers() == [1]
 
 
-def test_a_version_can_be_withdrawn_later_with_any_reason(opened: ModelRepository) -> None:
+def test_later_withdrawal_takes_any_reason(opened: ModelRepository) -> None:
+    """A version can be withdrawn later with any reason."""
     publish(opened, "first")
     publish(opened, "second")
     opened.withdraw(MODEL, 2, "it answers too slowly")
@@ -252,26 +266,25 @@ def test_a_version_can_be_withdrawn_later_with_any_reason(opened: ModelRepositor
         opened.withdraw(MODEL, 3, "it is not there")
 
 
-def test_a_withdrawn_release_goes_when_it_is_old_and_its_number_is_not_given_again(opened: ModelRepository) -> None:
+def test_withdrawn_release_goes_when_old(opened: ModelRepository) -> None:
+    """A withdrawn release goes when it is old and its number is not given again."""
     publish(opened, "first")
     publish(opened, "second")
     opened.withdraw(MODEL, 2, "it answers too slowly")
     limits = Limits(older_than=0, now=time.time() + 1, scratch=(), staging=())
-    kept = Collector(opened.root.parent, opened.root, limits).collect(lambda _: None)
-    assert "release" not in {one.kind for one in kept}, "the newest keeps its number"
+    items = Collector(opened.root.parent, opened.root, limits).collect(lambda _: None)
+    assert "release" not in {item.kind for item in items}, "the newest keeps its number"
     publish(opened, "third")
-    (gone,) = (
-        one
-        for one in Collector(opened.root.parent, opened.root, limits).collect(lambda _: None)
-        if one.kind == "release"
+    (removal,) = (
+        item
+        for item in Collector(opened.root.parent, opened.root, limits).collect(lambda _: None)
+        if item.kind == "release"
     )
-    assert (gone.path.name, gone.why) == ("2", "withdrawn: it answers too slowly")
+    assert (removal.path.name, removal.why) == ("2", "withdrawn: it answers too slowly")
     assert publish(opened, "fourth") == 4
 
 
-def test_each_view_is_younger_than_any_before_it_though_the_clock_is_set_back(
-    opened: ModelRepository, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_views_grow_younger_despite_clock(opened: ModelRepository, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a running Triton would take an older version, shown again, for what it has loaded."""
     link = opened.root / MODEL
     times = []

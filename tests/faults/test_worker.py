@@ -15,9 +15,9 @@ import pytest
 from plansmith.errors import EnvironmentFault, GateError, InternalError
 from plansmith.records.model import Record
 from plansmith.steps import runner as stages
-from plansmith.steps.worker.tasks import Nothing, Task
 from plansmith.system.memory import kills, kills_counter
 from plansmith.system.process import Worker, log_tail, members_of
+from plansmith.system.tasks import Nothing, Task
 
 from ..support.faults.ends import still_running
 from ..support.faults.groups import small_group
@@ -42,17 +42,20 @@ def worker(log: Path, progress: list[str], monkeypatch: pytest.MonkeyPatch) -> I
         yield started
 
 
-def test_a_worker_answers_one_call_after_the_other(worker: Worker) -> None:
+def test_worker_answers_calls_in_turn(worker: Worker) -> None:
+    """A worker answers one call after the other."""
     for value in (1, None, {"text": "ü\n", "rows": [[1.5], []]}, "x" * 1_000_000):
         assert worker.call("echo", value=value) == value
 
 
-def test_a_worker_tells_what_it_is_doing_in_order(worker: Worker, progress: list[str]) -> None:
+def test_worker_tells_progress_in_order(worker: Worker, progress: list[str]) -> None:
+    """A worker tells what it is doing in order."""
     assert worker.call("count", to=3) == 3
     assert progress == ["at 0", "at 1", "at 2"]
 
 
-def test_an_error_of_ours_crosses_the_process_with_everything_it_says(worker: Worker, log: Path) -> None:
+def test_own_error_crosses_process(worker: Worker, log: Path) -> None:
+    """An error of ours crosses the process with everything it says."""
     with pytest.raises(GateError) as whole:
         worker.call("refuse")
     assert whole.value.to_dict() == {
@@ -71,7 +74,8 @@ def test_an_error_of_ours_crosses_the_process_with_everything_it_says(worker: Wo
     assert worker.call("echo", value="still there") == "still there"
 
 
-def test_a_bug_in_the_worker_is_an_internal_error_with_its_traceback_in_the_log(worker: Worker, log: Path) -> None:
+def test_worker_bug_is_internal_error(worker: Worker, log: Path) -> None:
+    """A bug in the worker is an internal error with its traceback in the log."""
     with pytest.raises(InternalError, match="ZeroDivisionError: a bug of ours") as raised:
         worker.call("fail")
     assert raised.value.log == log
@@ -81,7 +85,8 @@ def test_a_bug_in_the_worker_is_an_internal_error_with_its_traceback_in_the_log(
 
 
 @pytest.mark.parametrize("function", ["be_killed", "be_killed_in_the_middle_of_an_answer"])
-def test_a_killed_worker_is_named_with_what_to_reduce(function: str, worker: Worker, log: Path) -> None:
+def test_killed_worker_names_reduction(function: str, worker: Worker, log: Path) -> None:
+    """A killed worker is told with what to reduce."""
     with pytest.raises(
         EnvironmentFault, match=f"the worker was killed during {function}, .* held up to .* [MG]iB"
     ) as raised:
@@ -90,9 +95,8 @@ def test_a_killed_worker_is_named_with_what_to_reduce(function: str, worker: Wor
     assert "--shapes" in raised.value.remedy
 
 
-def test_a_worker_killed_from_outside_is_not_put_down_to_the_kernel_where_the_kernel_counts(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outside_kill_not_blamed_on_kernel(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker killed from outside is not put down to the kernel where the kernel counts."""
     monkeypatch.chdir(ROOT)
     children: list[int] = []
     counted = kills(kills_counter(os.getpid())) is not None
@@ -101,29 +105,31 @@ def test_a_worker_killed_from_outside_is_not_put_down_to_the_kernel_where_the_ke
         assert text == "waiting"
         os.kill(children[0], signal.SIGKILL)
 
-    who = "not by the kernel but by another program" if counted else "most likely because the machine ran out"
+    cause = "not by the kernel but by another program" if counted else "most likely because the machine ran out"
     with Worker("tests.support.faults.tiny_worker", log, kill) as worker:
         children.append(worker.call("pid"))
-        with pytest.raises(EnvironmentFault, match=rf"killed during wait \(waiting\), {who}"):
+        with pytest.raises(EnvironmentFault, match=rf"killed during wait \(waiting\), {cause}"):
             worker.call("wait")
 
 
-def test_a_worker_that_the_kernel_ends_for_lack_of_memory_says_so_and_what_it_was_doing(
+def test_worker_out_of_memory_says_so(
     worker: Worker,
 ) -> None:
+    """A worker that the kernel ends for lack of memory says so and what it was doing."""
     with small_group(64 << 20) as group:
         if group is None:  # no right to make one here: a limit of the process itself has to do
             worker.call("limit_memory", more=64 << 20)
         else:
             worker.call("join", group=str(group))
-        who = "the worker ran out of memory: MemoryError" if group is None else r"\(32x256\)\), by the kernel"
-        with pytest.raises(EnvironmentFault, match=who) as raised:
+        cause = "the worker ran out of memory: MemoryError" if group is None else r"\(32x256\)\), by the kernel"
+        with pytest.raises(EnvironmentFault, match=cause) as raised:
             worker.call("fill_memory", up_to=1 << 30)
         assert "make the largest shape smaller (--shapes)" in raised.value.remedy
         worker.close()
 
 
-def test_a_worker_that_hits_its_own_limit_lives_on_and_says_what_to_reduce(worker: Worker) -> None:
+def test_worker_survives_own_limit(worker: Worker) -> None:
+    """A worker that hits its own limit lives on and says what to reduce."""
     worker.call("limit_memory", more=64 << 20)
     with pytest.raises(EnvironmentFault, match="the worker ran out of memory: MemoryError") as raised:
         worker.call("fill_memory", up_to=1 << 30)
@@ -136,7 +142,8 @@ def test_a_worker_that_hits_its_own_limit_lives_on_and_says_what_to_reduce(worke
     ("function", "sign"),
     [("allocate_in_torch", "DefaultCPUAllocator: can't allocate memory"), ("allocate_in_cpp", "std::bad_alloc")],
 )
-def test_a_library_that_gets_no_memory_is_no_bug_of_ours(function: str, sign: str, worker: Worker) -> None:
+def test_library_memory_lack_is_no_bug(function: str, sign: str, worker: Worker) -> None:
+    """A library that gets no memory is no bug of ours."""
     with pytest.raises(EnvironmentFault, match=sign) as raised:
         worker.call(function)
     assert "the worker ran out of memory" in raised.value.message
@@ -151,7 +158,8 @@ COUNTED = {
 
 
 @pytest.mark.parametrize("version", COUNTED)
-def test_the_kernel_counts_its_kills_in_either_version_of_control_groups(version: str, tmp_path: Path) -> None:
+def test_kernel_kills_counted_either_version(version: str, tmp_path: Path) -> None:
+    """The kernel counts its kills in either version of control groups."""
     groups, file, content = COUNTED[version]
     (tmp_path / "proc" / "7").mkdir(parents=True)
     (tmp_path / "proc" / "7" / "cgroup").write_text(groups)
@@ -169,7 +177,8 @@ class Process(Record):
     number: int
 
 
-def test_after_a_dead_worker_the_next_step_has_a_fresh_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_worker_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a dead worker the next step has a fresh one."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(stages, "WORKER_MODULE", "tests.support.faults.tiny_worker")
     runner = stages.StageRunner("tiny", tmp_path, listener=stages.Listener(), force=False, dry=False)
@@ -185,22 +194,26 @@ def test_after_a_dead_worker_the_next_step_has_a_fresh_one(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("status", [0, 3])
-def test_a_worker_that_leaves_is_an_internal_error_with_its_last_words(status: int, worker: Worker) -> None:
+def test_leaving_worker_is_internal_error(status: int, worker: Worker) -> None:
+    """A worker that leaves is an internal error with its last words."""
     with pytest.raises(InternalError, match=f"exit code {status}:\nthese are\nits last words"):
         worker.call("leave", status=status)
 
 
-def test_a_crash_is_an_internal_error_that_names_the_signal(worker: Worker) -> None:
+def test_crash_names_signal(worker: Worker) -> None:
+    """A crash is an internal error that names the signal."""
     with pytest.raises(InternalError, match="during crash with signal SIGSEGV"):
         worker.call("crash")
 
 
-def test_an_answer_that_cannot_be_sent_is_an_internal_error(worker: Worker) -> None:
+def test_unsendable_answer_is_internal_error(worker: Worker) -> None:
+    """An answer that cannot be sent is an internal error."""
     with pytest.raises(InternalError, match="not JSON serializable"):
         worker.call("answer_with_what_is_no_json")
 
 
-def test_a_dead_worker_says_so_again_and_can_be_closed(worker: Worker) -> None:
+def test_dead_worker_can_be_closed(worker: Worker) -> None:
+    """A dead worker says so again and can be closed."""
     for value in ("short", "x" * 1_000_000):
         with pytest.raises(EnvironmentFault):
             worker.call("be_killed")
@@ -209,7 +222,8 @@ def test_a_dead_worker_says_so_again_and_can_be_closed(worker: Worker) -> None:
     worker.close()
 
 
-def test_a_worker_that_cannot_start_is_an_internal_error_with_the_reason(log: Path) -> None:
+def test_unstartable_worker_is_internal_error(log: Path) -> None:
+    """A worker that cannot start is an internal error with the reason."""
     with Worker("durability_nope", log) as worker, pytest.raises(InternalError, match="No module named"):
         worker.call("echo", value=1)
 
@@ -221,15 +235,17 @@ def test_a_closed_worker_is_gone(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_worker_leaves_what_ends_its_group_to_its_parent(worker: Worker, number: signal.Signals) -> None:
+def test_group_end_left_to_parent(worker: Worker, number: signal.Signals) -> None:
+    """A worker leaves what ends its group to its parent."""
     os.kill(worker.call("pid"), number)
     assert worker.call("echo", value=1) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_worker_dies_with_its_parent(
+def test_worker_dies_with_parent(
     number: signal.Signals, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A worker dies with its parent."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     command = [sys.executable, "-m", "tests.support.faults.worker_parent", str(log)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as parent:
@@ -251,7 +267,8 @@ time.sleep(1000)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_group_ends_with_its_starter_and_so_does_what_it_started(number: signal.Signals) -> None:
+def test_group_ends_with_starter(number: signal.Signals) -> None:
+    """A group ends with its starter and so does what it started."""
     with subprocess.Popen([sys.executable, "-c", _STARTS_A_GROUP], stdout=subprocess.PIPE, text=True) as starter:
         assert starter.stdout is not None
         group = int(starter.stdout.readline())
@@ -260,7 +277,8 @@ def test_a_group_ends_with_its_starter_and_so_does_what_it_started(number: signa
         assert soon(lambda: not members_of(group), expected=True)
 
 
-def test_the_tail_of_a_log_is_its_last_lines_with_text(tmp_path: Path) -> None:
+def test_log_tail_has_last_text_lines(tmp_path: Path) -> None:
+    """The tail of a log is its last lines with text."""
     log = tmp_path / "log"
     assert log_tail(log) == ""
     log.write_bytes(b"1\n2\n\n3\n\xff4\n\n")

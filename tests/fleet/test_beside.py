@@ -10,8 +10,8 @@ import pytest
 
 from plansmith.config.spec import ModelSpec, make_spec
 from plansmith.errors import SourceError
-from plansmith.fleet.rebuild_reasons import differences
-from plansmith.records.fingerprint import Fingerprint
+from plansmith.fleet.plan import differences
+from plansmith.records.release import Fingerprint
 from plansmith.steps.compilation import Compilation
 from plansmith.steps.provenance import fingerprint
 from plansmith.steps.provenance.fingerprint import completed, fingerprint_of
@@ -29,7 +29,7 @@ def basis(**fields: Any) -> Fingerprint:
     return Fingerprint(**usual | {"tools": {"torch": "2.9.1"}, "destinations": ()} | fields)
 
 
-def both(topics: Fingerprint, **fields: Any) -> Fingerprint:
+def joint_basis(topics: Fingerprint, **fields: Any) -> Fingerprint:
     return basis(beside={"topics": topics}, **fields)
 
 
@@ -38,39 +38,43 @@ def why(then: Fingerprint, now: Fingerprint) -> list[tuple[str, str]]:
 
 
 def test_nothing_changed_of_either() -> None:
-    assert why(both(basis()), both(basis())) == []
+    assert why(joint_basis(basis()), joint_basis(basis())) == []
 
 
-def test_what_changed_of_a_model_beside_is_told_with_its_name() -> None:
-    then = both(basis())
-    assert why(then, both(basis(source="b"))) == [("source", "topics: the files of the model changed")]
-    assert why(then, both(basis(data="e"))) == [("data", "topics: the data changed")]
-    assert why(then, both(basis(revision="0123456789ab", hub_id="org/topics"))) == [
+def test_change_beside_told_with_name() -> None:
+    """What changed of a model beside is told with its name."""
+    then = joint_basis(basis())
+    assert why(then, joint_basis(basis(source="b"))) == [("source", "topics: the files of the model changed")]
+    assert why(then, joint_basis(basis(data="e"))) == [("data", "topics: the data changed")]
+    assert why(then, joint_basis(basis(revision="0123456789ab", hub_id="org/topics"))) == [
         ("source", "topics: org/topics is now at 0123456")
     ]
-    assert why(then, both(basis(source="b"), source="b")) == [
+    assert why(then, joint_basis(basis(source="b"), source="b")) == [
         ("source", "the files of the model changed"),
         ("source", "topics: the files of the model changed"),
     ]
 
 
-def test_a_tool_that_both_models_are_made_with_is_told_once() -> None:
+def test_shared_tool_told_once() -> None:
+    """A tool that both models are made with is told once."""
     new = {"torch": "2.10.0"}
-    then = both(basis())
-    assert why(then, both(basis(tools=new), tools=new)) == [("tools", "torch 2.9.1 -> 2.10.0")]
-    assert why(then, both(basis(tools=new))) == [("tools", "topics: torch 2.9.1 -> 2.10.0")]
+    then = joint_basis(basis())
+    assert why(then, joint_basis(basis(tools=new), tools=new)) == [("tools", "torch 2.9.1 -> 2.10.0")]
+    assert why(then, joint_basis(basis(tools=new))) == [("tools", "topics: torch 2.9.1 -> 2.10.0")]
 
 
-def test_the_spec_the_target_and_the_destinations_are_told_of_the_release_as_a_whole() -> None:
+def test_common_settings_told_of_release() -> None:
+    """The spec the target and the destinations are told of the release as a whole."""
     changed = {"spec": {"precision": "fp16"}, "target": "u", "destinations": ("store",)}
-    assert why(both(basis()), both(basis(**changed))) == []
-    assert [cause for cause, _ in why(both(basis()), both(basis(**changed), **changed))] == [
+    assert why(joint_basis(basis()), joint_basis(basis(**changed))) == []
+    assert [cause for cause, _ in why(joint_basis(basis()), joint_basis(basis(**changed), **changed))] == [
         *("spec", "target", "destination")
     ]
 
 
-def test_a_model_that_is_new_beside_the_other_or_gone_is_a_matter_of_the_spec() -> None:
-    assert why(basis(), both(basis())) == why(both(basis()), basis()) == []
+def test_added_or_gone_model_blames_spec() -> None:
+    """A model that is new beside the other, or gone, is a matter of the spec."""
+    assert why(basis(), joint_basis(basis())) == why(joint_basis(basis()), basis()) == []
 
 
 @pytest.fixture
@@ -94,22 +98,23 @@ def spec_of(folder: Path) -> ModelSpec:
     return make_spec(usual | {"pipeline": around})
 
 
-def found(folder: Path, known: Fingerprint | None = None) -> Fingerprint:
+def current_fingerprint(folder: Path, previous: Fingerprint | None = None) -> Fingerprint:
     """What a compile would be made from now."""
-    return fingerprint_of(spec_of(folder), relative_to=folder, digester=Digester(folder / "memo"), known=known)
+    return fingerprint_of(spec_of(folder), relative_to=folder, digester=Digester(folder / "memo"), previous=previous)
 
 
-def test_what_a_compile_notes_of_both_models_is_what_a_plan_finds(folder: Path) -> None:
+def test_compile_notes_match_plan(folder: Path) -> None:
+    """What a compile notes of both models is what a plan finds."""
     spec = spec_of(folder)
     with Compilation(spec, relative_to=folder) as compilation:
         surroundings = fingerprint.build_inputs(
             spec, compilation.context.model.reference, relative_to=folder, digester=Digester(folder / "memo")
         )
-        beside = {name: fetched(model) for name, model in compilation.context.beside.items()}
+        beside = {name: fetched(model) for name, model in compilation.context.companions.items()}
         noted = completed(surroundings, spec, fetched(compilation.context.model), beside)
     assert list(noted.beside) == ["topics"]
     assert len(noted.beside["topics"].source) == len(noted.source)
-    assert noted == found(folder, noted)
+    assert noted == current_fingerprint(folder, noted)
     assert Fingerprint.model_validate_json(noted.model_dump_json()) == noted
 
 
@@ -122,15 +127,17 @@ def test_what_a_compile_notes_of_both_models_is_what_a_plan_finds(folder: Path) 
         ("route.py", "spec: pipeline.script route.py "),
     ],
 )
-def test_every_file_of_both_models_and_the_script_is_looked_at(file: str, words: str, folder: Path) -> None:
-    noted = found(folder)
+def test_files_of_both_models_checked(file: str, words: str, folder: Path) -> None:
+    """Every file of both models and the script is looked at."""
+    noted = current_fingerprint(folder)
     with (folder / file).open("a") as changed:
         changed.write("\n")
-    ((_, told),) = why(noted, found(folder, noted))
-    assert told.startswith(words)
+    ((_, explanation),) = why(noted, current_fingerprint(folder, noted))
+    assert explanation.startswith(words)
 
 
-def test_a_model_beside_that_is_gone_cannot_be_planned(folder: Path) -> None:
+def test_missing_model_beside_cannot_be_planned(folder: Path) -> None:
+    """A model beside another that is gone cannot be planned."""
     shutil.rmtree(folder / "topics")
     with pytest.raises(SourceError, match="topics"):
-        found(folder)
+        current_fingerprint(folder)

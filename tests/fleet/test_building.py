@@ -30,7 +30,8 @@ def compiler(place: Place, asked: list[tuple[str, Path]], **raises: BaseExceptio
     return compile_one
 
 
-def test_what_is_stale_is_built_and_a_failure_of_any_kind_stops_none_of_the_others(place: Place) -> None:
+def test_stale_models_built_despite_failure(place: Place) -> None:
+    """What is stale is built and a failure of any kind stops none of the others."""
     place.publish(place.spec("done"))
     for name in ("bug", "full", "refused", "well"):
         place.spec(name)
@@ -40,17 +41,17 @@ def test_what_is_stale_is_built_and_a_failure_of_any_kind_stops_none_of_the_othe
         "full": OSError(28, "No space left on device", "/disk"),
         "refused": ExportError("no graph", remedy="try another", step="export"),
     }
-    asked: list[tuple[str, Path]] = []
+    calls: list[tuple[str, Path]] = []
     begun: list[str] = []
     ended: list[ModelOutcome] = []
     summary = build_fleet(
         place.plan(),
-        compiler(place, asked, **errors),
+        compiler(place, calls, **errors),
         {},
-        begins=lambda one: begun.append(one.model),
+        begins=lambda entry: begun.append(entry.model),
         ended=ended.append,
     )
-    assert [(one.model, one.ended, one.version) for one in summary.outcomes] == [
+    assert [(entry.model, entry.ended, entry.version) for entry in summary.outcomes] == [
         ("bug", "failed", None),
         ("done", "fresh", 1),
         ("full", "failed", None),
@@ -59,11 +60,11 @@ def test_what_is_stale_is_built_and_a_failure_of_any_kind_stops_none_of_the_othe
         ("wrong", "failed", None),
     ]
     assert ended == list(summary.outcomes)
-    assert [one.model for one in summary.failed] == ["bug", "full", "refused", "wrong"]
-    assert begun == [name for name, _ in asked] == ["bug", "full", "refused", "well"]
-    failures = {one.model: one.failure for one in summary.failed if one.failure}
-    told = {name: (one.exit_code, one.step, one.error) for name, one in failures.items()}
-    assert told == {
+    assert [entry.model for entry in summary.failed] == ["bug", "full", "refused", "wrong"]
+    assert begun == [name for name, _ in calls] == ["bug", "full", "refused", "well"]
+    failures = {entry.model: entry.failure for entry in summary.failed if entry.failure}
+    details = {name: (entry.exit_code, entry.step, entry.error) for name, entry in failures.items()}
+    assert details == {
         "bug": (1, "", "ZeroDivisionError"),
         "full": (9, "", "OSError"),
         "refused": (4, "export", "ExportError"),
@@ -73,11 +74,12 @@ def test_what_is_stale_is_built_and_a_failure_of_any_kind_stops_none_of_the_othe
     assert failures["full"].message == "/disk: No space left on device"
     assert failures["refused"].message == "no graph; next: try another"
     assert FleetSummary.model_validate_json(summary.model_dump_json()) == summary
-    again = build_fleet(place.plan(), compiler(place, asked), {})
-    assert [one.ended for one in again.outcomes if one.model in {"done", "well"}] == ["fresh", "fresh"]
+    again = build_fleet(place.plan(), compiler(place, calls), {})
+    assert [entry.ended for entry in again.outcomes if entry.model in {"done", "well"}] == ["fresh", "fresh"]
 
 
-def test_a_rebuild_that_changes_nothing_is_not_asked_for_again(place: Place) -> None:
+def test_unchanged_rebuild_not_repeated(place: Place) -> None:
+    """A rebuild that changes nothing is not asked for again."""
     file = place.spec("a")
     place.publish(file, target="of another description")
     (outcome,) = build_fleet(place.plan(), compiler(place, []), {}).outcomes
@@ -86,70 +88,74 @@ def test_a_rebuild_that_changes_nothing_is_not_asked_for_again(place: Place) -> 
     assert place.why() == ""
 
 
-def test_a_spec_that_went_away_or_changed_its_name_meanwhile_is_one_failure(place: Place) -> None:
+def test_vanished_spec_is_one_failure(place: Place) -> None:
+    """A spec that went away or changed its name meanwhile is one failure."""
     files = {name: place.spec(name) for name in ("gone", "renamed", "spoiled", "stays")}
     planned = place.plan()
     files["gone"].unlink()
     files["renamed"].write_text(files["renamed"].read_text().replace("name: renamed", "name: another"))
     files["spoiled"].write_text("{")
-    asked: list[tuple[str, Path]] = []
-    summary = build_fleet(planned, compiler(place, asked), {})
-    assert [one.ended for one in summary.outcomes] == ["failed", "failed", "failed", "published"]
-    messages = [one.failure.message for one in summary.failed if one.failure]
+    calls: list[tuple[str, Path]] = []
+    summary = build_fleet(planned, compiler(place, calls), {})
+    assert [outcome.ended for outcome in summary.outcomes] == ["failed", "failed", "failed", "published"]
+    messages = [outcome.failure.message for outcome in summary.failed if outcome.failure]
     assert messages[0].startswith(f"cannot read {files['gone']}: No such file")
     says = "has no model renamed for local-cpu any more; next: plan again: it has another for local-cpu"
     assert messages[1] == f"{files['renamed']} {says}"
     assert "is not YAML" in messages[2]
-    assert asked == [("stays", place.specs)]
+    assert calls == [("stays", place.specs)]
 
 
-def test_a_spec_is_read_again_with_the_values_of_the_command_line_and_for_its_own_target(place: Place) -> None:
+def test_spec_reread_with_command_line(place: Place) -> None:
+    """A spec is read again with the values of the command line and for its own target."""
     place.spec("a", target=["local-cpu", "triton-26.03"])
     overrides = {"precision": "int8"}
     planned = place.plan(overrides=overrides, force=True)
-    for one in planned:
-        spec, folder = spec_of(one, overrides)
-        assert (spec.name, spec.target, spec.precision, spec.force) == ("a", one.target, "int8", True)
+    for member in planned:
+        spec, folder = spec_of(member, overrides)
+        assert (spec.name, spec.target, spec.precision, spec.force) == ("a", member.target, "int8", True)
         assert folder == place.specs
     assert not spec_of(place.plan()[0], {})[0].force
-    other = planned[0].model_copy(update={"target": "elsewhere"})
+    variant = planned[0].model_copy(update={"target": "elsewhere"})
     with pytest.raises(UsageError, match="has no model a for elsewhere any more"):
-        spec_of(other, {})
+        spec_of(variant, {})
 
 
-def test_an_interrupt_ends_the_fleet_and_is_told_of_the_model_that_it_met(place: Place) -> None:
+def test_interrupt_ends_fleet(place: Place) -> None:
+    """An interrupt ends the fleet and is told of the model that it met."""
     place.spec("a")
     place.spec("b")
-    told: list[ModelOutcome] = []
+    outcomes: list[ModelOutcome] = []
     with pytest.raises(KeyboardInterrupt):
-        build_fleet(place.plan(), compiler(place, [], a=KeyboardInterrupt()), {}, ended=told.append)
-    assert [(one.model, one.ended) for one in told] == [("a", "interrupted")]
-    assert told[0].failure is not None
-    assert told[0].failure.exit_code == 130
+        build_fleet(place.plan(), compiler(place, [], a=KeyboardInterrupt()), {}, ended=outcomes.append)
+    assert [(outcome.model, outcome.ended) for outcome in outcomes] == [("a", "interrupted")]
+    assert outcomes[0].failure is not None
+    assert outcomes[0].failure.exit_code == 130
 
 
 def test_plans_and_outcomes_survive_json(place: Place) -> None:
     place.publish(place.spec("a"))
     place.spec("b", source="onnx:gone.onnx")
-    for one in [*place.plan(), *place.plan(force=True)]:
-        assert PlannedModel.model_validate_json(one.model_dump_json()) == one
+    for item in [*place.plan(), *place.plan(force=True)]:
+        assert PlannedModel.model_validate_json(item.model_dump_json()) == item
 
 
-def test_of_one_name_in_two_repositories_each_is_built_from_its_own_entry(place: Place) -> None:
+def test_same_name_built_from_own_entry(place: Place) -> None:
+    """Of one name in two repositories, each is built from its own entry."""
     entries = [
         {"source": f"onnx:{place.graph}", "name": "a", "repository": name, "precision": precision}
         for name, precision in (("first", "fp32"), ("second", "fp16"))
     ]
     file = place.write("both.yaml", {"models": entries})
     planned = place.plan(file)
-    assert [one.state for one in planned] == ["stale", "stale"]
-    found = [spec_of(one, {})[0] for one in planned]
-    assert [(Path(one.repository or "").name, one.precision) for one in found] == [
+    assert [entry.state for entry in planned] == ["stale", "stale"]
+    model_specs = [spec_of(entry, {})[0] for entry in planned]
+    assert [(Path(entry.repository or "").name, entry.precision) for entry in model_specs] == [
         ("first", "fp32"),
         ("second", "fp16"),
     ]
     summary = build_fleet(planned, compiler(place, [], a=ZeroDivisionError()), {})
-    assert [one.repository for one in summary.outcomes] == [one.repository for one in planned]
+    assert [entry.repository for entry in summary.outcomes] == [entry.repository for entry in planned]
     file.write_text(file.read_text().replace("second", "third"))
     with pytest.raises(UsageError, match="has no model a for local-cpu any more") as refused:
         spec_of(planned[1], {})

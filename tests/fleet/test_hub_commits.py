@@ -34,14 +34,14 @@ print(json.dumps({"found": found, "said": said}))
 """
 
 
-def ask(url: str, home: Path, *asked: tuple[str, str | None, str, str], **variables: str) -> dict[str, Any]:
+def ask(url: str, home: Path, *queries: tuple[str, str | None, str, str], **variables: str) -> dict[str, Any]:
     """What a process with a hub of its own is told."""
     own = {"HF_ENDPOINT": url, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_TELEMETRY": "1"}
-    command = [sys.executable, "-c", ASK, json.dumps(asked)]
+    command = [sys.executable, "-c", ASK, json.dumps(queries)]
     done = subprocess.run(command, env={**os.environ, **own, **variables}, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
-    assert isinstance(found, dict)
-    return found
+    document = json.loads(done.stdout)
+    assert isinstance(document, dict)
+    return document
 
 
 @pytest.fixture
@@ -53,33 +53,33 @@ def files(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_each_branch_is_asked_for_once_and_a_commit_never(files: Path, tmp_path: Path) -> None:
+def test_branch_asked_for_once(files: Path, tmp_path: Path) -> None:
+    """Each branch is asked for once, and a commit never."""
     with running(files) as hub:
         main = ("org/model", None, THEN, "model")
-        gone = ("org/model", "gone", THEN, "model")
-        other = ("org/other", None, THEN, "model")
-        found = ask(hub.url, tmp_path, main, main, ("org/model", THEN, "", "model"), gone, other)
+        missing = ("org/model", "gone", THEN, "model")
+        unreadable = ("org/other", None, THEN, "model")
+        document = ask(hub.url, tmp_path, main, main, ("org/model", THEN, "", "model"), missing, unreadable)
         assert [path for _, path, _ in hub.requests if "gone" not in path] == [
             "/api/models/org/model",
             "/api/models/org/other",
         ]
-    assert found["found"][:3] == [COMMIT, COMMIT, THEN]
-    assert found["found"][3] == "org/model has no revision 'gone'"
-    assert found["found"][4] == "the hub has no model 'org/other' that you may read"
-    assert found["said"] == []
+    assert document["found"][:3] == [COMMIT, COMMIT, THEN]
+    assert document["found"][3] == "org/model has no revision 'gone'"
+    assert document["found"][4] == "the hub has no model 'org/other' that you may read"
+    assert document["said"] == []
 
 
 @pytest.mark.slow
-def test_a_hub_that_does_not_answer_leaves_what_is_known_and_is_given_up_in_the_end(
-    files: Path, tmp_path: Path
-) -> None:
+def test_silent_hub_given_up(files: Path, tmp_path: Path) -> None:
+    """A Hub that does not answer leaves what is known and is given up in the end."""
     with running(files) as hub:
         hub.unavailable = 1
-        asked = [(f"org/{name}", None, f"{number}" * 40, "model") for number, name in enumerate(("a", "b"))]
-        found = ask(hub.url, tmp_path, asked[0], ("org/model", None, THEN, "model"))
-    assert found["found"] == ["0" * 40, COMMIT]
-    assert len(found["said"]) == 1
-    assert found["said"][0].endswith(": the commit that is known stands")
+        queries = [(f"org/{name}", None, f"{number}" * 40, "model") for number, name in enumerate(("a", "b"))]
+        document = ask(hub.url, tmp_path, queries[0], ("org/model", None, THEN, "model"))
+    assert document["found"] == ["0" * 40, COMMIT]
+    assert len(document["said"]) == 1
+    assert document["said"][0].endswith(": the commit that is known stands")
     many = [(f"org/{number}", None, f"{number}" * 40, "model") for number in range(6)]
     down = ask("http://127.0.0.1:9", tmp_path, *many)
     assert down["found"] == [f"{number}" * 40 for number in range(6)]
@@ -87,23 +87,26 @@ def test_a_hub_that_does_not_answer_leaves_what_is_known_and_is_given_up_in_the_
     assert down["said"][-1].endswith("; it is not asked again")
 
 
-def test_where_the_hub_must_not_be_asked_the_local_cache_says_what_a_compile_would_take(tmp_path: Path) -> None:
+def test_local_cache_replaces_hub(tmp_path: Path) -> None:
+    """Where the Hub must not be asked, the local cache says what a compile would take."""
     refs = tmp_path / "hub" / "models--org--model" / "refs"
     refs.mkdir(parents=True)
     (refs / "main").write_text(COMMIT)
-    asked = (("org/model", None, THEN, "model"), ("org/other", None, THEN, "model"))
-    found = ask("http://127.0.0.1:9", tmp_path, *asked, HF_HUB_OFFLINE="1")
-    assert found["found"] == [COMMIT, THEN]
-    (told,) = found["said"]
-    assert told.startswith("the hub was not asked for org/model: HF_HUB_OFFLINE is set: what the local cache has")
+    queries = (("org/model", None, THEN, "model"), ("org/other", None, THEN, "model"))
+    document = ask("http://127.0.0.1:9", tmp_path, *queries, HF_HUB_OFFLINE="1")
+    assert document["found"] == [COMMIT, THEN]
+    (message,) = document["said"]
+    assert message.startswith("the hub was not asked for org/model: HF_HUB_OFFLINE is set: what the local cache has")
 
 
-def test_without_being_told_to_nobody_is_asked() -> None:
+def test_hub_not_asked_by_default() -> None:
+    """Without being told to, nobody is asked."""
     assert Hub(ask=False).commit("org/model", None, THEN) == THEN
     assert Hub(ask=False).commit("org/model", "main", "") == ""
 
 
-def test_a_branch_that_moved_is_named_with_both_commits(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moved_branch_names_both_commits(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A branch that moved is named with both commits."""
     moved: dict[tuple[str, str | None, str], str] = {}
 
     def newest(repo: str, revision: str | None, *, of: str) -> str:
@@ -121,9 +124,8 @@ def test_a_branch_that_moved_is_named_with_both_commits(place: Place, monkeypatc
     assert place.why(resolve=True) == ""
 
 
-def test_a_timm_model_is_asked_for_by_the_name_that_its_compile_found(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_timm_model_asked_by_found_name(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A timm model is asked for by the name that its compile found."""
     monkeypatch.setattr(
         "plansmith.steps.provenance.fingerprint.newest_commit", lambda repo, *_, of: f"{repo} {of}".ljust(40, ".")
     )
@@ -134,13 +136,12 @@ def test_a_timm_model_is_asked_for_by_the_name_that_its_compile_found(
     assert place.why(resolve=True) == "", "weights that are drawn come from no hub"
 
 
-def test_a_data_set_that_was_read_from_the_hubs_own_copy_is_looked_for_there(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Any] = []
+def test_hub_copy_looked_for_there(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A data set that was read from the Hub's own copy is looked for there."""
+    calls: list[Any] = []
 
     def newest(repo: str, revision: str | None, *, of: str) -> str:
-        asked.append((repo, revision, of))
+        calls.append((repo, revision, of))
         return COMMIT
 
     monkeypatch.setattr("plansmith.steps.provenance.fingerprint.newest_commit", newest)
@@ -148,4 +149,4 @@ def test_a_data_set_that_was_read_from_the_hubs_own_copy_is_looked_for_there(
     place.publish(place.spec(data={"dataset": "org/rows"}), data=f"{branch}@{THEN}")
     assert place.why() == ""
     assert place.why(resolve=True) == "data: the data set org/rows is now at 0123456 instead of fffffff"
-    assert asked == [("org/rows", branch, "dataset")]
+    assert calls == [("org/rows", branch, "dataset")]

@@ -8,17 +8,18 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import UsageError
-from plansmith.fleet.text import plan_rows
-from plansmith.triton.repository import nesting
+from plansmith.fleet.records import plan_rows
+from plansmith.triton.repository import ensembles
 
 from ..support.fleet import Place
 
 
 def names(place: Place, *places: Path) -> list[str]:
-    return [one.model or f"({Path(one.file).name})" for one in place.plan(*places)]
+    return [member.model or f"({Path(member.file).name})" for member in place.plan(*places)]
 
 
-def test_folders_are_searched_at_any_depth_and_what_is_hidden_is_left_out(place: Place) -> None:
+def test_folders_searched_at_any_depth(place: Place) -> None:
+    """Folders are searched at any depth and what is hidden is left out."""
     place.spec("b")
     place.spec("a").rename(place.specs / "a.yml")
     for name in ("deep/er/c.yaml", ".hidden/d.yaml", ".e.yaml", "notes.txt", "deep/f.yaml.orig"):
@@ -28,9 +29,8 @@ def test_folders_are_searched_at_any_depth_and_what_is_hidden_is_left_out(place:
     assert (planned.file, planned.target) == (str(place.specs / "deep" / "er" / "c.yaml"), "local-cpu")
 
 
-def test_a_file_is_one_member_however_often_and_by_whatever_name_it_is_given(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_is_one_member(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is one member however often and by whatever name it is given."""
     file = place.spec("a")
     (place.specs / "link.yaml").symlink_to(file)
     (place.specs / "round").symlink_to(place.specs)
@@ -41,16 +41,18 @@ def test_a_file_is_one_member_however_often_and_by_whatever_name_it_is_given(
     assert place.plan(Path("specs/a.yaml"))[0].file == str(file)
 
 
-def test_a_model_for_several_targets_is_several_members(place: Place) -> None:
+def test_targets_make_several_members(place: Place) -> None:
+    """A model for several targets is several members."""
     place.spec("a", target=["local-cpu", "triton-26.03"])
     planned = place.plan()
-    assert [(one.model, one.target, one.state) for one in planned] == [
+    assert [(member.model, member.target, member.state) for member in planned] == [
         ("a", "local-cpu", "stale"),
         ("a", "triton-26.03", "stale"),
     ]
 
 
-def test_values_of_the_command_line_win_over_every_spec(place: Place) -> None:
+def test_command_line_values_win(place: Place) -> None:
+    """Values of the command line win over every spec."""
     place.publish(place.spec("a"))
     place.publish(place.spec("b", precision="fp16"))
     first, second = place.plan(overrides={"precision": "fp16"})
@@ -58,20 +60,21 @@ def test_values_of_the_command_line_win_over_every_spec(place: Place) -> None:
     assert second.state == "fresh"
 
 
-def test_a_place_that_holds_no_spec_is_refused_and_the_others_go_on(place: Place) -> None:
+def test_place_without_specs_refused(place: Place) -> None:
+    """A place that holds no spec is refused and the others go on."""
     place.spec("a")
-    empty, gone = place.folder / "empty", place.folder / "gone.yaml"
+    empty, missing = place.folder / "empty", place.folder / "gone.yaml"
     (empty / "deeper").mkdir(parents=True)
     (empty / "deeper" / "read.me").write_text("no spec")
-    planned = place.plan(empty, gone, place.specs)
-    assert [(one.model, one.state, one.file) for one in planned] == [
+    planned = place.plan(empty, missing, place.specs)
+    assert [(member.model, member.state, member.file) for member in planned] == [
         ("", "refused", str(empty)),
-        ("", "refused", str(gone)),
+        ("", "refused", str(missing)),
         ("a", "stale", str(place.specs / "a.yaml")),
     ]
     assert planned[0].why == (f"{empty} holds no spec; next: put one there (.yaml or .yml), or name another folder")
-    assert planned[1].why.startswith(f"there is no spec and no folder {gone}; next: ")
-    assert [one.failure.exit_code for one in planned if one.failure] == [2, 2]
+    assert planned[1].why.startswith(f"there is no spec and no folder {missing}; next: ")
+    assert [member.failure.exit_code for member in planned if member.failure] == [2, 2]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +90,8 @@ def test_a_place_that_holds_no_spec_is_refused_and_the_others_go_on(place: Place
         ("models: []\n", "'models' is a list of models"),
     ],
 )
-def test_a_file_that_is_no_spec_or_names_no_model_is_refused_by_itself(place: Place, text: str, says: str) -> None:
+def test_wrong_file_refused_alone(place: Place, text: str, says: str) -> None:
+    """A file that is no spec or names no model is refused by itself."""
     place.spec("a")
     bad = place.write("bad.yaml", text)
     (first, refused) = place.plan()
@@ -115,9 +119,8 @@ def test_a_file_that_is_no_spec_or_names_no_model_is_refused_by_itself(place: Pl
         ("name: 2026-13-45\n", "month must be in 1..12"),
     ],
 )
-def test_a_torn_file_is_told_in_one_sentence_with_line_and_column(
-    place: Place, text: str, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torn_file_told_with_line(place: Place, text: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torn file is told in one sentence with line and column."""
     torn = place.write("torn.yaml", text)
     (refused,) = planned = place.plan()
     assert "\n" not in refused.why
@@ -128,11 +131,12 @@ def test_a_torn_file_is_told_in_one_sentence_with_line_and_column(
     assert row["why"] == refused.why.removesuffix("; next: mend the file")
 
 
-def test_two_specs_with_one_name_in_one_repository_are_both_refused_and_the_others_go_on(place: Place) -> None:
+def test_same_name_specs_both_refused(place: Place) -> None:
+    """Two specs with one name in one repository are both refused, and the others go on."""
     first, second = place.spec("a"), place.spec("b")
     place.write("other.yaml", first.read_text())
-    planned = {Path(one.file).name: one for one in place.plan()}
-    assert [(name, one.state) for name, one in planned.items()] == [
+    planned = {Path(member.file).name: member for member in place.plan()}
+    assert [(name, member.state) for name, member in planned.items()] == [
         ("a.yaml", "refused"),
         ("b.yaml", "stale"),
         ("other.yaml", "refused"),
@@ -142,14 +146,15 @@ def test_two_specs_with_one_name_in_one_repository_are_both_refused_and_the_othe
     assert f"{first} and {place.specs / 'other.yaml'} each have a model 'a', in the same repository, " in why
     assert "give each a `name` or a `repository` of its own" in why
     place.write("other.yaml", first.read_text() + "repository: elsewhere\n")
-    assert {one.state for one in place.plan(first, second, place.specs / "other.yaml")} == {"stale"}
+    assert {member.state for member in place.plan(first, second, place.specs / "other.yaml")} == {"stale"}
 
 
-def test_models_are_picked_by_name_and_a_name_that_nobody_has_is_refused(place: Place) -> None:
+def test_models_picked_by_name(place: Place) -> None:
+    """Models are picked by name, and a name that nobody has is refused."""
     for name in "abc":
         place.spec(name)
     place.write("bad.yaml", "{")
-    assert [one.model for one in place.plan(models=["c", "a"])] == ["a", "c"]
+    assert [member.model for member in place.plan(models=["c", "a"])] == ["a", "c"]
     with pytest.raises(UsageError, match="no spec has a model 'x', 'y'") as refused:
         place.plan(models=["x", "a", "y"])
     assert refused.value.remedy == f"there are a, b, c; 1 file(s) cannot be read, such as {place.specs / 'bad.yaml'}"
@@ -158,25 +163,28 @@ def test_models_are_picked_by_name_and_a_name_that_nobody_has_is_refused(place: 
     assert refused.value.remedy.startswith("there is none; 1 file(s)")
 
 
-def test_a_name_that_is_refused_twice_is_no_matter_to_those_who_did_not_pick_it(place: Place) -> None:
+def test_unpicked_refusal_does_not_matter(place: Place) -> None:
+    """A name that is refused twice is no matter to those who did not pick it."""
     file = place.spec("a")
     place.spec("b")
     place.write("again.yaml", file.read_text())
-    assert [(one.model, one.state) for one in place.plan(models=["b"])] == [("b", "stale")]
+    assert [(member.model, member.state) for member in place.plan(models=["b"])] == [("b", "stale")]
 
 
-def test_a_place_that_cannot_be_read_is_refused_and_the_others_go_on(place: Place) -> None:
+def test_unreadable_place_refused(place: Place) -> None:
+    """A place that cannot be read is refused and the others go on."""
     place.spec("a")
     too_long = place.folder / ("x" * 300)
     place.spec("b", source=f"onnx:{'y' * 300}.onnx")
     long, wrong, *others = place.plan(too_long, place.specs / "b.yaml", place.specs / "a.yaml")
-    assert [(one.model, one.state) for one in others] == [("a", "stale")]
+    assert [(member.model, member.state) for member in others] == [("a", "stale")]
     assert (long.state, long.file, wrong.state) == ("refused", str(too_long), "refused")
     assert long.why.startswith(f"{too_long} cannot be read: File name too long; next: ")
     assert "File name too long" in wrong.why
 
 
-def test_a_folder_that_cannot_be_read_is_refused_and_those_beside_it_are_searched(place: Place) -> None:
+def test_unreadable_folder_refused(place: Place) -> None:
+    """A folder that cannot be read is refused and those beside it are searched."""
     place.spec("a")
     inner, depth = os.open(place.specs, os.O_RDONLY), 20
     for _ in range(depth):  # deeper than a path can say
@@ -191,19 +199,21 @@ def test_a_folder_that_cannot_be_read_is_refused_and_those_beside_it_are_searche
     assert refused.file.startswith(str(place.specs / ("d" * 250)))
 
 
-def test_where_models_are_named_what_cannot_be_read_is_told(place: Place) -> None:
+def test_named_models_tell_unreadable_files(place: Place) -> None:
+    """Where models are named, what cannot be read is told."""
     place.spec("a")
     bad = place.write("bad.yaml", "{")
-    said: list[str] = []
-    gone = place.folder / "gone"
-    assert [one.model for one in place.plan(place.specs, gone, models=["a"], tell=said.append)] == ["a"]
-    assert len(said) == 2
-    assert said[0].startswith(f"{bad} is not YAML")
-    assert said[1].startswith(f"there is no spec and no folder {gone}")
-    assert all(one.endswith("whether it has one of the models that are named, nobody knows") for one in said)
+    messages: list[str] = []
+    missing = place.folder / "gone"
+    assert [item.model for item in place.plan(place.specs, missing, models=["a"], tell=messages.append)] == ["a"]
+    assert len(messages) == 2
+    assert messages[0].startswith(f"{bad} is not YAML")
+    assert messages[1].startswith(f"there is no spec and no folder {missing}")
+    assert all(item.endswith("whether it has one of the models that are named, nobody knows") for item in messages)
 
 
-def test_an_unknown_name_can_be_refused_by_itself(place: Place) -> None:
+def test_unknown_name_refused_alone(place: Place) -> None:
+    """An unknown name can be refused by itself."""
     place.spec("a")
     known, unknown = place.plan(models=["x", "a"], refuse_unknown=True)
     assert (known.model, known.state) == ("a", "stale")
@@ -211,18 +221,17 @@ def test_an_unknown_name_can_be_refused_by_itself(place: Place) -> None:
     assert unknown.why == "no spec has a model 'x'; next: there are a"
 
 
-def test_the_repositories_of_a_fleet_are_searched_for_others_once(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fleet_repositories_searched_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The repositories of a fleet are searched for others once."""
     for name in "abc":
         place.spec(name)
     searched: list[Path] = []
-    real = nesting.repositories_in
+    real = ensembles.repositories_in
 
     def search(folder: Path) -> list[Path]:
         searched.append(folder)
         return real(folder)
 
-    monkeypatch.setattr(nesting, "repositories_in", search)
-    assert [one.state for one in place.plan()] == ["stale"] * 3
+    monkeypatch.setattr(ensembles, "repositories_in", search)
+    assert [member.state for member in place.plan()] == ["stale"] * 3
     assert searched == [place.repository.root]

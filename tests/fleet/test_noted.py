@@ -15,7 +15,7 @@ from plansmith.config.spec import ModelSpec
 from plansmith.errors import PlansmithError
 from plansmith.fleet.plan import plan_fleet
 from plansmith.fleet.records import PlannedModel
-from plansmith.records.fingerprint import Fingerprint
+from plansmith.records.release import Fingerprint
 from plansmith.steps.compilation import Compilation
 from plansmith.steps.provenance import fingerprint
 from plansmith.steps.provenance.fingerprint import completed, fingerprint_of
@@ -40,7 +40,7 @@ SPEC: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def product_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which product.yaml was compiled once: weights beside the graph, data, labels and a store."""
     folder = tmp_path_factory.mktemp("noted")
     save_product(folder)
@@ -54,12 +54,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def copy(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def copy(product_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of that folder, which may be changed."""
     monkeypatch.setattr("plansmith.steps.runner.Worker", InlineWorker)
-    shutil.copytree(made, tmp_path, symlinks=True, dirs_exist_ok=True)
+    shutil.copytree(product_folder, tmp_path, symlinks=True, dirs_exist_ok=True)
     for note in (_note(tmp_path), tmp_path / STORE / "bases" / "product.json"):  # the store moved with it
-        note.write_text(note.read_text().replace(str(made), str(tmp_path)))
+        note.write_text(note.read_text().replace(str(product_folder), str(tmp_path)))
     return tmp_path
 
 
@@ -71,9 +71,9 @@ def _compile(folder: Path, listener: Listener | None = None, **values: Any) -> b
         return compilation.run()[0].unchanged
 
 
-def _plan(folder: Path, **given: Any) -> PlannedModel:
-    options = {name: given.pop(name) for name in ("resolve", "elsewhere", "force", "tell") if name in given}
-    (planned,) = plan_fleet([folder / "product.yaml"], given, **options)
+def _plan(folder: Path, **values: Any) -> PlannedModel:
+    options = {name: values.pop(name) for name in ("resolve", "elsewhere", "force", "tell") if name in values}
+    (planned,) = plan_fleet([folder / "product.yaml"], values, **options)
     return planned
 
 
@@ -81,12 +81,15 @@ def _note(folder: Path) -> Path:
     return folder / "artifacts" / "repository.plansmith" / "basis" / "product.json"
 
 
-def test_what_was_compiled_is_fresh_and_its_note_says_what_its_manifest_does(made: Path) -> None:
-    planned = _plan(made)
+def test_compiled_model_is_fresh(product_folder: Path) -> None:
+    """What was compiled is fresh and its note says what its manifest does."""
+    planned = _plan(product_folder)
     assert (planned.state, planned.why, planned.version) == ("fresh", "nothing changed", 1)
-    noted = Fingerprint.model_validate_json(_note(made).read_text())
-    assert (noted.version, noted.weights, noted.destinations) == (1, ("weights.bin",), (str(made / STORE),))
-    manifest = json.loads((made / "artifacts/repository.plansmith/releases/product/1/manifest.json").read_text())
+    noted = Fingerprint.model_validate_json(_note(product_folder).read_text())
+    assert (noted.version, noted.weights, noted.destinations) == (1, ("weights.bin",), (str(product_folder / STORE),))
+    manifest = json.loads(
+        (product_folder / "artifacts/repository.plansmith/releases/product/1/manifest.json").read_text()
+    )
     assert (noted.source, noted.data) == (manifest["source"]["digest"], manifest["data"]["digest"])
     assert {"code of fetch", "code of sample", "code of publish", "numpy"} - noted.tools.keys() == {"code of publish"}
 
@@ -100,7 +103,8 @@ def test_what_was_compiled_is_fresh_and_its_note_says_what_its_manifest_does(mad
         ("labels.txt", "spec: triton.outputs.y.label_filename labels.txt "),
     ],
 )
-def test_every_file_that_it_was_made_from_is_looked_at(copy: Path, name: str, why: str) -> None:
+def test_source_files_are_checked(copy: Path, name: str, why: str) -> None:
+    """Every file that a release was made from is looked at."""
     content = (copy / name).read_bytes()
     (copy / name).write_bytes(content + b"1")
     planned = _plan(copy)
@@ -110,7 +114,8 @@ def test_every_file_that_it_was_made_from_is_looked_at(copy: Path, name: str, wh
     assert _plan(copy).state == "fresh"
 
 
-def test_a_compile_that_changes_nothing_notes_it_as_well_and_a_dry_one_does_not(copy: Path) -> None:
+def test_unchanged_compile_is_noted(copy: Path) -> None:
+    """A compile that changes nothing is noted as well, and a dry one is not."""
     before = json.loads(_note(copy).read_text())
     _note(copy).unlink()
     assert _plan(copy).why == "what version 1 was made from was not noted"
@@ -124,7 +129,8 @@ def test_a_compile_that_changes_nothing_notes_it_as_well_and_a_dry_one_does_not(
     assert _plan(copy).state == "fresh"
 
 
-def test_a_change_that_makes_the_same_release_again_is_asked_for_once(copy: Path) -> None:
+def test_ineffective_change_asked_once(copy: Path) -> None:
+    """A change that makes the same release again is asked for once."""
     fields = json.loads(_note(copy).read_text())
     _note(copy).write_text(json.dumps(fields | {"tools": fields["tools"] | {"onnx": "0.1"}}))
     assert [reason.cause for reason in _plan(copy).reasons] == ["tools"]
@@ -132,7 +138,8 @@ def test_a_change_that_makes_the_same_release_again_is_asked_for_once(copy: Path
     assert _plan(copy).state == "fresh"
 
 
-def test_a_place_that_could_not_be_published_to_is_asked_for_again_and_no_other_is(copy: Path) -> None:
+def test_failed_destination_asked_again(copy: Path) -> None:
+    """A place that could not be published to is asked for again and no other is."""
     both: dict[str, Any] = {"publish": [STORE, "other"]}
     assert _plan(copy, **both).why == f"not yet in {copy / 'other'}"
     assert _compile(copy, **both)
@@ -149,17 +156,18 @@ def test_a_place_that_could_not_be_published_to_is_asked_for_again_and_no_other_
     assert _plan(copy, **both).state == "fresh"
 
 
-def test_a_note_that_cannot_be_written_is_told_and_the_version_stands(copy: Path) -> None:
+def test_unwritable_note_keeps_version(copy: Path) -> None:
+    """A note that cannot be written is told and the version stands."""
     shutil.rmtree(_note(copy).parent)
     _note(copy).parent.write_text("a file where the folder should be")
-    said: list[str] = []
+    messages: list[str] = []
 
     class Hears(Listener):
         def notice(self, text: str) -> None:
-            said.append(text)
+            messages.append(text)
 
     assert _compile(copy, Hears())
-    assert [text for text in said if text.startswith("what version 1 was made from could not be noted: ")]
+    assert [text for text in messages if text.startswith("what version 1 was made from could not be noted: ")]
     assert _plan(copy).state == "stale"
 
 
@@ -181,19 +189,19 @@ def _fetched(folder: Path, spec: ModelSpec) -> tuple[Fingerprint, Fingerprint]:
             spec, compilation.context.model.reference, relative_to=folder, digester=Digester(folder / "memo")
         )
         noted = completed(surroundings, spec, fetched(compilation.context.model), {})
-    return noted, fingerprint_of(spec, relative_to=folder, digester=Digester(folder / "memo"), known=noted)
+    return noted, fingerprint_of(spec, relative_to=folder, digester=Digester(folder / "memo"), previous=noted)
 
 
-def test_a_model_of_a_folder_is_known_by_what_its_first_step_hashes(folder: Path) -> None:
+def test_folder_model_known_by_hash(folder: Path) -> None:
+    """A model of a folder is known by what its first step hashes."""
     spec = ModelSpec(source="hf:bert", name="bert", check_served=False, artifacts=str(folder.parent / "artifacts"))
-    noted, found = _fetched(folder.parent, spec)
-    assert noted == found
+    noted, fingerprint = _fetched(folder.parent, spec)
+    assert noted == fingerprint
     assert len(noted.source) == 64
 
 
-def test_a_model_of_the_hub_is_known_by_the_commit_that_was_fetched(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hub_model_known_by_commit(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model of the Hub is known by the commit that was fetched."""
     commit, place = "0123456789" * 4, tmp_path / "hub" / "models--org--bert"
     (place / "refs").mkdir(parents=True)
     (place / "refs" / "main").write_text(commit)
@@ -201,12 +209,13 @@ def test_a_model_of_the_hub_is_known_by_the_commit_that_was_fetched(
     folder.rename(place / "snapshots" / commit)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     spec = ModelSpec(source="hf:org/bert", name="bert", check_served=False, artifacts=str(tmp_path / "artifacts"))
-    noted, found = _fetched(tmp_path, spec)
-    assert noted == found
+    noted, fingerprint = _fetched(tmp_path, spec)
+    assert noted == fingerprint
     assert (noted.revision, noted.hub_id, noted.source) == (commit, "org/bert", "")
 
 
-def test_a_store_that_lost_the_version_is_asked_where_that_is_wanted(copy: Path) -> None:
+def test_lost_store_version_is_asked(copy: Path) -> None:
+    """A store that lost the version is asked where that is wanted."""
     noted = Fingerprint.model_validate_json(_note(copy).read_text())
     assert list(noted.stored) == [str(copy / STORE)]
     (copy / STORE / "models" / "product.json").unlink()
@@ -215,21 +224,22 @@ def test_a_store_that_lost_the_version_is_asked_where_that_is_wanted(copy: Path)
     assert _compile(copy)
     assert _plan(copy, resolve=True).state == "fresh"
     (copy / STORE / "models" / "product.json").write_text("{")
-    said: list[str] = []
-    assert _plan(copy, resolve=True, tell=said.append).state == "fresh"
-    assert len(said) == 1
-    assert said[0].startswith(f"{copy / STORE} was not asked what it has: models/product.json in ")
+    messages: list[str] = []
+    assert _plan(copy, resolve=True, tell=messages.append).state == "fresh"
+    assert len(messages) == 1
+    assert messages[0].startswith(f"{copy / STORE} was not asked what it has: models/product.json in ")
 
 
-def test_what_another_machine_built_is_known_from_the_store_and_no_repository_is_shared(copy: Path) -> None:
+def test_other_machine_known_from_store(copy: Path) -> None:
+    """What another machine built is known from the store and no repository is shared."""
     own: dict[str, Any] = {"artifacts": str(copy / "own"), "repository": str(copy / "own" / "repository")}
     (copy / "net.onnx").touch()
     assert _plan(copy, **own).why == "there is no version of it yet"
     assert _plan(copy, elsewhere=True, **own).state == "fresh"
     assert _plan(copy, elsewhere=True, precision="int8", **own).why.startswith("spec: precision fp32 -> int8")
     assert _plan(copy, elsewhere=True, force=True, **own).state == "stale"
-    other = _plan(copy, elsewhere=True, publish=[STORE, "other"], **own)
-    assert other.why == f"not yet in {copy / 'other'}"
+    plan = _plan(copy, elsewhere=True, publish=[STORE, "other"], **own)
+    assert plan.why == f"not yet in {copy / 'other'}"
     (copy / "labels.txt").write_text("1\n2\n3\n4\n5\n")
     assert not _compile(copy)
     assert _plan(copy, elsewhere=True, **own).state == "fresh", "the store tells of the newest"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plansmith.fleet.release_source import source_of_release
+from plansmith.fleet.status import source_of_release
 from plansmith.records.release import ReleasedModel
 
 from ..support.faults.packages import draft_of, source_model, write_package
@@ -34,13 +34,14 @@ SOURCES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("values", "label"), SOURCES.values(), ids=SOURCES.keys())
-def test_every_kind_of_source_has_a_short_label(
+def test_sources_have_short_labels(
     values: dict[str, Any], label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Every kind of source has a short label."""
     monkeypatch.chdir(tmp_path)
     place = values["location"].replace("HERE", str(tmp_path))
-    found = source_model(**values | {"location": place})
-    manifest = draft_of(write_package(tmp_path / "package", "made once")).model_copy(update={"source": found})
+    origin = source_model(**values | {"location": place})
+    manifest = draft_of(write_package(tmp_path / "package", "made once")).model_copy(update={"source": origin})
     source = source_of_release(manifest)
     assert source.label == label
     assert source.revision == values.get("revision")
@@ -48,7 +49,7 @@ def test_every_kind_of_source_has_a_short_label(
 
 def test_companion_models_are_counted(tmp_path: Path) -> None:
     draft = draft_of(write_package(tmp_path / "package", "made once"))
-    other = ReleasedModel.model_construct(source=draft.source)
-    found = source_model(scheme="hf", location="org/x", revision=COMMIT)
-    manifest = draft.model_copy(update={"source": found, "beside": {"other": other}})
+    companion = ReleasedModel.model_construct(source=draft.source)
+    origin = source_model(scheme="hf", location="org/x", revision=COMMIT)
+    manifest = draft.model_copy(update={"source": origin, "beside": {"other": companion}})
     assert source_of_release(manifest).label == "hf:org/x@1a2b3c4 and 1 more"

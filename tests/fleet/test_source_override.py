@@ -11,7 +11,7 @@ from plansmith.config.spec import ModelSpec
 from plansmith.errors import RepositoryError
 from plansmith.fleet.build import spec_of
 from plansmith.fleet.records import PlannedModel
-from plansmith.records.fingerprint import Fingerprint, SourceOverride
+from plansmith.records.release import Fingerprint, SourceOverride
 from plansmith.steps.provenance.fingerprint import require_not_superseded, with_overridden_source
 
 from ..support.fleet import Place
@@ -32,22 +32,25 @@ NOTED = Fingerprint(
 
 
 def overridden(own: str, **noted: Any) -> tuple[str, SourceOverride | None]:
-    found = with_overridden_source(ModelSpec(source=own), NOTED.model_copy(update=noted))
-    return found.source, found.source_override
+    spec = with_overridden_source(ModelSpec(source=own), NOTED.model_copy(update=noted))
+    return spec.source, spec.source_override
 
 
-def test_source_of_an_event_counts_as_long_as_the_spec_names_the_same_one() -> None:
+def test_event_source_counts_while_same() -> None:
+    """Source of an event counts as long as the spec names the same one."""
     assert overridden(OWN) == (CHOSEN, BY)
     assert overridden("mlflow:models:/net@challenger") == ("mlflow:models:/net@challenger", None)
     assert overridden(OWN, source_override=None) == (OWN, None)
 
 
-def test_a_spec_that_follows_what_the_event_told_of_says_itself_where_that_is() -> None:
+def test_following_spec_names_source() -> None:
+    """A spec that follows what the event told of says itself where that is."""
     assert overridden(OWN, source_override=BY.model_copy(update={"is_tracked": True})) == (OWN, None)
 
 
 @pytest.mark.parametrize(("at", "is_superseded"), [(6, True), (7, False), (8, False)])
-def test_what_an_earlier_event_set_is_not_published_after_a_later_one(at: float, is_superseded: bool) -> None:
+def test_earlier_event_not_published_later(at: float, is_superseded: bool) -> None:
+    """A source that an earlier event set is not published after that of a later one."""
     spec = ModelSpec(source="mlflow:models:/net/2", source_override=SourceOverride(replaces=OWN, at=at))
     if not is_superseded:
         require_not_superseded(spec, NOTED)
@@ -56,7 +59,8 @@ def test_what_an_earlier_event_set_is_not_published_after_a_later_one(at: float,
         require_not_superseded(spec, NOTED)
 
 
-def test_what_nobody_chose_is_published_whatever_was_chosen_before() -> None:
+def test_unchosen_source_always_published() -> None:
+    """A source that nobody chose is published, whatever was chosen before."""
     require_not_superseded(ModelSpec(source=OWN), NOTED)
     require_not_superseded(ModelSpec(source=CHOSEN, source_override=BY), NOTED.model_copy(update={"chosen": None}))
     require_not_superseded(ModelSpec(source=CHOSEN, source_override=BY), None)
@@ -65,21 +69,23 @@ def test_what_nobody_chose_is_published_whatever_was_chosen_before() -> None:
 @pytest.fixture
 def triggered(place: Place) -> Path:
     """The spec of a model that was built from another graph than its own, as an event asked."""
-    other = place.folder / "other.onnx"
-    other.write_bytes(b"what the registry had")
-    file = place.spec(source=f"onnx:{other}", source_override={"replaces": f"onnx:{place.graph}", "at": 7})
+    replacement = place.folder / "other.onnx"
+    replacement.write_bytes(b"what the registry had")
+    file = place.spec(source=f"onnx:{replacement}", source_override={"replaces": f"onnx:{place.graph}", "at": 7})
     place.publish(file)
     return place.spec()
 
 
-def test_a_model_is_not_stale_for_what_an_event_chose(place: Place, triggered: Path) -> None:
+def test_event_choice_is_not_stale(place: Place, triggered: Path) -> None:
+    """A model is not stale for what an event chose."""
     (planned,) = place.plan(triggered)
     assert (planned.state, planned.source) == ("fresh", f"onnx:{place.folder / 'other.onnx'}")
     place.graph.write_bytes(b"the spec's own, which is not served")
     assert place.why() == ""
 
 
-def test_what_is_stale_for_another_reason_is_built_from_what_the_event_chose(place: Place, triggered: Path) -> None:
+def test_stale_model_built_from_event(place: Place, triggered: Path) -> None:
+    """What is stale for another reason is built from what the event chose."""
     (place.folder / "other.onnx").write_bytes(b"changed in its place")
     (planned,) = place.plan(triggered)
     assert planned.why == "the files of the model changed"
@@ -89,7 +95,8 @@ def test_what_is_stale_for_another_reason_is_built_from_what_the_event_chose(pla
 
 
 @pytest.mark.usefixtures("triggered")
-def test_a_spec_whose_own_source_was_edited_is_built_from_it(place: Place) -> None:
+def test_edited_source_is_built(place: Place) -> None:
+    """A spec whose own source was edited is built from it."""
     new = place.folder / "new.onnx"
     new.write_bytes(b"what somebody wants now")
     (planned,) = place.plan(place.spec(source=f"onnx:{new}"))
@@ -98,7 +105,8 @@ def test_a_spec_whose_own_source_was_edited_is_built_from_it(place: Place) -> No
     assert built(planned) == ("one", f"onnx:{new}", None)
 
 
-def test_an_edit_between_plan_and_build_counts(place: Place, triggered: Path) -> None:
+def test_late_edit_counts(place: Place, triggered: Path) -> None:
+    """An edit between plan and build counts."""
     (planned,) = place.plan(triggered, force=True)
     place.spec(source="hf:org/other")
     assert built(planned) == ("one", "hf:org/other", None)

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from plansmith.config.spec import ModelSpec
-from plansmith.config.target.names import shipped_file
-from plansmith.fleet.rebuild_reasons import differences
-from plansmith.steps.provenance import tools as compile_tools
-from plansmith.steps.provenance.fingerprint import NO_SAY
-from plansmith.steps.provenance.tools import SERVER, STANDING_IN
+from plansmith.config.target_names import shipped_file
+from plansmith.fleet.plan import differences
+from plansmith.steps.provenance import fingerprint as compile_tools
+from plansmith.steps.provenance.fingerprint import NO_SAY, SERVER, STANDING_IN
 from plansmith.system.gpu_catalog import find_kind
 
 from ..support.fleet import Place
@@ -54,14 +53,16 @@ SILENT: dict[str, Any] = {
 }
 
 
-def test_every_field_of_a_spec_has_a_say_or_has_none() -> None:
+def test_spec_fields_are_classified() -> None:
+    """Every field of a spec has a say or has none."""
     assert set(OTHERS) | NO_SAY == set(ModelSpec.model_fields)
     assert not set(OTHERS) & NO_SAY
     assert {"name", "target", "artifacts", "publish", "force"} == NO_SAY - set(SILENT), "asked of by tests of their own"
 
 
 @pytest.mark.parametrize("field", OTHERS)
-def test_another_value_that_decides_the_result_is_named_with_the_one_before(place: Place, field: str) -> None:
+def test_deciding_value_named_with_previous(place: Place, field: str) -> None:
+    """Another value that decides the result is named with the one before."""
     (place.specs / "other.onnx").write_bytes(place.graph.read_bytes())
     (place.specs / "data.txt").write_text("a line\n")
     engine = {"engine": field} if field in {"tensorrt", "python"} else {}
@@ -75,19 +76,22 @@ def test_another_value_that_decides_the_result_is_named_with_the_one_before(plac
 
 
 @pytest.mark.parametrize("field", SILENT)
-def test_what_only_says_how_to_go_about_it_is_no_reason(place: Place, field: str) -> None:
+def test_manner_is_no_reason(place: Place, field: str) -> None:
+    """What only says how to go about a compile is no reason."""
     place.publish(place.spec())
     place.spec(**{field: SILENT[field]})
     assert place.why() == ""
 
 
-def test_options_of_another_engine_are_no_reason(place: Place) -> None:
+def test_other_engine_options_no_reason(place: Place) -> None:
+    """Options of another engine are no reason."""
     place.publish(place.spec())
     place.spec(tensorrt={"optimization_level": 5}, python={"torch_compile": True})
     assert place.why() == ""
 
 
-def test_a_model_without_a_version_is_new_and_one_that_is_asked_for_is_forced(place: Place) -> None:
+def test_missing_version_is_new(place: Place) -> None:
+    """A model without a version is new, and one that is asked for is forced."""
     file = place.spec()
     assert place.why() == "new: there is no version of it yet"
     place.publish(file)
@@ -97,7 +101,8 @@ def test_a_model_without_a_version_is_new_and_one_that_is_asked_for_is_forced(pl
     assert place.why() == "forced: it was asked for (force)"
 
 
-def test_a_release_that_is_older_than_the_notes_is_built_once(place: Place) -> None:
+def test_release_before_notes_built_once(place: Place) -> None:
+    """A release that is older than the notes is built once."""
     file = place.spec()
     place.publish(file, note=False)
     assert place.why() == "new: what version 1 was made from was not noted"
@@ -107,7 +112,8 @@ def test_a_release_that_is_older_than_the_notes_is_built_once(place: Place) -> N
     assert place.why() == "new: what version 2 was made from was not noted"
 
 
-def test_a_note_of_another_form_or_a_damaged_one_says_so(place: Place) -> None:
+def test_damaged_note_says_so(place: Place) -> None:
+    """A note of another form or a damaged one says so."""
     place.publish(place.spec())
     note = place.repository.store / "basis" / "one.json"
     fields = json.loads(note.read_text())
@@ -120,7 +126,8 @@ def test_a_note_of_another_form_or_a_damaged_one_says_so(place: Place) -> None:
         assert "basis/one.json cannot be read" in place.why()
 
 
-def test_a_graph_is_known_by_its_content_and_by_that_of_the_weights_beside_it(place: Place) -> None:
+def test_graph_known_by_content(place: Place) -> None:
+    """A graph is known by its content and by that of the weights beside it."""
     weights = place.folder / "weights.bin"
     weights.write_bytes(b"1")
     place.publish(place.spec(), weights=("weights.bin",))
@@ -141,36 +148,36 @@ def test_a_graph_is_known_by_its_content_and_by_that_of_the_weights_beside_it(pl
     assert str(place.graph) in refused.why
 
 
-def test_another_source_is_not_looked_for_in_what_belonged_to_the_one_before(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_previous_files_not_searched(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another source is not looked for in what belonged to the one before."""
     (place.folder / "weights.bin").write_bytes(b"1")
     place.publish(place.spec(), weights=("weights.bin",))
     (place.folder / "elsewhere").mkdir()
-    other = place.folder / "elsewhere" / "other.onnx"
-    other.write_bytes(b"another graph, with all of its weights")
-    place.spec(source=f"onnx:{other}")
+    replacement = place.folder / "elsewhere" / "other.onnx"
+    replacement.write_bytes(b"another graph, with all of its weights")
+    place.spec(source=f"onnx:{replacement}")
     assert [reason.cause for reason in place.plan()[0].reasons] == ["spec", "source"]
-    asked: list[str] = []
+    calls: list[str] = []
 
     def newest(repo: str, revision: str | None, *, of: str) -> str:
-        asked.append(f"{of} {repo} {revision}")
+        calls.append(f"{of} {repo} {revision}")
         return "0" * 40
 
     monkeypatch.setattr("plansmith.steps.provenance.fingerprint.newest_commit", newest)
     for source, data in (("timm:one", "org/a"), ("timm:two", "org/b")):
         file = place.spec(source=source, data={"dataset": data})
         place.plan(resolve=True)
-        known: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "hub_id": f"timm/{source}",
             "revision": "1" * 40,
             "data": "refs/convert/parquet@" + "1" * 40,
         }
-        place.publish(file, content=source, **known)
-    assert asked == ["dataset org/a None", "dataset org/b None"]
+        place.publish(file, content=source, **fields)
+    assert calls == ["dataset org/a None", "dataset org/b None"]
 
 
-def test_of_a_folder_the_files_count_that_a_compile_reads(place: Place) -> None:
+def test_read_files_of_folder_count(place: Place) -> None:
+    """Of a folder, the files that a compile reads count."""
     model = place.folder / "bert"
     model.mkdir()
     (model / "config.json").write_text("{}")
@@ -183,12 +190,13 @@ def test_of_a_folder_the_files_count_that_a_compile_reads(place: Place) -> None:
     assert place.why() == "source: the files of the model changed"
     place.publish(place.spec(name="drawn", source="hf:../bert", random_weights=True))
     (model / "model.safetensors").write_bytes(b"once more")
-    assert [one.state for one in place.plan()] == ["fresh", "stale"]
+    assert [member.state for member in place.plan()] == ["fresh", "stale"]
     (model / "config.json").write_text('{"layers": 2}')
-    assert [one.why for one in place.plan()] == ["the files of the model changed"] * 2
+    assert [member.why for member in place.plan()] == ["the files of the model changed"] * 2
 
 
-def test_files_that_options_name_count_by_their_content(place: Place) -> None:
+def test_option_files_count_by_content(place: Place) -> None:
+    """Files that options name count by their content."""
     labels = place.specs / "labels.txt"
     labels.write_text("cat\n")
     place.publish(place.spec(triton={"outputs": {"y": {"label_filename": "labels.txt"}}}))
@@ -199,7 +207,8 @@ def test_files_that_options_name_count_by_their_content(place: Place) -> None:
     assert "labels.txt: No such file or directory" in place.why()
 
 
-def test_data_count_by_their_content_and_an_entry_point_by_its_code(place: Place) -> None:
+def test_data_count_by_content(place: Place) -> None:
+    """Data count by their content and an entry point by its code."""
     data = place.specs / "data.txt"
     data.write_text("a line\n")
     place.publish(place.spec(data={"path": "data.txt"}))
@@ -214,7 +223,8 @@ def test_data_count_by_their_content_and_an_entry_point_by_its_code(place: Place
     assert place.why() == "data: the code of the data's entry point changed"
 
 
-def test_a_target_is_known_by_what_it_has_and_not_by_the_words_about_it(place: Place) -> None:
+def test_target_known_by_its_facts(place: Place) -> None:
+    """A target is known by what it has and not by the words about it."""
     target = place.specs / "ours.yaml-target.yaml"
     text = shipped_file("local-cpu").read_text()
     target.write_text(text)
@@ -230,7 +240,8 @@ def test_a_target_is_known_by_what_it_has_and_not_by_the_words_about_it(place: P
     assert place.plan(file)[0].why.startswith(f"cannot read the target file {target}")
 
 
-def test_tools_are_told_together_and_those_that_are_not_here_tell_nothing(place: Place) -> None:
+def test_missing_tools_tell_nothing(place: Place) -> None:
+    """Tools are told together and those that are not here tell nothing."""
     file = place.spec()
     place.publish(file)
     noted = place.repository.basis("one")
@@ -246,7 +257,8 @@ def test_tools_are_told_together_and_those_that_are_not_here_tell_nothing(place:
     )
 
 
-def test_beside_another_spec_tools_are_named_that_changed_and_none_that_are_new_to_it(place: Place) -> None:
+def test_only_changed_tools_are_named(place: Place) -> None:
+    """Beside another spec, tools that changed are named, and none that are new to it."""
     file = place.spec()
     place.publish(file)
     noted = place.repository.basis("one")
@@ -262,12 +274,13 @@ def test_beside_another_spec_tools_are_named_that_changed_and_none_that_are_new_
     spec, tools = place.why().split("; tools: ")
     assert spec.startswith("spec: spec: engine onnxruntime -> tensorrt")
     assert tools == f"onnx 1.2.3 -> {noted.tools['onnx']}", "the steps of another engine are other ones"
-    place.publish(place.spec(), tools={name: found for name, found in noted.tools.items() if name != "numpy"})
+    place.publish(place.spec(), tools={name: version for name, version in noted.tools.items() if name != "numpy"})
     place.graph.write_bytes(b"another")
     assert place.why() == "source: the files of the model changed"
 
 
-def test_a_version_that_is_gone_damaged_or_not_shown_is_made_again(place: Place) -> None:
+def test_damaged_version_made_again(place: Place) -> None:
+    """A version that is gone, damaged or not shown is made again."""
     file = place.spec()
     release = Path(place.publish(file).release)
     weights = release / "model" / "weights" / "model.onnx.data"
@@ -288,7 +301,8 @@ def test_a_version_that_is_gone_damaged_or_not_shown_is_made_again(place: Place)
     assert place.why() == "release: version 1 is gone"
 
 
-def test_a_version_that_somebody_took_back_is_not_made_again_for_that(place: Place) -> None:
+def test_withdrawn_version_not_made_again(place: Place) -> None:
+    """A version that somebody took back is not made again for that."""
     file = place.spec()
     place.publish(file)
     place.publish(file, content="worse")
@@ -299,7 +313,8 @@ def test_a_version_that_somebody_took_back_is_not_made_again_for_that(place: Pla
     assert place.why() == "source: the files of the model changed"
 
 
-def test_a_destination_that_does_not_have_it_yet_is_named(place: Place) -> None:
+def test_lacking_destination_is_named(place: Place) -> None:
+    """A destination that does not have it yet is named."""
     folder = str(place.folder / "store")
     file = place.spec()
     place.publish(file)
@@ -312,7 +327,8 @@ def test_a_destination_that_does_not_have_it_yet_is_named(place: Place) -> None:
     assert place.why() == "", "where the same version was published to before, it still is"
 
 
-def test_a_repository_of_another_target_refuses_the_model(place: Place) -> None:
+def test_other_targets_repository_refuses(place: Place) -> None:
+    """A repository of another target refuses the model."""
     place.publish(place.spec())
     place.spec(target="triton-26.03")
     (planned,) = place.plan()
@@ -325,7 +341,8 @@ def test_a_repository_of_another_target_refuses_the_model(place: Place) -> None:
     assert (planned.failure.exit_code, planned.failure.error) == (6, "EngineError")
 
 
-def test_a_target_that_does_not_exist_is_told_before_whose_the_repository_is(place: Place) -> None:
+def test_missing_target_told_first(place: Place) -> None:
+    """A target that does not exist is told before whose the repository is."""
     place.publish(place.spec())
     place.spec(target="triton-99.99")
     (planned,) = place.plan()
@@ -334,15 +351,17 @@ def test_a_target_that_does_not_exist_is_told_before_whose_the_repository_is(pla
     assert planned.why.startswith("there is no target 'triton-99.99'; next: did you mean triton-")
 
 
-def test_planning_writes_nothing_but_the_memo_of_digests(place: Place) -> None:
+def test_planning_writes_only_memo(place: Place) -> None:
+    """Planning writes nothing except the memo of digests."""
     place.publish(place.spec())
     place.spec("two")
     before = set(place.folder.rglob("*"))
-    assert [one.state for one in place.plan()] == ["fresh", "stale"]
+    assert [member.state for member in place.plan()] == ["fresh", "stale"]
     assert set(place.folder.rglob("*")) == before
 
 
-def test_machines_with_other_builds_of_a_library_or_with_fewer_of_them_agree(place: Place) -> None:
+def test_different_builds_agree(place: Place) -> None:
+    """Machines with other builds of a library or with fewer of them agree."""
     file = place.spec()
     place.publish(file)
     noted = place.repository.basis("one")
@@ -354,7 +373,8 @@ def test_machines_with_other_builds_of_a_library_or_with_fewer_of_them_agree(pla
     assert place.why() == f"tools: numpy none -> {noted.tools['numpy']}", "the steps have a use for it now"
 
 
-def test_the_triton_of_the_last_check_is_known_and_no_stand_in_takes_its_word_back(place: Place) -> None:
+def test_last_triton_stays_known(place: Place) -> None:
+    """The Triton of the last check is known, and no stand-in takes its word back."""
     server = place.folder / "triton"
     backend = server / "backends" / "onnxruntime" / "libtriton_onnxruntime.so"
     for path in (server / "bin" / "tritonserver", backend, server / "TRITON_VERSION"):
@@ -377,12 +397,12 @@ def test_the_triton_of_the_last_check_is_known_and_no_stand_in_takes_its_word_ba
     assert place.why() == "", "a machine without one says nothing about it"
 
 
-def test_a_plan_for_the_gpu_that_is_here_is_stale_where_that_is_another(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plan_for_other_gpu_is_stale(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan for the GPU that is here is stale where that is another."""
+
     def have(*names: str) -> None:
-        found = tuple(find_kind(name) for name in names)
-        monkeypatch.setattr("plansmith.steps.provenance.tools.gpus.visible_gpus", lambda: found)
+        gpus = tuple(find_kind(name) for name in names)
+        monkeypatch.setattr("plansmith.steps.provenance.fingerprint.gpus.visible_gpus", lambda: gpus)
         compile_tools._kinds_here.cache_clear()
 
     have("L4", "L4")
@@ -394,7 +414,7 @@ def test_a_plan_for_the_gpu_that_is_here_is_stale_where_that_is_another(
     named = place.spec("named", engine="tensorrt", target="triton-26.03", tensorrt={"gpus": ["L4"]})
     place.publish(named)
     have()
-    assert [one.state for one in place.plan()] == ["fresh", "fresh"]
+    assert [member.state for member in place.plan()] == ["fresh", "fresh"]
     have("H200")
-    assert [(one.model, one.state) for one in place.plan()] == [("named", "fresh"), ("one", "stale")]
+    assert [(member.model, member.state) for member in place.plan()] == [("named", "fresh"), ("one", "stale")]
     compile_tools._kinds_here.cache_clear()

@@ -9,20 +9,25 @@ import pytest
 
 from plansmith.errors import UsageError
 from plansmith.fleet.build import outcome_without_work
-from plansmith.fleet.records import Ended, FleetSummary, ModelOutcome, PlannedModel, State, failure_of
-from plansmith.fleet.text import (
+from plansmith.fleet.records import (
     ENDS,
     PLAN_COLUMNS,
     STATES,
     SUMMARY_COLUMNS,
+    Ended,
+    FleetSummary,
+    ModelOutcome,
+    PlannedModel,
+    State,
     cells,
+    failure_of,
     in_table,
     plan_counts,
     plan_rows,
     summary_counts,
     summary_rows,
 )
-from plansmith.records.fingerprint import Reason
+from plansmith.records.release import Reason
 from plansmith.steps.provenance.history import Failure
 
 REASONS = (
@@ -50,12 +55,14 @@ SUMMARY = FleetSummary(
 )
 
 
-def test_every_state_and_every_end_is_counted() -> None:
+def test_states_and_ends_are_counted() -> None:
+    """Every state and every end is counted."""
     assert set(STATES) == set(get_args(State))
     assert set(ENDS) == set(get_args(Ended))
 
 
-def test_a_plan_is_counted_and_every_reason_stands_in_one_line() -> None:
+def test_plan_counts_and_reasons() -> None:
+    """A plan is counted and every reason stands in one line."""
     assert plan_counts(PLANNED) == "3 models: 1 stale, 1 fresh, 1 refused"
     assert plan_counts(PLANNED[:1]) == "1 model: 1 fresh"
     assert plan_counts([]) == "0 models"
@@ -70,7 +77,8 @@ def test_a_plan_is_counted_and_every_reason_stands_in_one_line() -> None:
     ]
 
 
-def test_a_summary_says_how_each_ended_what_stands_now_and_why() -> None:
+def test_summary_says_ends_and_reasons() -> None:
+    """A summary says how each ended what stands now and why."""
     assert summary_counts(SUMMARY) == (
         "5 models: 1 published, 1 unchanged, 1 fresh, 1 failed, 1 interrupted; 4 min 10 s"
     )
@@ -89,7 +97,8 @@ def test_a_summary_says_how_each_ended_what_stands_now_and_why() -> None:
     ]
 
 
-def test_rows_leave_the_remedy_to_the_messages_and_name_the_files_of_one_model() -> None:
+def test_rows_leave_out_remedy() -> None:
+    """Rows leave the remedy to the messages and name the files of one model."""
     failure = failure_of(UsageError("it is torn:\nhere", remedy="mend the file"))
     assert failure.message.endswith("; next: mend the file")
     files = [Path.cwd() / "specs" / name for name in ("a.yaml", "b.yaml")]
@@ -104,14 +113,16 @@ def test_rows_leave_the_remedy_to_the_messages_and_name_the_files_of_one_model()
     assert [row["why"] for row in rows] == ["it is torn: here"] * 2 + ["nothing changed"]
 
 
-def test_a_table_names_files_as_from_here_and_leaves_those_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = Path.cwd()
-    words = f"{here}/a.yaml and ('{here}/b/c' or /x{here}/d) are not {here} or {here}s/e; next: see {here}/f"
-    assert in_table(words) == f"a.yaml and ('b/c' or /x{here}/d) are not {here} or {here}s/e"
+def test_table_names_relative_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table names files as from here and leaves those elsewhere."""
+    folder = Path.cwd()
+    text = f"{folder}/a.yaml and ('{folder}/b/c' or /x{folder}/d) are not {folder} or {folder}s/e; next: see {folder}/f"
+    assert in_table(text) == f"a.yaml and ('b/c' or /x{folder}/d) are not {folder} or {folder}s/e"
     monkeypatch.chdir("/")
     assert in_table("/a/b is not /c") == "/a/b is not /c"
 
 
-def test_a_summary_without_flow_runs_has_no_column_for_them() -> None:
+def test_summary_without_runs_lacks_column() -> None:
+    """A summary without flow runs has no column for them."""
     alone = FleetSummary(outcomes=SUMMARY.outcomes[:1], seconds=0)
     assert set(summary_rows(alone)[0]) == set(SUMMARY_COLUMNS)

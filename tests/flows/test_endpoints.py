@@ -21,9 +21,8 @@ __all__ = ["aws_account", "aws_endpoint", "loader"]
 pytestmark = pytest.mark.services
 
 
-def test_an_endpoint_that_fails_holds_up_no_other(
-    prefect: PrefectServer, aws_account: AwsAccount, tmp_path: Path
-) -> None:
+def test_failing_endpoint_stops_no_other(prefect: PrefectServer, aws_account: AwsAccount, tmp_path: Path) -> None:
+    """An endpoint that fails holds up no other."""
     publish_onnx(ModelRepository(tmp_path / "artifacts" / "repository"), tmp_path / "made", "tiny")
     (tmp_path / "endpoints").mkdir()
     for name, model in (("a-missing", "nothing"), ("b-good", "tiny")):

@@ -21,7 +21,8 @@ from ..support.stores.filled import fill
 pytestmark = pytest.mark.services
 
 
-def test_damage_fails_the_run_and_its_table_tells_of_all(prefect: PrefectServer, tmp_path: Path) -> None:
+def test_damage_fails_the_run(prefect: PrefectServer, tmp_path: Path) -> None:
+    """Damage fails the run, and its table tells of everything."""
     root = tmp_path / "artifacts" / "repository"
     publish_answering(root, "whole")
     harmed = publish_answering(root, "harmed")
@@ -48,24 +49,25 @@ def test_damage_fails_the_run_and_its_table_tells_of_all(prefect: PrefectServer,
     }
 
 
-def test_what_was_found_is_logged_before_it_goes(prefect: PrefectServer, tmp_path: Path) -> None:
+def test_findings_logged_before_removal(prefect: PrefectServer, tmp_path: Path) -> None:
+    """What was found is logged before it is removed."""
     (tmp_path / "artifacts" / "repository").mkdir(parents=True)
     log = tmp_path / "artifacts" / "logs" / "old-worker.log"
     log.parent.mkdir()
     log.write_text("log")
     os.utime(log, (time.time() - 40 * 86400,) * 2)
-    given: dict[str, Any] = {"older_than": "39d", "folder": str(tmp_path)}
+    options: dict[str, Any] = {"older_than": "39d", "folder": str(tmp_path)}
     dry, done, wrong = run_flows(
         prefect,
         tmp_path,
-        ("collect", {**given, "dry_run": True}),
-        ("collect", given),
-        ("collect", {**given, "stores": ["nowhere"]}),
+        ("collect", {**options, "dry_run": True}),
+        ("collect", options),
+        ("collect", {**options, "stores": ["nowhere"]}),
     )
     assert (dry[0], done[0], wrong) == ("Completed", "Completed", ["Failed", "RepositoryError"])
-    assert [one["name"] for one in dry[1]["found"] if one["kind"] == "log"] == [str(log)]
+    assert [item["name"] for item in dry[1]["found"] if item["kind"] == "log"] == [str(log)]
     assert dry[1]["gone"] == []
-    assert str(log) in [one["name"] for one in done[1]["gone"]]
+    assert str(log) in [item["name"] for item in done[1]["gone"]]
     assert not log.exists()
     looked, tidied, failed = tables_of(prefect, "collect", tmp_path)
     assert looked[:2] == ("collect: a look alone", "COMPLETED")
@@ -75,22 +77,21 @@ def test_what_was_found_is_logged_before_it_goes(prefect: PrefectServer, tmp_pat
     assert [row["why"] for row in failed[2] if row["state"] == "left alone"] == [f"{tmp_path / 'nowhere'} is no store"]
 
 
-def test_the_places_are_read_from_the_specs_and_a_fresh_service_fails_nothing(
-    prefect: PrefectServer, tmp_path: Path
-) -> None:
+def test_places_read_from_specs(prefect: PrefectServer, tmp_path: Path) -> None:
+    """The places are read from the specs, and a fresh service fails nothing."""
     (tmp_path / "specs").mkdir()
     (tmp_path / "specs" / "one.yaml").write_text("{source: hf:one, publish: ../store}")
-    given: dict[str, Any] = {"specs": ["specs"], "folder": str(tmp_path)}
-    fresh, nothing = run_flows(prefect, tmp_path, ("verify", {**given, "on_server": False}), ("collect", given))
+    options: dict[str, Any] = {"specs": ["specs"], "folder": str(tmp_path)}
+    fresh, nothing = run_flows(prefect, tmp_path, ("verify", {**options, "on_server": False}), ("collect", options))
     assert (fresh[0], nothing[0]) == ("Completed", "Completed")
     store = str(tmp_path / "store")
     assert fresh[1]["absent"] == [str(tmp_path / "artifacts" / "repository"), store]
     assert nothing[1]["absent"] == [store, str(tmp_path / "artifacts")]
     publish_answering(tmp_path / "elsewhere", "whole")
-    moved = {**given, "on_server": False, "overrides": {"repository": str(tmp_path / "elsewhere"), "publish": []}}
-    ((state, found),) = run_flows(prefect, tmp_path, ("verify", moved))
+    moved = {**options, "on_server": False, "overrides": {"repository": str(tmp_path / "elsewhere"), "publish": []}}
+    ((state, report),) = run_flows(prefect, tmp_path, ("verify", moved))
     assert state == "Completed"
-    assert [place["place"] for place in found["places"]] == [str(tmp_path / "elsewhere")]
+    assert [place["place"] for place in report["places"]] == [str(tmp_path / "elsewhere")]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,8 @@ def test_the_places_are_read_from_the_specs_and_a_fresh_service_fails_nothing(
         ({"kept": 1}, "kept"),
     ],
 )
-def test_a_parameter_that_is_unknown_or_no_such_thing_is_refused(wrong: dict[str, Any], says: str) -> None:
+def test_wrong_parameter_refused(wrong: dict[str, Any], says: str) -> None:
+    """A parameter that is unknown or of a wrong kind is refused."""
     from prefect.exceptions import ParameterTypeError, SignatureMismatchError
 
     from plansmith.flows.collect import collect

@@ -38,8 +38,8 @@ class Pages:
     def check(self, page: str, *says: str) -> None:
         """Open a page and wait until it says all that it must."""
         self.chromium.open(f"{self.address}/{page}", width=WIDTH, height=HEIGHT)
-        assert soon(lambda: all(words in self.text for words in says), expected=True), self.text
-        assert not [words for words in _BROKEN if words in self.text], self.text
+        assert soon(lambda: all(fragment in self.text for fragment in says), expected=True), self.text
+        assert not [fragment for fragment in _BROKEN if fragment in self.text], self.text
 
     @property
     def text(self) -> str:
@@ -55,12 +55,12 @@ def pages(prefect: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> I
     lay_out(folder, "ajar", shapes={"nothing": "1x8:2x8:4x8"})
     answer = FleetRun(prefect, folder).answer()
     assert answer.ended == {"ajar": "failed", "fits": "published"}
-    found = {name: outcome["run"].rpartition("/")[2] for name, outcome in answer.outcomes.items()}
-    fleet = _parent(prefect, found["fits"])
+    run_ids = {name: outcome["run"].rpartition("/")[2] for name, outcome in answer.outcomes.items()}
+    fleet = _parent(prefect, run_ids["fits"])
     assert set(children_of(prefect, fleet)) == {FITS, AJAR}
     artifacts = {
         key: str(artifact["id"])
-        for run in (fleet, *found.values())
+        for run in (fleet, *run_ids.values())
         for key, artifact in prefect.artifacts_of(run).items()
     }
     address = f"http://127.0.0.1:{prefect.port}"
@@ -68,31 +68,36 @@ def pages(prefect: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> I
         chromium.open(address, width=WIDTH, height=HEIGHT)
         login = json.dumps(base64.b64encode(LOGIN.encode()).decode())
         chromium.evaluate(f"localStorage.setItem('prefect-password', {login})")
-        yield Pages(chromium, address, fleet, found, artifacts)
+        yield Pages(chromium, address, fleet, run_ids, artifacts)
 
 
-def test_the_list_of_runs_tells_models_targets_and_what_failed(pages: Pages) -> None:
+def test_run_list_tells_failures(pages: Pages) -> None:
+    """The list of runs tells models targets and what failed."""
     pages.check("runs", "fleet: specs", "compile-fleet", FITS, AJAR, "Failed", "Completed")
     pages.check("runs", "plansmith", "model:fits", "model:ajar", "target:local-cpu")
 
 
-def test_the_run_of_a_fleet_tells_what_it_did_and_what_it_could_not_do(pages: Pages) -> None:
+def test_fleet_run_tells_results(pages: Pages) -> None:
+    """The run of a fleet tells what it did and what it could not do."""
     log = ("2 models: 2 stale", f"{FITS} is stale: there is no version of it yet", f"{FITS}: published version 1")
     pages.check(f"runs/flow-run/{pages.fleet}", *log, f"{AJAR}: {FAILED}: ", _WHY, "2 models: 1 published, 1 failed")
 
 
-def test_the_run_of_a_model_tells_its_steps_and_why_it_failed(pages: Pages) -> None:
+def test_model_run_tells_steps(pages: Pages) -> None:
+    """The run of a model tells its steps and why it failed."""
     pages.check(f"runs/flow-run/{pages.runs['fits']}", "fleet: specs", "validate: done in", "publish: done in")
     pages.check(f"runs/flow-run/{pages.runs['ajar']}", "fleet: specs", "fetch: done in", f"Next: {_NEXT}", "Failed")
     assert "prefect/flow_engine.py" not in pages.text
 
 
-def test_the_list_of_artifacts_tells_what_came_of_each_model(pages: Pages) -> None:
+def test_artifact_list_tells_results(pages: Pages) -> None:
+    """The list of artifacts tells what came of each model."""
     outcomes = (f"{FITS}: published version 1", f"{AJAR}: {FAILED}")
     pages.check("artifacts", "outcome-fits-local-cpu", "2 models: 1 published, 1 failed", "Gate passed", *outcomes)
 
 
-def test_the_tables_of_a_fleet_lead_to_the_runs_of_its_models(pages: Pages) -> None:
+def test_fleet_tables_link_model_runs(pages: Pages) -> None:
+    """The tables of a fleet lead to the runs of its models."""
     pages.check(f"artifacts/artifact/{pages.artifacts['fleet-plan']}", "fits", "stale", "there is no version of it yet")
     pages.check(f"artifacts/artifact/{pages.artifacts['fleet-summary']}", "published version 1", FAILED, _WHY)
     links = "[...document.querySelectorAll('td a, [role=cell] a')].map(link => [link.innerText, link.href])"
@@ -100,7 +105,8 @@ def test_the_tables_of_a_fleet_lead_to_the_runs_of_its_models(pages: Pages) -> N
     assert dict(pages.chromium.evaluate(links)) == runs
 
 
-def test_the_artifacts_of_a_model_are_its_steps_its_judgement_and_its_release(pages: Pages) -> None:
+def test_model_artifacts_are_listed(pages: Pages) -> None:
+    """The artifacts of a model are its steps, its judgement and its release."""
     steps = ("The steps of fits for local-cpu, of which 0 of 7 are cached", "validate", "would run")
     pages.check(f"artifacts/artifact/{pages.artifacts['plan-fits-local-cpu']}", *steps)
     pages.check(f"artifacts/artifact/{pages.artifacts['validation-fits-local-cpu']}", "Gate passed", "cosine", "passed")
@@ -109,6 +115,6 @@ def test_the_artifacts_of_a_model_are_its_steps_its_judgement_and_its_release(pa
 
 def _parent(prefect: PrefectServer, run: str) -> str:
     """The run that started a run."""
-    (found,) = prefect.ask("flow_runs/filter", flow_runs={"id": {"any_": [run]}})
-    (task,) = prefect.ask("task_runs/filter", task_runs={"id": {"any_": [found["parent_task_run_id"]]}})
+    (flow_run,) = prefect.ask("flow_runs/filter", flow_runs={"id": {"any_": [run]}})
+    (task,) = prefect.ask("task_runs/filter", task_runs={"id": {"any_": [flow_run["parent_task_run_id"]]}})
     return str(task["flow_run_id"])

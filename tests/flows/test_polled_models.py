@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from plansmith.config.service.service import ServiceConfig
-from plansmith.config.service.triggers import S3Registry, SageMakerRegistry
+from plansmith.config.service import ServiceConfig
+from plansmith.config.service_triggers import S3Registry, SageMakerRegistry
 from plansmith.config.source_reference import parse_reference
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import SourceError, UsageError
@@ -23,7 +23,7 @@ from plansmith.steps.runner import Listener, StageRunner
 from plansmith.triggers.pollers.poller import Poller
 from plansmith.triggers.pollers.s3 import S3Poller
 from plansmith.triggers.pollers.sagemaker import SageMakerPoller
-from plansmith.triggers.registries.event import Event
+from plansmith.triggers.registries.delivery import Event
 
 from ..support.models.archives import packed, transformers_folder
 from ..support.triggers.aws_account import Account
@@ -33,7 +33,7 @@ NOW = 1795165608.0
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, account: Account, monkeypatch: pytest.MonkeyPatch) -> Path:
+def service_folder(tmp_path: Path, account: Account, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of the service, with a spec and a model."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", account.address)
@@ -51,7 +51,7 @@ def service(kind: str, when: str, **registry: Any) -> ServiceConfig:
     return ServiceConfig.model_validate({"specs": ["."], "pools": {"first": {}}, "triggers": triggers})
 
 
-def told(poller: Poller) -> Event:
+def polled_event(poller: Poller) -> Event:
     """The one thing that a poller tells."""
     try:
         (delivery,) = poller.poll(NOW)
@@ -63,7 +63,7 @@ def told(poller: Poller) -> Event:
 def built(config: ServiceConfig, event: Event) -> tuple[ModelSpec, Callable[[], SourceModel]]:
     """What is to be compiled of an event, and what fetches it."""
     (order,) = orders_of(config, event, "tools", 0)
-    spec = order.wanted.spec
+    spec = order.request.spec
 
     def fetched() -> SourceModel:
         stages = StageRunner("ranker", Path("artifacts"), listener=Listener(), force=False, dry=False)
@@ -77,11 +77,12 @@ def built(config: ServiceConfig, event: Event) -> tuple[ModelSpec, Callable[[], 
     return spec, fetched
 
 
-def test_a_folder_in_s3_is_compiled_as_it_was_announced_or_not_at_all(
-    account: Account, here: Path, monkeypatch: pytest.MonkeyPatch
+def test_s3_folder_compiled_as_announced(
+    account: Account, service_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A folder in S3 is compiled as it was announced, or not at all."""
     bucket = account.bucket()
-    for path in (*(here / "ranker").iterdir(), here / SPEC):
+    for path in (*(service_folder / "ranker").iterdir(), service_folder / SPEC):
         key = f"team/ranker/{'_READY' if path.name == SPEC else path.name}"
         account.s3.put_object(Bucket=bucket, Key=key, Body=path.read_bytes())
     config = service("s3", "ready", prefix=f"s3://{bucket}/team", endpoint_url=account.address)
@@ -91,21 +92,22 @@ def test_a_folder_in_s3_is_compiled_as_it_was_announced_or_not_at_all(
         monkeypatch.setenv(name, value)
     registry = config.triggers.registries["ours"]
     assert isinstance(registry, S3Registry)
-    event = told(S3Poller("ours", registry, config.triggers.rules, tell=print))
+    event = polled_event(S3Poller("ours", registry, config.triggers.rules, tell=print))
     spec, fetched = built(config, event)
-    found = fetched()
-    assert (spec.name, found.scheme, found.address) == ("ranker", "hf", f"s3://{bucket}/team/ranker")
-    assert found.revision == event.version
+    source = fetched()
+    assert (spec.name, source.scheme, source.address) == ("ranker", "hf", f"s3://{bucket}/team/ranker")
+    assert source.revision == event.version
     account.s3.put_object(Bucket=bucket, Key="team/ranker/tokenizer.json", Body=b'{"newer": 1}')
     with pytest.raises(SourceError, match="something else than was announced"):
         fetched()
 
 
 @pytest.mark.parametrize("allowed", ["s3://{}/team/*", "s3://{}/other/*", ""])
-def test_an_approved_package_is_compiled_where_its_place_is_allowed(allowed: str, account: Account, here: Path) -> None:
+def test_approved_package_compiled_where_allowed(allowed: str, account: Account, service_folder: Path) -> None:
+    """An approved package is compiled where its place is allowed."""
     bucket, queue = account.bucket(), account.queue()
     address = f"s3://{bucket}/team/model.tar.gz"
-    account.s3.put_object(Bucket=bucket, Key="team/model.tar.gz", Body=packed(here / "ranker"))
+    account.s3.put_object(Bucket=bucket, Key="team/model.tar.gz", Body=packed(service_folder / "ranker"))
     group = account.registry(queue)
     group.approve(group.register(address))
     sources = [allowed.format(bucket)] if allowed else []
@@ -115,7 +117,7 @@ def test_an_approved_package_is_compiled_where_its_place_is_allowed(allowed: str
     assert isinstance(registry, SageMakerRegistry)
     poller = SageMakerPoller("ours", registry, (), tell=print, wait_seconds=0)
     assert bool(poller.cautions) == (not allowed)
-    event = told(poller)
+    event = polled_event(poller)
     if "team" not in allowed:
         with pytest.raises(UsageError, match="`sources` of the registry ours does not allow") as refused:
             built(config, event)
@@ -123,13 +125,14 @@ def test_an_approved_package_is_compiled_where_its_place_is_allowed(allowed: str
         assert "triggers.registries.ours.sources" in refused.value.remedy
         return
     spec, fetched = built(config, event)
-    found = fetched()
-    assert (spec.name, found.scheme, found.address) == ("ranker", "hf", address)
+    source = fetched()
+    assert (spec.name, source.scheme, source.address) == ("ranker", "hf", address)
 
 
-def test_a_dry_run_lists_what_is_there_and_leaves_queues_alone(account: Account, here: Path) -> None:
+def test_dry_run_leaves_queues_alone(account: Account, service_folder: Path) -> None:
+    """A dry run lists what is there and leaves queues alone."""
     packages, notifications, bucket = account.queue(), account.queue(), account.bucket()
-    for path in (*(here / "ranker").iterdir(), here / SPEC):
+    for path in (*(service_folder / "ranker").iterdir(), service_folder / SPEC):
         key = f"ranker/{'_READY' if path.name == SPEC else path.name}"
         account.s3.put_object(Bucket=bucket, Key=key, Body=path.read_bytes())
     notifications.send("{}")
@@ -159,9 +162,9 @@ def test_a_dry_run_lists_what_is_there_and_leaves_queues_alone(account: Account,
         ],
     }
     config = ServiceConfig.model_validate(
-        {"directory": str(here), "specs": ["."], "pools": {"first": {}}, "triggers": triggers}
+        {"directory": str(service_folder), "specs": ["."], "pools": {"first": {}}, "triggers": triggers}
     )
     before = (packages.length, notifications.length)
     builds, faults = poll_once(config, time.time())
-    assert ([one.registry for one in builds], faults) == (["shelf", "packages"], [])
+    assert ([build.registry for build in builds], faults) == (["shelf", "packages"], [])
     assert (packages.length, notifications.length) == before == (2, 1)

@@ -9,7 +9,7 @@ import pytest
 from prefect.server.events.schemas.automations import EventTrigger
 from prefect.server.events.schemas.events import ReceivedEvent
 
-from plansmith.config.service.service import ServiceConfig
+from plansmith.config.service import ServiceConfig
 from plansmith.flows.deploy.automations import SILENT_STATES, publication_automation, silence_automation
 from plansmith.flows.deploy.deployments import service_tag
 from plansmith.flows.prefect_api.patience import AWAY_SECONDS
@@ -27,18 +27,20 @@ PUBLISHED = PublishedVersion(
 )
 
 
-def test_the_event_of_a_publication_is_one_that_people_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publication_event_reaches_people(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event of a publication is one that people are told of."""
     sent: list[dict[str, Any]] = []
-    monkeypatch.setattr(outcomes, "emit_event", lambda event, **words: sent.append({"event": event, **words}))
+    monkeypatch.setattr(outcomes, "emit_event", lambda event, **fields: sent.append({"event": event, **fields}))
     outcomes.announce(PUBLISHED, "triton-26.08")
-    (words,) = sent
+    (fields,) = sent
     trigger = _trigger(publication_automation("ours", "custom-webhook/tests", uuid4()))
-    assert trigger.covers(_event("ours", **words))
-    assert not trigger.covers(_event("another", **words))
+    assert trigger.covers(_event("ours", **fields))
+    assert not trigger.covers(_event("another", **fields))
 
 
 @pytest.mark.parametrize("state", ["Scheduled", "AwaitingRetry", "Late", "Paused", "Suspended", "TimedOut", "Failed"])
-def test_a_run_that_nobody_carries_out_any_more_need_not_beat(state: str) -> None:
+def test_abandoned_run_needs_no_heartbeat(state: str) -> None:
+    """A run that nobody carries out any more need not send heartbeats."""
     for silent in SILENT_STATES:
         trigger = _trigger(silence_automation("ours", silent, 900))
         event = _event(
@@ -49,7 +51,8 @@ def test_a_run_that_nobody_carries_out_any_more_need_not_beat(state: str) -> Non
         assert not trigger.starts_after(event.event)
 
 
-def test_a_run_that_waits_for_its_server_is_not_called_crashed_for_it() -> None:
+def test_waiting_run_is_not_crashed() -> None:
+    """A run that waits for its server is not called crashed for it."""
     config = ServiceConfig.model_validate({"specs": ["specs"], "pools": {"a": {}}})
     assert config.crashed_after_seconds > AWAY_SECONDS
     assert config.begun_after_seconds > AWAY_SECONDS
@@ -60,10 +63,10 @@ def _trigger(automation: Any) -> EventTrigger:
     return EventTrigger.model_validate(automation.trigger.model_dump(mode="json", exclude={"id"}))
 
 
-def _event(service: str, **words: Any) -> ReceivedEvent:
+def _event(service: str, **fields: Any) -> ReceivedEvent:
     """As the server has it: with the tags of the run that sent it."""
     tag = {"prefect.resource.id": f"prefect.tag.{service_tag(service)}", "prefect.resource.role": "tag"}
     occurred = "2026-01-01T00:00:00+00:00"
     return ReceivedEvent.model_validate(
-        {"id": uuid4(), "occurred": occurred, "received": occurred, "related": [tag], "payload": {}, **words}
+        {"id": uuid4(), "occurred": occurred, "received": occurred, "related": [tag], "payload": {}, **fields}
     )

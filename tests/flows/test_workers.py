@@ -19,7 +19,8 @@ _CANCELLED_SECONDS = 30
 """What takes ten at most on a machine that has nothing else to do."""
 
 
-def test_a_model_asked_for_twice_at_once_is_built_once(crew: Team, tmp_path: Path) -> None:
+def test_simultaneous_requests_build_once(crew: Team, tmp_path: Path) -> None:
+    """A model asked for twice at once is built once."""
     spec = small_spec(tmp_path, held=True)
     runs = [crew.submit(spec, tmp_path), crew.submit(spec, tmp_path)]
     wait_until(lambda: all(crew.run(run)["state"]["type"] == "RUNNING" for run in runs))
@@ -27,16 +28,17 @@ def test_a_model_asked_for_twice_at_once_is_built_once(crew: Team, tmp_path: Pat
     assert [crew.ended(run) for run in runs] == ["COMPLETED", "COMPLETED"]
     first, second = sorted(map(crew.run, runs), key=lambda run: str(run["start_time"]))
     assert second["start_time"] < first["end_time"], "they did not run at once"
-    known = records(tmp_path)
-    assert sorted(record.outcome for record in known) == ["published", "unchanged"]
+    history = records(tmp_path)
+    assert sorted(record.outcome for record in history) == ["published", "unchanged"]
     for step in ("fetch", "export", "compile", "validate"):
-        built = [not one.cached for record in known for one in record.steps if one.name == step]
+        built = [not entry.cached for record in history for entry in record.steps if entry.name == step]
         assert sorted(built) == [False, True], step
     check_whole(tmp_path)
 
 
-def test_a_cancelled_run_ends_with_its_children_and_the_next_goes_on(crew: Team, tmp_path: Path) -> None:
-    spec, run, worker = _held(crew, tmp_path)
+def test_cancelled_run_ends_its_children(crew: Team, tmp_path: Path) -> None:
+    """A cancelled run ends with its children and the next goes on."""
+    spec, run, worker = _blocked_compile(crew, tmp_path)
     crew.server.cancel(run)
     wait_until(lambda: not worker.processes_of(run), seconds=_CANCELLED_SECONDS)
     assert crew.ended(run) == "CANCELLED"
@@ -44,10 +46,11 @@ def test_a_cancelled_run_ends_with_its_children_and_the_next_goes_on(crew: Team,
     _check_resumed(crew, spec, tmp_path)
 
 
-def test_a_run_that_is_killed_has_crashed_and_the_next_goes_on(crew: Team, tmp_path: Path) -> None:
-    spec, run, worker = _held(crew, tmp_path)
+def test_killed_run_has_crashed(crew: Team, tmp_path: Path) -> None:
+    """A run that is killed has crashed, and the next one goes on."""
+    spec, run, worker = _blocked_compile(crew, tmp_path)
     belonging = worker.processes_of(run)
-    (process,) = [one for one in belonging if "prefect.engine" in words_of(one)]
+    (process,) = [candidate for candidate in belonging if "prefect.engine" in words_of(candidate)]
     process.kill()
     assert crew.ended(run) == "CRASHED"
     assert not still_running(belonging)
@@ -55,8 +58,9 @@ def test_a_run_that_is_killed_has_crashed_and_the_next_goes_on(crew: Team, tmp_p
     _check_resumed(crew, spec, tmp_path)
 
 
-def test_a_run_whose_worker_is_killed_ends_at_its_next_line_and_the_next_goes_on(crew: Team, tmp_path: Path) -> None:
-    spec, run, worker = _held(crew, tmp_path)
+def test_run_of_killed_worker_ends(crew: Team, tmp_path: Path) -> None:
+    """A run whose worker is killed ends at its next line and the next goes on."""
+    spec, run, worker = _blocked_compile(crew, tmp_path)
     worker.kill()
     (tmp_path / "go").touch()
     try:
@@ -69,7 +73,8 @@ def test_a_run_whose_worker_is_killed_ends_at_its_next_line_and_the_next_goes_on
         worker.start()
 
 
-def test_a_run_that_outlives_its_worker_builds_on_and_the_next_waits_for_it(crew: Team, tmp_path: Path) -> None:
+def test_run_outliving_worker_builds_on(crew: Team, tmp_path: Path) -> None:
+    """A run that outlives its worker builds on and the next waits for it."""
     spec = small_spec(tmp_path)
     run = crew.submit(spec, tmp_path, stream_output=False)
     worker = crew.worker_of(run)
@@ -89,7 +94,7 @@ def test_a_run_that_outlives_its_worker_builds_on_and_the_next_waits_for_it(crew
         worker.start()
 
 
-def _held(crew: Team, folder: Path) -> tuple[dict[str, Any], str, PoolWorker]:
+def _blocked_compile(crew: Team, folder: Path) -> tuple[dict[str, Any], str, PoolWorker]:
     """A compile that is at work until it may go on: its spec, its run, and the worker that it runs on."""
     spec = small_spec(folder, held=True)
     run = crew.submit(spec, folder)

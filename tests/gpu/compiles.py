@@ -33,8 +33,8 @@ class Release:
     @property
     def manifest(self) -> dict[str, Any]:
         """All that is known of it."""
-        found: dict[str, Any] = json.loads((self.folder / "manifest.json").read_text())
-        return found
+        document: dict[str, Any] = json.loads((self.folder / "manifest.json").read_text())
+        return document
 
     @property
     def plan(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Workshop:
         """Where cache, logs and repository lie."""
         return self.folder / "artifacts"
 
-    def words(self, subject: Subject, *words: str, **keys: Any) -> list[str]:
+    def command_line(self, subject: Subject, *arguments: str, **keys: Any) -> list[str]:
         """The command line of a compile, its spec written; `keys` are those of the spec's `tensorrt`.
 
         Speed is told and decides nothing: which precision is the fastest depends on the GPU.
@@ -80,7 +80,7 @@ class Workshop:
         path = self.folder / f"{subject.name}.yaml"
         path.write_text(yaml.safe_dump(spec))
         served = [] if TRITON_BACKEND.is_file() else ["--no-check-served"]
-        return ["compile", str(path), "--artifacts", str(self.artifacts), *served, *words]
+        return ["compile", str(path), "--artifacts", str(self.artifacts), *served, *arguments]
 
     def run(self, words: list[str], **variables: str) -> Answer:
         """Run a command line to its end."""
@@ -96,9 +96,9 @@ class Workshop:
         )
         return Answer(done.returncode, done.stdout, done.stderr)
 
-    def compile(self, subject: Subject, *words: str, **keys: Any) -> Release:
+    def compile(self, subject: Subject, *arguments: str, **keys: Any) -> Release:
         """A compile that must succeed."""
-        return released(self.run([*self.words(subject, *words, **keys), "--json"]))
+        return released(self.run([*self.command_line(subject, *arguments, **keys), "--json"]))
 
 
 def released(answer: Answer) -> Release:

@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 
 from plansmith.cli.info.image_check import compare_image, installed_versions, require_image
-from plansmith.config.target.names import runtime_names
-from plansmith.config.target.targets import load_target, require_onnxruntime
+from plansmith.config.target_names import runtime_names
+from plansmith.config.targets import load_target, require_onnxruntime
 from plansmith.errors import EngineError
 from plansmith.triton.server.installation import has_gpu
 
@@ -54,8 +54,8 @@ def missing(marker: str) -> str:
 def builders_here() -> tuple[str, ...]:
     """Which of the two builders of plans are here; one that does not work is here and fails its tests."""
     program = shutil.which("trtexec") or shutil.which("trtexec", path=os.pathsep.join(_TRTEXEC_FOLDERS))
-    here = {"api": importlib.util.find_spec("tensorrt") is not None, "trtexec": program is not None}
-    return tuple(builder for builder in BUILDERS if here[builder])
+    available = {"api": importlib.util.find_spec("tensorrt") is not None, "trtexec": program is not None}
+    return tuple(builder for builder in BUILDERS if available[builder])
 
 
 def device() -> Device:
@@ -83,9 +83,9 @@ def in_child(code: str, *arguments: str, **variables: str) -> Any:
 
 def tensorrt_version() -> str:
     """TensorRT's version with as many numbers as anything here tells."""
-    found = [one.version for one in installed_versions() if one.what == "TensorRT"]
-    assert found, "a builder is here, and nothing tells its version: no Debian package, library or Python package"
-    return max(found, key=lambda version: version.count("."))
+    versions = [entry.version for entry in installed_versions() if entry.what == "TensorRT"]
+    assert versions, "a builder is here, and nothing tells its version: no Debian package, library or Python package"
+    return max(versions, key=lambda version: version.count("."))
 
 
 def target_here(folder: Path) -> str:
@@ -103,8 +103,8 @@ def target_here(folder: Path) -> str:
 
 def other_target(folder: Path) -> str:
     """A target whose TensorRT is supported, and not the one that is here."""
-    here = tensorrt_version() if builders_here() else ""
-    return write_target(folder, next(version for version in _OTHER_VERSIONS if version != here))
+    local = tensorrt_version() if builders_here() else ""
+    return write_target(folder, next(version for version in _OTHER_VERSIONS if version != local))
 
 
 def write_target(folder: Path, tensorrt: str) -> str:

@@ -54,30 +54,34 @@ with pytorch(module.half(), [feed[0].astype(np.float16)], "cuda", progress=silen
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, Any]:
-    found = in_child(_SETUP + _BOTH)
-    assert isinstance(found, dict)
-    return found
+def child_report() -> dict[str, Any]:
+    document = in_child(_SETUP + _BOTH)
+    assert isinstance(document, dict)
+    return document
 
 
-def test_pytorch_and_torch_compile_both_run_on_the_gpu(told: dict[str, Any], gpu: Device) -> None:
-    assert (told["kinds"], told["problems"]) == (["eager", "torch.compile"], ["", ""])
-    assert told["precisions"] == ["fp32", "fp32"]
-    assert told["inside"] == "cuda"
-    assert all(gpu.name in setting and "TF32 on" in setting for setting in told["settings"])
+def test_pytorch_runs_on_gpu(child_report: dict[str, Any], gpu: Device) -> None:
+    """PyTorch and torch.compile both run on the GPU."""
+    assert (child_report["kinds"], child_report["problems"]) == (["eager", "torch.compile"], ["", ""])
+    assert child_report["precisions"] == ["fp32", "fp32"]
+    assert child_report["inside"] == "cuda"
+    assert all(gpu.name in setting and "TF32 on" in setting for setting in child_report["settings"])
 
 
-def test_a_run_has_ended_when_it_returns(told: dict[str, Any]) -> None:
-    assert told["idle"] == [True, True]
+def test_run_has_ended_on_return(child_report: dict[str, Any]) -> None:
+    """A run has ended when it returns."""
+    assert child_report["idle"] == [True, True]
 
 
-def test_the_model_and_the_way_that_pytorch_multiplies_are_as_before(told: dict[str, Any]) -> None:
-    assert told["outside"] == "cpu"
-    assert told["flags"]
+def test_model_and_multiplication_unchanged(child_report: dict[str, Any]) -> None:
+    """The model and the way that PyTorch multiplies are as before."""
+    assert child_report["outside"] == "cpu"
+    assert child_report["flags"]
 
 
-def test_two_that_run_on_the_gpu_are_measured_in_turns(told: dict[str, Any]) -> None:
-    speed = told["speed"]
+def test_gpu_runs_measured_in_turns(child_report: dict[str, Any]) -> None:
+    """Two that run on the GPU are measured in turns."""
+    speed = child_report["speed"]
     (beside,) = speed["baselines"]
     assert (beside["kind"], beside["problem"]) == ("torch.compile", "")
     assert beside["speed"]["low"] <= beside["speed"]["ratio"] <= beside["speed"]["high"]
@@ -85,7 +89,8 @@ def test_two_that_run_on_the_gpu_are_measured_in_turns(told: dict[str, Any]) -> 
     assert min(speed["median_ms"], beside["median_ms"]) > 0
 
 
-def test_a_model_in_half_precision_is_measured_as_it_came() -> None:
+def test_half_precision_model_measured_unchanged() -> None:
+    """A model in half precision is measured as it came."""
     precision, problem, repeats = in_child(_SETUP + _HALF)
     assert (precision, problem) == ("fp16", "")
     assert repeats >= 10

@@ -18,7 +18,8 @@ pytestmark = pytest.mark.tensorrt
 _WARM = re.compile(r"started from \d+ bytes|read \(\d+ bytes\)")
 
 
-def test_the_same_compile_again_does_nothing(alone: Workshop, saved: Path) -> None:
+def test_repeated_compile_does_nothing(alone: Workshop, saved: Path) -> None:
+    """The same compile again does nothing."""
     model = subject("tiny-bert", saved)
     first, again = (alone.compile(model, "--precision", "fp16") for _ in range(2))
     assert not first.cached()["compile"]
@@ -27,11 +28,12 @@ def test_the_same_compile_again_does_nothing(alone: Workshop, saved: Path) -> No
     assert again.folder == first.folder
 
 
-def test_a_plan_of_the_cache_is_published_by_a_machine_without_a_gpu(alone: Workshop, saved: Path, gpu: Device) -> None:
+def test_cached_plan_published_without_gpu(alone: Workshop, saved: Path, gpu: Device) -> None:
+    """A plan of the cache is published by a machine without a GPU."""
     model = subject("tiny-bert", saved)
-    words = alone.words(model, "--precision", "fp16", "--gpu", gpu.name, "--no-check-served", "--json")
-    first = released(alone.run(words))
-    elsewhere = [*words, "--repository", str(alone.folder / "elsewhere")]
+    command = alone.command_line(model, "--precision", "fp16", "--gpu", gpu.name, "--no-check-served", "--json")
+    first = released(alone.run(command))
+    elsewhere = [*command, "--repository", str(alone.folder / "elsewhere")]
     second = released(alone.run(elsewhere, CUDA_VISIBLE_DEVICES=""))
     assert second.cached()["compile"]
     assert second.folder != first.folder
@@ -40,9 +42,10 @@ def test_a_plan_of_the_cache_is_published_by_a_machine_without_a_gpu(alone: Work
     assert unknown.status == 9, unknown
 
 
-def test_the_second_build_starts_from_what_the_first_measured(
+def test_second_build_reuses_measurements(
     alone: Workshop, saved: Path, builder: str, gpu: Device, figures: Figures
 ) -> None:
+    """The second build starts from what the first measured."""
     cold, warm = _twice(alone, saved, builder)
     for release in (cold, warm):
         figures.add("tiny-bert", release, gpu)
@@ -51,13 +54,15 @@ def test_the_second_build_starts_from_what_the_first_measured(
     assert not warm.cached()["compile"]
 
 
-def test_a_build_without_timing_cache_reads_and_keeps_nothing(alone: Workshop, saved: Path, builder: str) -> None:
+def test_build_without_timing_cache(alone: Workshop, saved: Path, builder: str) -> None:
+    """A build without timing cache reads and keeps nothing."""
     for release in _twice(alone, saved, builder, timing_cache=False):
         assert not _WARM.search(release.plan["timing_cache"])
     assert not list(alone.artifacts.rglob("*.cache"))
 
 
-def test_a_damaged_timing_cache_is_told_and_measured_anew(alone: Workshop, saved: Path, builder: str) -> None:
+def test_damaged_timing_cache_measured_anew(alone: Workshop, saved: Path, builder: str) -> None:
+    """A damaged timing cache is told and measured anew."""
     model = subject("tiny-bert", saved)
     alone.compile(model, "--builder", builder)
     files = list(alone.artifacts.rglob("*.cache"))
@@ -72,9 +77,10 @@ def test_a_damaged_timing_cache_is_told_and_measured_anew(alone: Workshop, saved
     assert _WARM.search(again.plan["timing_cache"])
 
 
-def test_a_build_that_may_measure_nothing_needs_what_others_measured(alone: Workshop, saved: Path) -> None:
+def test_unmeasured_build_needs_others(alone: Workshop, saved: Path) -> None:
+    """A build that may measure nothing needs what others measured."""
     model = subject("tiny-bert", saved)
-    refused = alone.run(alone.words(model, error_on_timing_cache_miss=True))
+    refused = alone.run(alone.command_line(model, error_on_timing_cache_miss=True))
     assert refused.status == 6, refused
     assert "error_on_timing_cache_miss" in refused.message
     alone.compile(model)
@@ -85,5 +91,5 @@ def test_a_build_that_may_measure_nothing_needs_what_others_measured(alone: Work
 def _twice(place: Workshop, saved: Path, builder: str, **keys: bool) -> list[Release]:
     """Two builds of one plan; the second does every step again."""
     model = subject("tiny-bert", saved)
-    words = ("--precision", "fp16", "--builder", builder)
-    return [place.compile(model, *words, *more, **keys) for more in ((), ("--force",))]
+    arguments = ("--precision", "fp16", "--builder", builder)
+    return [place.compile(model, *arguments, *more, **keys) for more in ((), ("--force",))]

@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plansmith.config.target.targets import load_target, require_dali
-from plansmith.pipelines.dali.agreement import difference
-from plansmith.pipelines.dali.pipelines import PIPELINE_FILE, run_pipeline, serialise_pipeline
-from plansmith.pipelines.dali.recipe import recipe_from_settings
+from plansmith.config.targets import load_target, require_dali
+from plansmith.pipelines.dali.parts import PIPELINE_FILE, run_pipeline, serialise_pipeline
+from plansmith.pipelines.dali.recipe import difference, recipe_from_settings
 from plansmith.records.model import Device
 from plansmith.triton.server import environment
 
@@ -22,15 +21,16 @@ DEVICES: tuple[Device, ...] = ("gpu", "cpu")
 
 
 @pytest.mark.parametrize("step", [SHORTEST, EXACT], ids=lambda step: str(step["do"]))
-def test_tensors_of_the_gpu_are_those_of_the_cpu_within_the_bound(step: dict[str, object], tmp_path: Path) -> None:
+def test_gpu_tensors_match_cpu(step: dict[str, object], tmp_path: Path) -> None:
+    """Tensors of the GPU are those of the CPU within the bound."""
     site = environment.dali_folder(require_dali(load_target("local-cpu")))
     steps = [step, settings()["steps"][1]]
     recipe, images = recipe_from_settings(settings(steps=steps)), real_images()
-    made: list[np.ndarray[tuple[int, ...], np.dtype[np.generic]]] = []
+    tensors: list[np.ndarray[tuple[int, ...], np.dtype[np.generic]]] = []
     for device in DEVICES:
         file = tmp_path / device / PIPELINE_FILE
         file.parent.mkdir()
         serialise_pipeline(recipe, file, site=site, device=device, max_batch_size=1, input_name="encoded")
-        made.append(run_pipeline(file, images, site=site, input_name="encoded", device=device))
-    found = difference(made[0], made[1], recipe)
-    assert found.is_within_bound, found
+        tensors.append(run_pipeline(file, images, site=site, input_name="encoded", device=device))
+    deviation = difference(tensors[0], tensors[1], recipe)
+    assert deviation.is_within_bound, deviation

@@ -32,7 +32,8 @@ print(json.dumps([gpu.uuid for gpu in visible_gpus()]))
 """
 
 
-def test_the_first_gpu_is_the_one_that_nvidia_smi_names(gpu: Device) -> None:
+def test_first_gpu_matches_nvidia_smi(gpu: Device) -> None:
+    """The first GPU is the one that nvidia-smi names."""
     first = in_child(_VISIBLE)[0]
     assert (first["name"], first["uuid"], first["compute_capability"], first["driver"], first["index"]) == (
         gpu.name,
@@ -44,34 +45,38 @@ def test_the_first_gpu_is_the_one_that_nvidia_smi_names(gpu: Device) -> None:
     assert abs(first["memory_bytes"] / 2**20 - gpu.memory_mib) <= 1
 
 
-def test_the_gpus_that_are_seen_are_those_of_pytorch() -> None:
-    seen = [[one["name"], one["compute_capability"], one["uuid"]] for one in in_child(_VISIBLE)]
-    assert sorted(seen) == sorted(in_child(_BY_TORCH))
+def test_seen_gpus_match_pytorch() -> None:
+    """The GPUs that are seen are those of PyTorch."""
+    devices = [[device["name"], device["compute_capability"], device["uuid"]] for device in in_child(_VISIBLE)]
+    assert sorted(devices) == sorted(in_child(_BY_TORCH))
     assert in_child(_VISIBLE, CUDA_VISIBLE_DEVICES="") == []
 
 
-def test_a_gpu_is_found_by_its_uuid_and_while_pytorch_uses_it(gpu: Device) -> None:
-    assert [one["uuid"] for one in in_child(_VISIBLE, CUDA_VISIBLE_DEVICES=gpu.uuid)] == [gpu.uuid]
+def test_gpu_found_by_uuid(gpu: Device) -> None:
+    """A GPU is found by its UUID and while PyTorch uses it."""
+    assert [device["uuid"] for device in in_child(_VISIBLE, CUDA_VISIBLE_DEVICES=gpu.uuid)] == [gpu.uuid]
     assert in_child(_CUDA_FIRST, CUDA_VISIBLE_DEVICES=gpu.uuid) == [gpu.uuid]
 
 
-def test_the_doctor_names_the_gpu_and_finds_its_driver_good(tmp_path: Path, gpu: Device) -> None:
+def test_doctor_names_gpu_and_driver(tmp_path: Path, gpu: Device) -> None:
+    """The doctor names the GPU and finds its driver good."""
     findings = CommandLine(tmp_path)("doctor", "--offline", "--json").document["findings"]
-    found = {finding["name"]: finding for finding in findings}
-    assert gpu.name in found["GPU 0"]["found"]
-    assert gpu.capability in found["GPU 0"]["found"]
-    assert (found["driver"]["severity"], found["driver"]["found"]) == ("ok", gpu.driver)
+    by_name = {finding["name"]: finding for finding in findings}
+    assert gpu.name in by_name["GPU 0"]["found"]
+    assert gpu.capability in by_name["GPU 0"]["found"]
+    assert (by_name["driver"]["severity"], by_name["driver"]["found"]) == ("ok", gpu.driver)
 
 
 def _exported(folder: Path, device: str) -> Release:
     model = folder / "model"
     place = Workshop(folder, "local-cpu")
     source = f"hf:{model if model.is_dir() else write_tiny_bert(model)}"
-    words = ["compile", source, "--random-weights", "--no-check-served", "--device", device, "--json"]
-    return released(place.run([*words, "--artifacts", str(folder / device)]))
+    command = ["compile", source, "--random-weights", "--no-check-served", "--device", device, "--json"]
+    return released(place.run([*command, "--artifacts", str(folder / device)]))
 
 
-def test_a_model_on_the_gpu_is_exported_as_on_the_cpu_and_passes_the_same_gate(tmp_path: Path) -> None:
+def test_gpu_export_matches_cpu(tmp_path: Path) -> None:
+    """A model on the GPU is exported as on the CPU and passes the same gate."""
     on_gpu, on_cpu = (_exported(tmp_path, device) for device in ("cuda", "cpu"))
     for release in (on_gpu, on_cpu):
         assert (release.document["verdict"], release.document["fixed"]) == ("passed", [])
@@ -81,9 +86,10 @@ def test_a_model_on_the_gpu_is_exported_as_on_the_cpu_and_passes_the_same_gate(t
     assert all(worst["min_cosine"] > 0.99999 for worst in on_gpu.document["validation"].values())
 
 
-def test_a_plan_is_refused_where_the_targets_tensorrt_is_not_and_nothing_is_left(tmp_path: Path) -> None:
+def test_plan_of_missing_tensorrt_refused(tmp_path: Path) -> None:
+    """A plan is refused where the target's TensorRT is not there, and nothing is left."""
     place = Workshop(tmp_path, other_target(tmp_path))
-    answer = place.run(place.words(subject("tiny-bert", tmp_path)))
+    answer = place.run(place.command_line(subject("tiny-bert", tmp_path)))
     assert answer.status == 9, answer
     assert place.target.removesuffix(".yaml").rpartition("-")[2] in answer.message
     assert "\nNext: " in answer.message

@@ -22,7 +22,7 @@ _ON_BOTH = """
 import json, sys
 from pathlib import Path
 import numpy as np, torch
-from plansmith.compilers.python_backend.device_tensors import merge_on_device
+from plansmith.compilers.python_backend.model import merge_on_device
 from plansmith.compilers.python_backend.model import load_folder
 
 model = load_folder(Path(sys.argv[1]), "cuda:0")
@@ -54,7 +54,7 @@ _ASKING = """import torch
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from plansmith.compilers.python_backend.device_tensors import torch_from_triton, triton_from_torch
+from plansmith.compilers.python_backend.model import torch_from_triton, triton_from_torch
 
 
 class TritonPythonModel:
@@ -85,14 +85,16 @@ instance_group { kind: KIND_GPU gpus: [ 0 ] }
 """
 
 
-def test_what_lies_on_the_gpu_is_not_copied_and_goes_with_what_does_not(tmp_path: Path) -> None:
+def test_gpu_tensors_not_copied(tmp_path: Path) -> None:
+    """What lies on the GPU is not copied and goes with what does not."""
     odd = write_odd(tmp_path / "source")
     laid = lay_out(odd, tmp_path / "odd", shapes=ODD_SHAPES, described=ODD_INPUTS, trust_remote_code=True)
-    told = in_child(_ON_BOTH, str(laid.folder))
-    assert told == {"shared": True, "places": ["cuda", "cuda"], "equal": True, "as asked": True}
+    result = in_child(_ON_BOTH, str(laid.folder))
+    assert result == {"shared": True, "places": ["cuda", "cuda"], "equal": True, "as asked": True}
 
 
-def test_tensors_go_from_model_to_model_on_the_gpu(tmp_path: Path) -> None:
+def test_tensors_pass_between_gpu_models(tmp_path: Path) -> None:
+    """Tensors go from model to model on the GPU."""
     from tritonclient import http
 
     try:
@@ -114,9 +116,9 @@ def test_tensors_go_from_model_to_model_on_the_gpu(tmp_path: Path) -> None:
         TritonServer(repository, installation, tmp_path / "log", deadline_seconds=240) as server,
         http.InferenceServerClient(server.http_url) as client,
     ):
-        asked = http.InferInput("ids", list(ids.shape), "INT64")
-        asked.set_data_from_numpy(ids)
-        answer = client.infer("asking", [asked])
+        tensor = http.InferInput("ids", list(ids.shape), "INT64")
+        tensor.set_data_from_numpy(ids)
+        answer = client.infer("asking", [tensor])
     np.testing.assert_allclose(
         answer.as_numpy("states"), np.asarray(case.answer["last_hidden_state"], np.float32), rtol=1e-5, atol=1e-5
     )

@@ -24,31 +24,31 @@ _BUILDING = {"api": "plansmith.compilers.trt.build_worker", "trtexec": "trtexec"
 
 _TAKE = """
 import json
-from plansmith.system.gpus import held, visible_gpus
+from plansmith.system.gpus import lock_gpu, visible_gpus
 waited = []
-with held(visible_gpus()[0], waited.append):
+with lock_gpu(visible_gpus()[0], waited.append):
     print(json.dumps(waited))
 """
 
 
 def _builders(process: subprocess.Popen[bytes], builder: str) -> list[psutil.Process]:
     """The processes below a compile that build a plan; one may end while it is looked at."""
-    found = []
+    matches = []
     for child in psutil.Process(process.pid).children(recursive=True):
         try:
-            words = child.cmdline()
+            command = child.cmdline()
         except psutil.Error:
             continue
-        if _BUILDING[builder] in words or (words and Path(words[0]).name == _BUILDING[builder]):
-            found.append(child)
-    return found
+        if _BUILDING[builder] in command or (command and Path(command[0]).name == _BUILDING[builder]):
+            matches.append(child)
+    return matches
 
 
 def _ended_while_building(words: list[str], place: Workshop, builder: str, number: signal.Signals) -> list[str]:
     """Start a compile, end it a moment after it began to build: which of its processes live on."""
-    with (place.folder / "said").open("wb") as said:
+    with (place.folder / "said").open("wb") as log:
         process = subprocess.Popen(
-            [*COMMAND, *words], cwd=place.folder, env=environment(), stdout=said, stderr=said, start_new_session=True
+            [*COMMAND, *words], cwd=place.folder, env=environment(), stdout=log, stderr=log, start_new_session=True
         )
         deadline = time.monotonic() + _LONGEST_SECONDS
         while not _uses_gpu(_builders(process, builder)):
@@ -63,22 +63,21 @@ def _ended_while_building(words: list[str], place: Workshop, builder: str, numbe
 
 def _uses_gpu(builders: list[psutil.Process]) -> bool:
     """Whether one of some processes has something on a GPU, as a builder has that measures kernels."""
-    asked = ["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"]
-    listed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
+    command = ["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     # In a container the driver tells the numbers of the host's processes; then the age of the process has to do.
     return any(str(child.pid) in listed or time.time() - child.create_time() > 20 for child in builders)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
-def test_nothing_is_left_of_a_build_that_was_ended_and_the_next_one_succeeds(
-    builder: str, number: signal.Signals, alone: Workshop, saved: Path
-) -> None:
-    words = alone.words(subject("resnet50", saved), "--builder", builder, optimization_level=5)
-    assert _ended_while_building(words, alone, builder, number) == []
+def test_ended_build_leaves_nothing(builder: str, number: signal.Signals, alone: Workshop, saved: Path) -> None:
+    """Nothing is left of a build that was ended, and the next one succeeds."""
+    command = alone.command_line(subject("resnet50", saved), "--builder", builder, optimization_level=5)
+    assert _ended_while_building(command, alone, builder, number) == []
     assert in_child(_TAKE) == [], "the GPU was still held"
     assert [plan for plan in alone.artifacts.rglob("*.plan") if "staging" not in plan.parts] == []
     assert cache_problems(alone.artifacts / "cache") + repository_problems(alone.artifacts / "repository") == []
-    finished = released(alone.run([*alone.words(subject("resnet50", saved), "--builder", builder), "--json"]))
+    finished = released(alone.run([*alone.command_line(subject("resnet50", saved), "--builder", builder), "--json"]))
     assert finished.cached()["export"]
     assert finished.plan_file.is_file()
     assert [plan for plan in alone.artifacts.rglob("*.plan") if "staging" in plan.parts] == []

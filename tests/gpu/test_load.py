@@ -36,8 +36,8 @@ def compiled(workshop: Workshop, saved: Path, **keys: object) -> Workshop:
     return workshop
 
 
-def load_report(workshop: Workshop, *words: str) -> LoadReport:
-    answer = workshop.run(["loadtest", "resnet50", "--warm-up", "3s", *words, "--json"])
+def load_report(workshop: Workshop, *arguments: str) -> LoadReport:
+    answer = workshop.run(["loadtest", "resnet50", "--warm-up", "3s", *arguments, "--json"])
     assert answer.status == 0, answer
     report = LoadReport.model_validate_json(answer.stdout)
     assert report.ending == "done", report.reason
@@ -52,12 +52,12 @@ def rate(stage: StageResult) -> float:
     return stage.stats.throughput
 
 
-def test_a_load_test_has_the_use_of_the_gpu(workshop: Workshop, gpu: Device) -> None:
+def test_load_test_has_gpu_usage(workshop: Workshop, gpu: Device) -> None:
     """More users are answered faster, in batches, and each stage has utilization, memory and power of the GPU."""
-    one, many = load_report(workshop, "--users", "1,16", "--seconds", "8").stages
-    assert rate(many) > rate(one)
-    assert many.server_models[0].batch_size > one.server_models[0].batch_size == 1
-    for stage in (one, many):
+    single, many = load_report(workshop, "--users", "1,16", "--seconds", "8").stages
+    assert rate(many) > rate(single)
+    assert many.server_models[0].batch_size > single.server_models[0].batch_size == 1
+    for stage in (single, many):
         used = next(usage for usage in stage.server.gpus if usage.gpu == gpu.uuid)
         assert used.utilization is not None
         assert 0 < used.utilization <= 1
@@ -66,7 +66,7 @@ def test_a_load_test_has_the_use_of_the_gpu(workshop: Workshop, gpu: Device) -> 
         assert used.watts
 
 
-def test_copies_fill_the_memory_of_the_gpu(workshop: Workshop) -> None:
+def test_copies_fill_gpu_memory(workshop: Workshop) -> None:
     """Each copy takes the memory of its weights on the GPU, which is free again when all are unloaded."""
     answer = workshop.run(["capacity", "resnet50", "--max-copies", "3", "--invocations", "20", "--json"])
     assert answer.status == 0, answer
@@ -81,7 +81,7 @@ def test_copies_fill_the_memory_of_the_gpu(workshop: Workshop) -> None:
 
 
 @pytest.mark.skipif(not TRITON_BACKEND.is_file(), reason="only Triton's container serves plans")
-def test_a_plan_answers_more_than_pytorch(alone: Workshop, workshop: Workshop, saved: Path) -> None:
+def test_plan_outperforms_pytorch(alone: Workshop, workshop: Workshop, saved: Path) -> None:
     """A plan in FP16 answers more requests than PyTorch in FP32 under the same load."""
     keys = {"engine": "tensorrt", "precision": "fp16", "target": alone.target, "tensorrt": {"speed_check": False}}
     load = ("--users", "16", "--seconds", "8")

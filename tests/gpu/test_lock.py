@@ -18,9 +18,9 @@ _SECONDS = 60
 
 _HOLD = """
 import sys
-from plansmith.system.gpus import held, visible_gpus
+from plansmith.system.gpus import lock_gpu, visible_gpus
 waiting = lambda process: print(f"waits for {process}", flush=True)
-with held(visible_gpus()[0], waiting):
+with lock_gpu(visible_gpus()[0], waiting):
     print("has it", flush=True)
     sys.stdin.read()
 """
@@ -42,15 +42,16 @@ def _line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def test_a_second_process_waits_for_the_first_and_is_told_which_it_is(gpu: Device) -> None:
+def test_second_process_told_lock_holder(gpu: Device) -> None:
+    """A second process waits for the first and is told which it is."""
     assert gpu.uuid
     with _holder() as first, _holder() as second:
         assert first.stdin is not None
         lines = {_line(first): first, _line(second): second}
         assert "has it" in lines
         owner = lines.pop("has it")
-        ((said, waiter),) = lines.items()
-        assert said == f"waits for {owner.pid}"
+        ((line, waiter),) = lines.items()
+        assert line == f"waits for {owner.pid}"
         assert owner.stdin is not None
         owner.stdin.close()
         assert _line(waiter) == "has it"
@@ -58,7 +59,8 @@ def test_a_second_process_waits_for_the_first_and_is_told_which_it_is(gpu: Devic
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
-def test_the_lock_of_a_process_that_is_ended_is_free(number: signal.Signals) -> None:
+def test_lock_of_ended_process_is_free(number: signal.Signals) -> None:
+    """The lock of a process that is ended is free."""
     with _holder() as first:
         assert _line(first) == "has it"
         with _holder() as second:

@@ -23,16 +23,17 @@ CORNERS = {(corner, against) for corner in ("min", "opt", "max") for against in 
 def _layers(release: Release) -> list[dict[str, Any]]:
     """The layers of a plan by TensorRT's inspector, as the release keeps them."""
     (file,) = release.folder.rglob(Path(release.plan["layers_file"]).name)
-    found = json.loads(file.read_text())
-    assert isinstance(found, list)
-    return found
+    layers = json.loads(file.read_text())
+    assert isinstance(layers, list)
+    return layers
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", MODELS)
-def test_a_plan_is_of_this_tensorrt_for_this_gpu_in_its_precision_and_right(
+def test_plan_matches_gpu_and_precision(
     name: str, precision: str, builder: str, shared: Workshop, saved: Path, gpu: Device, figures: Figures
 ) -> None:
+    """A plan is of this TensorRT, for this GPU, in its precision, and right."""
     if precision == "fp8" and float(gpu.capability) < 8.9:
         pytest.skip(f"{gpu.name} has no FP8")
     model = subject(name, saved)
@@ -67,11 +68,10 @@ def test_a_plan_is_of_this_tensorrt_for_this_gpu_in_its_precision_and_right(
     assert precision != "fp32" or "plan" not in baselines, "there is nothing above FP32"
 
 
-def test_a_plan_is_published_where_it_is_faster_than_in_the_next_precision_and_refused_elsewhere(
-    shared: Workshop, saved: Path
-) -> None:
-    words = shared.words(subject("resnet50", saved), "--precision", "int8", speed_check=True)
-    answer = shared.run([*words, "--json"])
+def test_plan_published_where_faster(shared: Workshop, saved: Path) -> None:
+    """A plan is published where it is faster than the next precision and refused elsewhere."""
+    command = shared.command_line(subject("resnet50", saved), "--precision", "int8", speed_check=True)
+    answer = shared.run([*command, "--json"])
     if answer.status == 5:
         assert "not faster" in answer.message
         assert "speed_check: false" in answer.message
@@ -82,7 +82,8 @@ def test_a_plan_is_published_where_it_is_faster_than_in_the_next_precision_and_r
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_running_triton_answers_with_the_plan_on_the_gpu(name: str, shared: Workshop, saved: Path) -> None:
+def test_running_triton_answers_with_plan(name: str, shared: Workshop, saved: Path) -> None:
+    """A running Triton answers with the plan on the GPU."""
     if not TRITON_BACKEND.is_file():
         pytest.skip("this machine has no Triton with a TensorRT backend")
     served = shared.compile(subject(name, saved), "--precision", "fp16").manifest["served"]
@@ -90,7 +91,8 @@ def test_a_running_triton_answers_with_the_plan_on_the_gpu(name: str, shared: Wo
     assert {check["protocol"] for check in served["checks"]} == {"http", "grpc"}
 
 
-def test_a_plan_can_have_several_profiles(builder: str, alone: Workshop, saved: Path) -> None:
+def test_plan_has_several_profiles(builder: str, alone: Workshop, saved: Path) -> None:
+    """A plan can have several profiles."""
     profiles = {
         "latency": {"input_ids": "1x16:1x64:2x128"},
         "throughput": {"input_ids": "3x16:16x64:16x128"},
@@ -99,8 +101,8 @@ def test_a_plan_can_have_several_profiles(builder: str, alone: Workshop, saved: 
     built = release.manifest["engine"]["build"]["profiles"]
     assert [profile["name"] for profile in built] == list(profiles)
     assert built[0]["shapes"]["input_ids"] == {"min": [1, 16], "opt": [1, 64], "max": [2, 128]}
-    found = {(c["profile"], c["corner"], c["against"]) for c in release.manifest["validation"]["at_corners"]}
-    assert found == {(name, *corner) for name in profiles for corner in CORNERS}
+    combinations = {(c["profile"], c["corner"], c["against"]) for c in release.manifest["validation"]["at_corners"]}
+    assert combinations == {(name, *corner) for name in profiles for corner in CORNERS}
     assert sorted(speed["profile"] for speed in release.manifest["validation"]["speeds"]) == sorted(profiles)
     config = (release.folder / "config.pbtxt").read_text()
     assert "max_batch_size: 16" in config

@@ -22,7 +22,7 @@ LOAD = ("--users", "1,8,32", "--seconds", "3", "--rounds", "2")
 COST = ("--instance-type", "ml.g5.xlarge", "--target-rate", "1000")
 
 
-def test_pytorch_is_tuned_on_a_gpu(tmp_path: Path, saved: Path, gpu: Device) -> None:
+def test_pytorch_is_tuned(tmp_path: Path, saved: Path, gpu: Device) -> None:
     """PyTorch alone is tuned in two precisions, with the memory that it uses on the GPU."""
     spec = tmp_path / "resnet50.yaml"
     keys = {"engine": "python", "device": "cuda", "triton": {"max_batch_size": 1}}
@@ -37,20 +37,20 @@ def test_pytorch_is_tuned_on_a_gpu(tmp_path: Path, saved: Path, gpu: Device) -> 
 
 
 @in_container
-def test_search_beats_single_samples_in_fp32(alone: Workshop, saved: Path) -> None:
+def test_search_beats_single_samples(alone: Workshop, saved: Path) -> None:
     """A plan in FP32 for one sample at a time is beaten by an interval above 1; a second search measures nothing."""
     spec = alone.folder / "resnet50.yaml"
     keys = {"tensorrt": {"speed_check": False}, "triton": {"max_batch_size": 1}}
     spec.write_text(yaml.safe_dump(subject("resnet50", saved).spec(engine="tensorrt", target=alone.target, **keys)))
-    words = ["tune", str(spec), "--engines", "python,tensorrt", "--precisions", "fp32,fp16", *QUICK]
-    answer = alone.run(words)
+    command = ["tune", str(spec), "--engines", "python,tensorrt", "--precisions", "fp32,fp16", *QUICK]
+    answer = alone.run(command)
     assert answer.status == 0, answer
     assert answer.document["better"], answer.document["verdict"]
     assert answer.document["search"]["confirmations"][-1]["gain"]["low"] > 1
     trials = answer.document["search"]["trials"]
     assert {trial["configuration"]["build"]["engine"] for trial in trials} == {"python", "tensorrt"}
     assert all(trial["configuration"]["threads"] == 0 for trial in trials)
-    assert alone.run(words).document["search"]["measured"] == 0
+    assert alone.run(command).document["search"]["measured"] == 0
 
 
 @in_container

@@ -15,17 +15,19 @@ from .subjects import subject
 pytestmark = pytest.mark.tensorrt
 
 
-def test_a_version_compatible_plan_is_published_with_the_flag_that_triton_needs(alone: Workshop, saved: Path) -> None:
+def test_compatible_plan_needs_triton_flag(alone: Workshop, saved: Path) -> None:
+    """A version-compatible plan is published with the flag that Triton needs."""
     release = alone.compile(subject("tiny-bert", saved), version_compatible=True)
     assert release.manifest["engine"]["build"]["version_compatible"] is True
     assert release.document["verdict"] == "passed"
-    told = [file for file in release.folder.iterdir() if file.is_file() and file.suffix in {".sh", ".json", ".md"}]
-    assert [file.name for file in told if "version-compatible=true" in file.read_text()]
+    files = [file for file in release.folder.iterdir() if file.is_file() and file.suffix in {".sh", ".json", ".md"}]
+    assert [file.name for file in files if "version-compatible=true" in file.read_text()]
     plain = alone.compile(subject("tiny-bert", saved))
     assert release.plan_file.stat().st_size > plain.plan_file.stat().st_size, "it has a runtime of its own"
 
 
-def test_a_stripped_plan_is_small_in_the_cache_and_whole_in_the_release(alone: Workshop, saved: Path) -> None:
+def test_stripped_plan_whole_in_release(alone: Workshop, saved: Path) -> None:
+    """A stripped plan is small in the cache and whole in the release."""
     release = alone.compile(subject("resnet50", saved), "--precision", "fp16", strip_weights=True)
     whole = release.plan_file.stat().st_size
     cached = [file.stat().st_size for file in (alone.artifacts / "cache").rglob("*.plan")]
@@ -39,7 +41,8 @@ def test_a_stripped_plan_is_small_in_the_cache_and_whole_in_the_release(alone: W
 
 
 @pytest.mark.parametrize("level", ["same_compute_capability", "ampere_plus"])
-def test_a_plan_for_other_gpus_too_answers_on_this_one(level: str, alone: Workshop, saved: Path, gpu: Device) -> None:
+def test_plan_for_other_gpus_answers(level: str, alone: Workshop, saved: Path, gpu: Device) -> None:
+    """A plan for other GPUs too answers on this one."""
     if level == "ampere_plus" and float(gpu.capability) < 8:
         pytest.skip("this GPU is older than Ampere")
     release = alone.compile(subject("tiny-bert", saved), hardware_compatibility=level)
@@ -47,9 +50,10 @@ def test_a_plan_for_other_gpus_too_answers_on_this_one(level: str, alone: Worksh
     assert release.document["verdict"] == "passed"
 
 
-def test_a_plan_for_another_targets_tensorrt_is_refused_before_anything_is_built(tmp_path: Path, saved: Path) -> None:
+def test_plan_for_other_tensorrt_refused(tmp_path: Path, saved: Path) -> None:
+    """A plan for another target's TensorRT is refused before anything is built."""
     place = Workshop(tmp_path, other_target(tmp_path))
-    answer = place.run(place.words(subject("tiny-bert", saved)))
+    answer = place.run(place.command_line(subject("tiny-bert", saved)))
     assert answer.status == 9, answer
     assert tensorrt_version() in answer.message
     assert place.target.removesuffix(".yaml").rpartition("-")[2] in answer.message
@@ -66,11 +70,12 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_become_a_plan_is_refused_with_what_to_type(case: str, alone: Workshop, saved: Path) -> None:
-    keys, status, said = REFUSED[case]
-    answer = alone.run(alone.words(subject("tiny-bert", saved), **keys))
+def test_impossible_plan_refused(case: str, alone: Workshop, saved: Path) -> None:
+    """What cannot become a plan is refused with what to type."""
+    keys, status, fragment = REFUSED[case]
+    answer = alone.run(alone.command_line(subject("tiny-bert", saved), **keys))
     assert answer.status == status, answer
-    assert said in answer.message
+    assert fragment in answer.message
     assert "\nNext: " in answer.message
     assert "Traceback" not in answer.stderr
     check_nothing_made(alone.artifacts)

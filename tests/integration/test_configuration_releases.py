@@ -109,14 +109,15 @@ RICH = {
 
 
 @pytest.mark.slow
-def test_a_release_of_another_configuration_shares_the_files_and_triton_serves_it(
+def test_other_configuration_shares_files(
     compile_pair: Compile, tmp_path: Path, notices: list[str], server_without_models: str
 ) -> None:
+    """A release of another configuration shares the files, and Triton serves it."""
     plain, _ = compile_pair({}, check_served=False)
     rich, manifest = compile_pair(RICH, allow_interface_change=True)
     assert (plain.version, rich.version) == (1, 2)
     assert {step.name for step in manifest.steps if step.cached} == set(BEFORE_PACKAGE)
-    first, second = (Path(one.release) for one in (plain, rich))
+    first, second = (Path(result.release) for result in (plain, rich))
     assert (first / "model" / "model.onnx").samefile(second / "model" / "model.onnx")
     assert manifest.served is not None
     assert {check.batch for check in manifest.served.checks} == {1, 2}
@@ -124,8 +125,8 @@ def test_a_release_of_another_configuration_shares_the_files_and_triton_serves_i
     package = manifest.package
     assert package.max_batch_size == 2
     assert package.support_files == ("labels.txt", "warmup/min/x", "warmup/min/scale")
-    seen = {tensor.name: tensor.dims for tensor in (*package.interface.inputs, *package.interface.outputs)}
-    assert seen == {"x": ("batch", 2, 2), "scale": ("batch",), "scores": ("batch", 3, 1), "total": ("batch",)}
+    shapes = {tensor.name: tensor.dims for tensor in (*package.interface.inputs, *package.interface.outputs)}
+    assert shapes == {"x": ("batch", 2, 2), "scale": ("batch",), "scores": ("batch", 3, 1), "total": ("batch",)}
     for place in package.support_files:
         shown = Path(rich.repository) / "pair" / place
         assert shown.samefile(second / place)
@@ -140,7 +141,7 @@ def test_a_release_of_another_configuration_shares_the_files_and_triton_serves_i
     again, _ = compile_pair(RICH, allow_interface_change=True)
     assert (again.version, again.unchanged) == (2, True)
     (tmp_path / "labels.txt").write_text("cat\ndog\nfox\n")
-    assert not [words for words in notices if "does not serve" in words]
+    assert not [notice for notice in notices if "does not serve" in notice]
     relabelled, _ = compile_pair(RICH, check_served=False, load_into=[server_without_models])
     assert relabelled.version == 3
     not_served = "Triton does not serve version 3: triton.version_policy names others"
@@ -151,9 +152,10 @@ def test_a_release_of_another_configuration_shares_the_files_and_triton_serves_i
     assert "bird" in (second / "labels.txt").read_text()
 
 
-def test_a_release_for_gpus_warms_up_and_tells_tensorrt_inside_of_onnx_runtime_its_shapes(
+def test_gpu_release_tells_tensorrt_shapes(
     compile_pair: Compile,
 ) -> None:
+    """A release for GPUs warms up and tells TensorRT in ONNX Runtime its shapes."""
     accelerators = {"gpu_execution_accelerator": [{"name": "tensorrt"}]}
     triton = {"optimization": {"execution_accelerators": accelerators}, "instance_group": [{"gpus": [0, 1]}]}
     published, manifest = compile_pair(triton, target="triton-26.03", check_served=False)
@@ -165,13 +167,15 @@ def test_a_release_for_gpus_warms_up_and_tells_tensorrt_inside_of_onnx_runtime_i
     assert (config.instance_group[0].kind, list(config.instance_group[0].gpus)) == (1, [0, 1])
 
 
-def test_dims_that_clients_use_are_part_of_what_they_rely_on(compile_pair: Compile) -> None:
+def test_client_dims_are_relied_on(compile_pair: Compile) -> None:
+    """Dims that clients use are part of what they rely on."""
     compile_pair({}, check_served=False)
     with pytest.raises(RepositoryError, match=r"x was float32\['batch', 4\], is float32\['batch', 2, 2\]"):
         compile_pair({"inputs": {"x": {"dims": [2, 2]}}}, check_served=False)
 
 
-def test_what_does_not_fit_the_graph_is_refused_before_the_engine_is_made(compile_pair: Compile) -> None:
+def test_unfitting_configuration_refused_early(compile_pair: Compile) -> None:
+    """What does not fit the graph is refused before the engine is made."""
     with pytest.raises(UsageError) as refusal:
         compile_pair({"inputs": {"y": {}}, "outputs": {"scores": {"dims": [2]}}}, check_served=False)
     assert (refusal.value.model, refusal.value.step) == ("pair", "package")

@@ -30,7 +30,7 @@ def served_version(run: CommandLine, repository: str) -> int:
     return int(run.document("infer", "tiny", "--random", "--serve", "--repository", repository)["version"])
 
 
-def test_earlier_repository_is_served_and_rolled_back(earlier: CommandLine) -> None:
+def test_earlier_repository_served_and_rolled_back(earlier: CommandLine) -> None:
     """Nothing is found wrong, the gate passes again, and Triton serves the newest version and then the one before."""
     assert earlier("verify").status == 0
     assert earlier("check", "artifacts/repository").status == 0
@@ -40,11 +40,11 @@ def test_earlier_repository_is_served_and_rolled_back(earlier: CommandLine) -> N
     assert served_version(earlier, "artifacts/repository") == 1
 
 
-def test_earlier_store_is_rolled_back_and_pulled(earlier: CommandLine) -> None:
+def test_earlier_store_rolled_back_and_pulled(earlier: CommandLine) -> None:
     """The alias goes back by one version, and another machine pulls that and serves it."""
     assert earlier("verify", "--store", "store").status == 0
     listed = earlier.document("versions", "tiny", "--store", "store")["versions"]
-    assert [one["version"] for one in listed] == [1, 2]
+    assert [version["version"] for version in listed] == [1, 2]
     earlier.text("rollback", "tiny", "--store", "store")
     earlier.text("pull", "tiny", "--store", "store", "--into", "pulled")
     assert served_version(earlier, "pulled") == 1

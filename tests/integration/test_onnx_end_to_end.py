@@ -32,9 +32,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def weight(folder: Path) -> np.ndarray:
     """The weight of net.onnx, which lies in a file with two names."""
-    _, made = save_product(folder)
+    _, array = save_product(folder)
     (folder / "second name").hardlink_to(folder / "weights.bin")
-    return made
+    return array
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +46,8 @@ def product(folder: Path, weight: np.ndarray) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("onnx-end-to-end")
-def test_a_file_with_weights_beside_it_is_served_over_both_protocols(
-    product: dict[str, Any], weight: np.ndarray, tmp_path: Path
-) -> None:
+def test_outside_weights_served_over_protocols(product: dict[str, Any], weight: np.ndarray, tmp_path: Path) -> None:
+    """A file with weights beside it is served over both protocols."""
     assert (product["name"], product["verdict"]) == ("net", "passed")
     assert {check["batch"] for check in product["served"]["checks"]} == {1, 2, 3}
     x = np.random.default_rng(1).normal(size=(3, 3, 64)).astype(np.float32)
@@ -60,21 +59,25 @@ def test_a_file_with_weights_beside_it_is_served_over_both_protocols(
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("onnx-end-to-end")
-def test_values_that_have_no_dim_but_the_batch_are_batched_too(tmp_path: Path) -> None:
+def test_undeclared_batch_values_are_batched(tmp_path: Path) -> None:
+    """Values that have no dim except the batch are batched too."""
     infos = [("user", TensorProto.INT64, ["n"]), ("twice", TensorProto.INT64, ["n"])]
-    wanted, given = (helper.make_tensor_value_info(*info) for info in infos)
-    inner = helper.make_graph([helper.make_node("Add", ["user", "user"], ["twice"])], "twice", [wanted], [given])
+    input_info, output_info = (helper.make_tensor_value_info(*info) for info in infos)
+    inner = helper.make_graph(
+        [helper.make_node("Add", ["user", "user"], ["twice"])], "twice", [input_info], [output_info]
+    )
     onnx.save(helper.make_model(inner, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "m.onnx")
-    found = compile_model(tmp_path / "artifacts", f"onnx:{tmp_path / 'm.onnx'}", "--shapes", "user=1:2:4")
-    assert {check["batch"] for check in found["served"]["checks"]} >= {1, 2}
-    with serve(found["repository"], "m", tmp_path / "said") as (http, _):
+    document = compile_model(tmp_path / "artifacts", f"onnx:{tmp_path / 'm.onnx'}", "--shapes", "user=1:2:4")
+    assert {check["batch"] for check in document["served"]["checks"]} >= {1, 2}
+    with serve(document["repository"], "m", tmp_path / "said") as (http, _):
         answer = ask(http, "m", {"user": np.array([[3], [4]])}, over_http=True)["twice"]
         np.testing.assert_array_equal(answer, [[6], [8]])
 
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("onnx-end-to-end")
-def test_its_manifest_says_what_it_was_compared_with_and_on_what(product: dict[str, Any], folder: Path) -> None:
+def test_manifest_says_comparison(product: dict[str, Any], folder: Path) -> None:
+    """The manifest says what the release was compared with and on what."""
     manifest = json.loads(Path(product["manifest"]).read_text())
     assert manifest["source"]["location"] == str(folder / "net.onnx")
     assert manifest["source"]["scheme"] == "onnx"
@@ -87,7 +90,8 @@ def test_its_manifest_says_what_it_was_compared_with_and_on_what(product: dict[s
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("onnx-end-to-end")
-def test_it_is_unchanged_until_its_weights_change(product: dict[str, Any], folder: Path, tmp_path: Path) -> None:
+def test_release_unchanged_until_weights_change(product: dict[str, Any], folder: Path, tmp_path: Path) -> None:
+    """The release is unchanged until its weights change."""
     assert not product["unchanged"]
     source = f"onnx:{folder / 'net.onnx'}"
     again = compile_model(folder.parent / "artifacts", source, "--shapes", SHAPES)
@@ -97,13 +101,16 @@ def test_it_is_unchanged_until_its_weights_change(product: dict[str, Any], folde
         shutil.copy(folder / name, tmp_path)
     values = np.fromfile(tmp_path / "weights.bin", np.float32)
     (tmp_path / "weights.bin").write_bytes((values * 2).tobytes())
-    other = compile_model(folder.parent / "artifacts", f"onnx:{tmp_path / 'net.onnx'}", "--shapes", SHAPES, "--dry-run")
-    assert other["plan"]["export"] == "would run"
+    document = compile_model(
+        folder.parent / "artifacts", f"onnx:{tmp_path / 'net.onnx'}", "--shapes", SHAPES, "--dry-run"
+    )
+    assert document["plan"]["export"] == "would run"
 
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("onnx-end-to-end")
-def test_its_release_can_be_validated_and_made_again(product: dict[str, Any], folder: Path, tmp_path: Path) -> None:
+def test_release_validated_and_remade(product: dict[str, Any], folder: Path, tmp_path: Path) -> None:
+    """The release can be validated and made again."""
     release = Path(product["model_path"])
     command = [sys.executable, "-m", "plansmith", "validate", str(release), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -115,14 +122,14 @@ def test_its_release_can_be_validated_and_made_again(product: dict[str, Any], fo
     (programs / "plansmith").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m plansmith "$@"\n')
     (programs / "plansmith").chmod(0o755)
     path = f"{programs}:{os.environ['PATH']}"
-    made = subprocess.run(
+    process = subprocess.run(
         ["/bin/sh", str(release / "reproduce.sh"), "--repository", str(tmp_path / "repository"), "--json"],
         env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert made.returncode == 0, made.stderr
-    again = Path(json.loads(made.stdout)["model_path"])
+    assert process.returncode == 0, process.stderr
+    again = Path(json.loads(process.stdout)["model_path"])
     for name in ("config.pbtxt", "model/model.onnx/model.onnx", "model/model.onnx/model.onnx.data"):
         assert (again / name).read_bytes() == (release / name).read_bytes()

@@ -84,21 +84,21 @@ def test_shipped_spec(folder: Path, monkeypatch: pytest.MonkeyPatch, file: str, 
     """It passes its gate and its served check, and a request of a user's gets an answer."""
     monkeypatch.chdir(folder)
     spec = str(Path("configs", "models", file))
-    made = compile_model(Path("artifacts"), spec, "--model", name, *SMALLER.get(name, ()))
-    made = made.get("models", [made])[0]
-    assert (made["name"], made["verdict"]) == (name, "passed")
-    assert made["served"]["checks"]
-    words = REQUESTS[name]
-    printed = run("infer", name, *words, "--serve", "--repository", made["repository"], "--json")
-    answers = [json.loads(text)["outputs"] for text in (printed.splitlines() if "--stream" in words else [printed])]
-    assert len(answers) > 1 or "--stream" not in words
+    document = compile_model(Path("artifacts"), spec, "--model", name, *SMALLER.get(name, ()))
+    document = document.get("models", [document])[0]
+    assert (document["name"], document["verdict"]) == (name, "passed")
+    assert document["served"]["checks"]
+    arguments = REQUESTS[name]
+    printed = run("infer", name, *arguments, "--serve", "--repository", document["repository"], "--json")
+    answers = [json.loads(text)["outputs"] for text in (printed.splitlines() if "--stream" in arguments else [printed])]
+    assert len(answers) > 1 or "--stream" not in arguments
     for output in (output for answer in answers for output in answer.values()):
         values = np.asarray(output["data"])
         assert values.size
         assert values.dtype.kind in "US" or np.isfinite(values).all()
 
 
-def test_published_models_and_those_with_random_weights_are_the_same() -> None:
+def test_published_and_random_models_match() -> None:
     """Each published model has a twin of the same shapes that needs no hub."""
     published, twins = (
         {model["name"].removesuffix("-random"): model["shapes"] for model in document["models"]}

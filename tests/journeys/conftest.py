@@ -9,9 +9,19 @@ import pytest
 from ..support.cli.command import CommandLine
 from ..support.prefect.prefect_server import prefect, prefect_database
 from ..support.servers.aws_server import aws, s3_server
-from ..support.stores.s3 import plain_client, proxy, s3, seen, standing_proxy
+from ..support.stores.s3 import plain_client, proxy, s3, server_abilities, standing_proxy
 
-__all__ = ["aws", "plain_client", "prefect", "prefect_database", "proxy", "s3", "s3_server", "seen", "standing_proxy"]
+__all__ = [
+    "aws",
+    "plain_client",
+    "prefect",
+    "prefect_database",
+    "proxy",
+    "s3",
+    "s3_server",
+    "server_abilities",
+    "standing_proxy",
+]
 
 
 @pytest.hookimpl(tryfirst=True)

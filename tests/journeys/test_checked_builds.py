@@ -51,15 +51,17 @@ def spec(terminal: CommandLine, minilm_folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
-def test_what_is_lowered_becomes_a_plan_that_computes_so(
+def test_lowered_graph_becomes_plan(
     precision: str, terminal: CommandLine, spec: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What is lowered becomes a plan that computes in the lower precision."""
     rtx.install(monkeypatch)
-    found = terminal.document("compile", str(spec), "--precision", precision, "--dry-run")
-    assert {m["name"]: m["build_check"]["layers"]["computing"] for m in found["models"]} == COMPUTING[precision]
+    plan = terminal.document("compile", str(spec), "--precision", precision, "--dry-run")
+    assert {m["name"]: m["build_check"]["layers"]["computing"] for m in plan["models"]} == COMPUTING[precision]
 
 
-def test_a_check_that_says_nothing_is_done_again(terminal: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_check_done_again(terminal: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check that says nothing is done again."""
     rtx.install(monkeypatch)
     nodes = [
         helper.make_node("Sub", ["x", "x"], ["zero"]),

@@ -14,7 +14,8 @@ pytestmark = pytest.mark.services
 COPIES = 5
 
 
-def test_copies_of_a_bert_as_a_multi_model_endpoint(run_alone: CommandLine) -> None:
+def test_bert_copies_as_multi_model_endpoint(run_alone: CommandLine) -> None:
+    """Copies of a BERT are served as a multi-model endpoint."""
     for name in ("models", "endpoints"):
         shutil.copytree(ROOT / "configs" / name, run_alone.folder / "configs" / name)
     run_alone.document("compile", "configs/models/bert-entities-random.yaml")

@@ -30,37 +30,37 @@ def test_broken_graph_is_refused(run: InProcess, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setitem(worker.FUNCTIONS, "compile_engine", compile_wrongly)
     model = write_tiny_bert(run.folder / "bert")
-    words = ("compile", f"hf:{model}", "--name", "wrong", "--random-weights", "--no-check-served", "--json")
-    check_refusal(run(*words), 5, ("wrong · validate: the engine differs from the model", "output '", "allowed"))
+    command = ("compile", f"hf:{model}", "--name", "wrong", "--random-weights", "--no-check-served", "--json")
+    check_refusal(run(*command), 5, ("wrong · validate: the engine differs from the model", "output '", "allowed"))
     check_nothing_made(run.folder)
 
 
 def turn_around_a_weight(path: Path) -> None:
     """Reverse the largest square weight of a graph."""
     model = onnx.load(path)
-    weights = {one.name: numpy_helper.to_array(one) for one in model.graph.initializer}
+    weights = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer}
     square = {name: array for name, array in weights.items() if array.ndim == 2 and len({*array.shape}) == 1}
-    name = max(square, key=lambda one: square[one].size)
-    (tensor,) = [one for one in model.graph.initializer if one.name == name]
+    name = max(square, key=lambda item: square[item].size)
+    (tensor,) = [item for item in model.graph.initializer if item.name == name]
     tensor.CopyFrom(numpy_helper.from_array(square[name][::-1].copy(), name))
     onnx.save(model, path)
 
 
-def test_tensorrt_dry_run_prints_what_would_be_built(run: InProcess) -> None:
+def test_tensorrt_dry_run_prints_plan(run: InProcess) -> None:
     """Without a GPU a dry run names the target's TensorRT, the GPU and the call of trtexec, and builds nothing."""
     save_product(run.folder)
-    words = ("onnx:net.onnx", "--shapes", "x=1x3x64:8x3x64:32x3x64", "--engine", "tensorrt")
-    said = run("compile", *words, "--target", "triton-26.03", "--gpu", "L4", "--dry-run")
-    assert said.status == 0, said.stderr
-    assert "TensorRT 10.16.0.72 of triton-26.03, for NVIDIA L4 (compute capability 8.9)" in said.stdout
-    building = said.stdout.partition("trtexec \\\n")[2].partition("Its speed")[0]
+    arguments = ("onnx:net.onnx", "--shapes", "x=1x3x64:8x3x64:32x3x64", "--engine", "tensorrt")
+    answer = run("compile", *arguments, "--target", "triton-26.03", "--gpu", "L4", "--dry-run")
+    assert answer.status == 0, answer.stderr
+    assert "TensorRT 10.16.0.72 of triton-26.03, for NVIDIA L4 (compute capability 8.9)" in answer.stdout
+    building = answer.stdout.partition("trtexec \\\n")[2].partition("Its speed")[0]
     call = shlex.split(building.replace("\\\n", " "))
     assert "--stronglyTyped" in call
     assert {"--minShapes=x:1x3x64", "--optShapes=x:8x3x64", "--maxShapes=x:32x3x64"} < set(call)
     assert not list(run.folder.glob("artifacts/cache/compile/*"))
 
 
-def test_check_finds_what_triton_would_refuse(run: InProcess) -> None:
+def test_check_finds_triton_refusals(run: InProcess) -> None:
     """In a repository of anybody's, `plansmith check` names the file, the line and what to write, and exits with 7."""
     folder = run.folder / "models" / "theirs"
     (folder / "1").mkdir(parents=True)
@@ -72,9 +72,9 @@ def test_check_finds_what_triton_would_refuse(run: InProcess) -> None:
         "instance_group [ { kind: KIND_CPU count: 1 } ]\n"
     )
     (folder / "config.pbtxt").write_text(config)
-    said = run("check", "models")
-    assert (said.status, said.stderr) == (7, "")
-    assert said.stdout.splitlines() == [
+    answer = run("check", "models")
+    assert (answer.status, answer.stderr) == (7, "")
+    assert answer.stdout.splitlines() == [
         "theirs",
         "  ✗ config.pbtxt:2  error  [config.max-batch-size]",
         "      max_batch_size is -8",

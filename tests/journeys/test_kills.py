@@ -18,9 +18,9 @@ ROOT = Path(__file__).parents[2]
 WHOLE = "  all as it was published\n"
 
 
-def kill(terminal: CommandLine, pattern: str, *words: str) -> str:
+def kill(terminal: CommandLine, pattern: str, *arguments: str) -> str:
     """Run a command that is killed just before it changes a path of this pattern; what it had said."""
-    command = [sys.executable, "-m", "tests.journeys.killed_command", pattern, *words]
+    command = [sys.executable, "-m", "tests.journeys.killed_command", pattern, *arguments]
     done = subprocess.run(
         command,
         cwd=terminal.folder,
@@ -36,21 +36,21 @@ def kill(terminal: CommandLine, pattern: str, *words: str) -> str:
 def test_killed_compile_goes_on(terminal: CommandLine) -> None:
     """Killed at the cache, and again at the repository, a compile does no finished step twice and publishes once."""
     save_product(terminal.folder)
-    words = ("compile", "onnx:net.onnx", "--shapes", "x=1x3x64:2x3x64:4x3x64", "--no-check-served")
+    command = ("compile", "onnx:net.onnx", "--shapes", "x=1x3x64:2x3x64:4x3x64", "--no-check-served")
     artifacts = terminal.folder / "artifacts"
     repository = artifacts / "repository"
-    kill(terminal, "cache/validate/*", *words)
+    kill(terminal, "cache/validate/*", *command)
     assert cache_problems(artifacts / "cache") == []
     assert not repository.exists()
 
-    said = kill(terminal, "repository/net", *words)
-    lines = {line.split()[0]: line.split()[1] for line in said.splitlines() if not line.startswith("plansmith: ")}
+    output = kill(terminal, "repository/net", *command)
+    lines = {line.split()[0]: line.split()[1] for line in output.splitlines() if not line.startswith("plansmith: ")}
     assert (lines["export"], lines["compile"]) == ("cached", "cached")
     assert lines["validate"] != "cached"
     assert repository_problems(repository) == []
     assert not (repository / "net").exists()
 
-    done = terminal.document(*words)
+    done = terminal.document(*command)
     assert done["version"] == 1
     assert [step["name"] for step in done["steps"] if not step["cached"]] in ([], ["publish"])
     assert sorted(path.name for path in (repository / "net").iterdir()) == ["1", "config.pbtxt"]
@@ -58,7 +58,7 @@ def test_killed_compile_goes_on(terminal: CommandLine) -> None:
     assert (repository_problems(repository), left) == ([], [[], []])
 
 
-def test_killed_publication_to_a_folder_goes_on(terminal: CommandLine) -> None:
+def test_killed_folder_publication_goes_on(terminal: CommandLine) -> None:
     """Killed before the entry that makes a release visible, a publication shows nothing, and sends nothing twice."""
     make_release(terminal.folder / "artifacts" / "repository", 1)
     kill(terminal, "store/models/*", "publish", MODEL, "store", "--quiet")
@@ -68,23 +68,23 @@ def test_killed_publication_to_a_folder_goes_on(terminal: CommandLine) -> None:
     assert terminal.text("verify", "--store", "store").endswith(WHOLE)
 
 
-def test_killed_publication_to_s3_goes_on(s3: S3, proxy: FaultProxy, terminal: CommandLine) -> None:
+def test_killed_s3_publication_goes_on(s3: S3, proxy: FaultProxy, terminal: CommandLine) -> None:
     """The same in S3: killed while the entry is on its way, it shows nothing, and sends nothing twice."""
     make_release(terminal.folder / "artifacts" / "repository", 1)
     place = ("--store", f"s3://{s3.bucket}/models", "--endpoint-url", s3.endpoint)
-    words = ("publish", MODEL, place[1], "--endpoint-url", proxy.endpoint, "--quiet")
+    command = ("publish", MODEL, place[1], "--endpoint-url", proxy.endpoint, "--quiet")
 
     def is_entry(request: Request) -> bool:
         return request.method == "PUT" and request.path.endswith(f"/models/{MODEL}.json")
 
-    process = terminal.start(*words)
+    process = terminal.start(*command)
     proxy.handling = at(1, killing(process.pid, cut_before), among=is_entry)
     output = process.communicate()
     assert process.returncode == -signal.SIGKILL, output
     proxy.wait_until_idle()
     proxy.reset()
     assert terminal.document("versions", *place)["models"] == []
-    published = terminal.document(*words)
+    published = terminal.document(*command)
     assert (published["version"], published["unchanged"], published["sent_bytes"]) == (1, False, 0)
     assert terminal.text("verify", *place).endswith(WHOLE)
 

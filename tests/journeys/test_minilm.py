@@ -43,15 +43,15 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
 @pytest.fixture(scope="module")
 def minilm(terminal: CommandLine, minilm_folder: Path) -> dict[str, Any]:
     """The model as its directory has it, in FP32."""
-    words = ("--name", "minilm", "--shapes", f"input_ids={SHAPES}")
-    return terminal.document("compile", f"hf:{minilm_folder}", *words)
+    options = ("--name", "minilm", "--shapes", f"input_ids={SHAPES}")
+    return terminal.document("compile", f"hf:{minilm_folder}", *options)
 
 
 @pytest.fixture(scope="module")
 def server(minilm: dict[str, Any]) -> Iterator[Followed]:
     """`plansmith serve --follow`, which takes up what is compiled later."""
     with Followed(Path(minilm["repository"])) as server:
-        yield server.told("minilm")
+        yield server.wait_for_models("minilm")
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +90,9 @@ def int8(terminal: CommandLine, int8_spec: Path, minilm: dict[str, Any]) -> dict
 
 
 def manifest_of(compiled: dict[str, Any]) -> dict[str, Any]:
-    found = json.loads(Path(compiled["manifest"]).read_text())
-    assert isinstance(found, dict)
-    return found
+    document = json.loads(Path(compiled["manifest"]).read_text())
+    assert isinstance(document, dict)
+    return document
 
 
 def tokens(transformer: Any, *sentences: str) -> dict[str, Any]:
@@ -138,11 +138,13 @@ def test_documented_commands_ask_minilm(
     (code,) = code_blocks(text, "python")
     printed = []
     for command in commands:
-        words = shlex.split(command.replace("127.0.0.1:8001", server.grpc_url).replace("--repeat 100", "--repeat 5"))
-        printed.append(terminal.text(*words, *(() if "--url" in words else ("--url", server.http_url))))
+        arguments = shlex.split(
+            command.replace("127.0.0.1:8001", server.grpc_url).replace("--repeat 100", "--repeat 5")
+        )
+        printed.append(terminal.text(*arguments, *(() if "--url" in arguments else ("--url", server.http_url))))
     assert printed[0].splitlines()[:2] == text.splitlines()[2:4]
-    with np.load(terminal.folder / "answer.npz") as found:
-        assert found["last_hidden_state"].shape == (1, 3, 384)
+    with np.load(terminal.folder / "answer.npz") as arrays:
+        assert arrays["last_hidden_state"].shape == (1, 3, 384)
     assert printed[2].startswith("minilm, version 1, answered in 3 requests\n")
     assert "5 requests, one after the other" in printed[2]
     code = code.replace('"all-MiniLM-L6-v2"', repr(str(minilm_folder))).replace("127.0.0.1:8000", server.http_url)
@@ -156,32 +158,32 @@ def test_text_becomes_embedding(
     terminal: CommandLine, server: Followed, transformer: Any, minilm: dict[str, Any], minilm_folder: Path
 ) -> None:
     """With --pipeline clients send texts of all kinds, at once, and get what sentence-transformers gives."""
-    words = ("--name", "sentences", "--pipeline", "--no-check-served", "--shapes", f"input_ids={SHAPES}")
-    made = terminal.document("compile", f"hf:{minilm_folder}", *words)
-    server.told("sentences")
+    options = ("--name", "sentences", "--pipeline", "--no-check-served", "--shapes", f"input_ids={SHAPES}")
+    release = terminal.document("compile", f"hf:{minilm_folder}", *options)
+    server.wait_for_models("sentences")
     odd = ["", "🙂 naïve — 東京", "word " * 400]
-    asked = [*real_sentences()[: SENTENCES - len(odd)], *odd]
-    batches = [asked[start : start + 7] for start in range(0, len(asked), 7)]  # of lengths that differ
+    texts = [*real_sentences()[: SENTENCES - len(odd)], *odd]
+    batches = [texts[start : start + 7] for start in range(0, len(texts), 7)]  # of lengths that differ
 
     def answer(place: int) -> np.ndarray[Any, Any]:
         url, protocol = ((server.http_url, "http"), (server.grpc_url, "grpc"))[place % 2]
         with Client(url, model="sentences", protocol=protocol) as client:  # type: ignore[arg-type]
             return client.infer({"text": column(*(text.encode() for text in batches[place]))})["sentence_embedding"]
 
-    expected = transformer.encode(asked, batch_size=16)
+    expected = transformer.encode(texts, batch_size=16)
     with ThreadPoolExecutor(AT_ONCE) as threads:
         answers = np.concatenate(list(threads.map(answer, range(len(batches)))))
     np.testing.assert_allclose(answers, expected, atol=2e-5)
     with Client(server.http_url, model="sentences") as client, pytest.raises(ServedCheckError, match="UTF-8"):
         client.infer({"text": column(b"\xff\xfe")})
-    typed = terminal.document("infer", "sentences", "--text", asked[0], "--url", server.http_url)
+    typed = terminal.document("infer", "sentences", "--text", texts[0], "--url", server.http_url)
     np.testing.assert_allclose(typed["outputs"]["sentence_embedding"]["data"], expected[:1], atol=2e-5)
 
-    assert (made["pipeline"]["input"], made["pipeline"]["output"]) == ("text", "embedding")
-    assert set(made["members"]) == {"text", "model"}
-    assert all(one["same"] for one in made["pipeline"]["agreements"])
-    assert {step["name"] for step in made["steps"] if step["cached"]} >= {"export", "compile", "validate"}
-    assert terminal.document("inspect", made["model_path"])["pipeline"]["members"] == made["members"]
+    assert (release["pipeline"]["input"], release["pipeline"]["output"]) == ("text", "embedding")
+    assert set(release["members"]) == {"text", "model"}
+    assert all(agreement["same"] for agreement in release["pipeline"]["agreements"])
+    assert {step["name"] for step in release["steps"] if step["cached"]} >= {"export", "compile", "validate"}
+    assert terminal.document("inspect", release["model_path"])["pipeline"]["members"] == release["members"]
     assert terminal.document("check", minilm["repository"])["findings"] == []
 
 
@@ -189,7 +191,7 @@ def test_int8_minilm_keeps_its_vectors(
     terminal: CommandLine, int8: dict[str, Any], int8_spec: Path, server: Followed, transformer: Any
 ) -> None:
     """In INT8 real sentences keep their vectors in a quarter of the bytes, and the release tells how."""
-    server.told("minilm-int8")
+    server.wait_for_models("minilm-int8")
     sentences = real_sentences()[-8:]
     feed = tokens(transformer, *(" ".join(sentence.split()[:30]) for sentence in sentences))
     served = [ask(server.http_url, model, feed, over_http=True) for model in ("minilm", "minilm-int8")]
@@ -199,7 +201,7 @@ def test_int8_minilm_keeps_its_vectors(
     release, manifest = Path(int8["model_path"]), manifest_of(int8)
     assert (int8["precision"], int8["verdict"], manifest["validation"]["evidence"]) == ("int8", "passed", "given")
     evaluation = manifest["validation"]["evaluation"]
-    hidden = next(one for one in evaluation["agreements"] if one["output"] == "last_hidden_state")
+    hidden = next(agreement for agreement in evaluation["agreements"] if agreement["output"] == "last_hidden_state")
     assert evaluation["samples"] == EVALUATION
     assert hidden["mean_cosine"] >= 0.993
     assert hidden["min_cosine"] >= 0.98
@@ -216,8 +218,8 @@ def test_int8_minilm_keeps_its_vectors(
     assert recipe["lowered"]["MatMul"] == 36
     assert all(node["reason"] for node in recipe["kept"])
     assert len(lowered["layers"]) >= 36
-    kept = {file.relative_to(release).parts[0] for file in release.rglob("*") if file.is_file()}
-    assert not kept & {"calibration", "evaluation"}
+    names = {file.relative_to(release).parts[0] for file in release.rglob("*") if file.is_file()}
+    assert not names & {"calibration", "evaluation"}
     assert recipe["method"] in (release / "report.html").read_text()
 
     again = terminal.document("compile", int8_spec)
@@ -236,8 +238,8 @@ def test_int8_report_opens_in_chromium(int8: dict[str, Any], tmp_path: Path) -> 
             assert chromium.evaluate("document.documentElement.scrollWidth") == width
             assert chromium.evaluate("document.querySelector('h1').innerText.trim()") == "Passed"
             assert 0 < chromium.evaluate("document.querySelector('h1').getBoundingClientRect().bottom") < height / 2
-            asked = [event["request"]["url"] for event in chromium.happened("Network.requestWillBeSent")]
-            assert [address for address in asked if not address.startswith("data:")] == [page.as_uri()]
+            addresses = [event["request"]["url"] for event in chromium.happened("Network.requestWillBeSent")]
+            assert [address for address in addresses if not address.startswith("data:")] == [page.as_uri()]
             for kind in ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown"):
                 assert chromium.happened(kind) == []
         assert chromium.evaluate("document.title") == "Passed: minilm-int8, version 1"

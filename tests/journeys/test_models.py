@@ -75,7 +75,7 @@ def plain(terminal: CommandLine, resnet: Any) -> dict[str, Any]:
 def server(plain: dict[str, Any]) -> Iterator[Followed]:
     """`plansmith serve --follow`, which takes up what is compiled later."""
     with Followed(Path(plain["repository"])) as server:
-        yield server.told("resnet")
+        yield server.wait_for_models("resnet")
 
 
 def compile_spec(terminal: CommandLine, name: str, **spec: Any) -> dict[str, Any]:
@@ -105,10 +105,10 @@ def test_timm_model_answers_from_triton(
 
 def test_image_becomes_label(terminal: CommandLine, resnet: Any, server: Followed) -> None:
     """With --pipeline image files of all kinds get the labels that timm gives them, and a broken one is refused."""
-    words = ("--name", "pictures", "--pipeline", "--no-check-served", "--shapes", f"pixel_values={PIXELS}")
-    made = terminal.document("compile", "timm:./resnet", *words)
-    assert list(made["members"]) == ["images", "model", "labels"]
-    server.told("pictures")
+    options = ("--name", "pictures", "--pipeline", "--no-check-served", "--shapes", f"pixel_values={PIXELS}")
+    release = terminal.document("compile", "timm:./resnet", *options)
+    assert list(release["members"]) == ["images", "model", "labels"]
+    server.wait_for_models("pictures")
     shown = list(photographs().values())
     shown = [*shown, *(image.convert(mode) for image in shown[:2] for mode in ("L", "RGBA", "CMYK"))]
     files = [encoded(image, "PNG" if image.mode == "RGBA" else "JPEG", quality=95) for image in shown]
@@ -130,19 +130,19 @@ def test_image_becomes_label(terminal: CommandLine, resnet: Any, server: Followe
 
 def test_dali_reads_images(terminal: CommandLine, resnet: Any) -> None:
     """With DALI in place of Pillow an image file gets the scores that timm gives it, all but for rounding."""
-    made = compile_spec(
+    release = compile_spec(
         terminal,
         "quick",
         source="timm:./resnet",
         shapes={"pixel_values": PIXELS},
         pipeline={"input": "image", "output": "labels", "preprocessing": "dali", "top_k": CLASSES},
     )
-    assert list(made["members"]) == ["encoded", "dali", "model", "labels"]
-    assert all(one["same"] for one in made["pipeline"]["agreements"])
-    package = json.loads(Path(made["manifest"]).read_text())["package"]
+    assert list(release["members"]) == ["encoded", "dali", "model", "labels"]
+    assert all(agreement["same"] for agreement in release["pipeline"]["agreements"])
+    package = json.loads(Path(release["manifest"]).read_text())["package"]
     (dali,) = [member for member in package["members"] if member["part"] == "dali"]
     assert (dali["backend"], dali["model_files"]) == ("dali", ["model.dali"])
-    config = (Path(made["model_path"]) / "members" / "dali" / "config.pbtxt").read_text()
+    config = (Path(release["model_path"]) / "members" / "dali" / "config.pbtxt").read_text()
     assert "dynamic_batching" not in config, "an image that DALI cannot decode harms no request but its own"
     assert 'key: "num_threads"' in config
     flower = encoded(photographs()["flower"], "PNG")
@@ -155,12 +155,12 @@ def test_dali_reads_images(terminal: CommandLine, resnet: Any) -> None:
 
 def test_fp16_model_answers_from_triton(terminal: CommandLine, plain: dict[str, Any], server: Followed) -> None:
     """In FP16 the same graph is half as large, and answers all but the same."""
-    words = ("--name", "half", "--precision", "fp16", "--no-check-served", "--shapes", f"pixel_values={PIXELS}")
-    made = terminal.document("compile", "timm:./resnet", *words)
-    assert (made["precision"], made["verdict"]) == ("fp16", "passed")
-    assert [step["name"] for step in made["steps"] if step["cached"]][:2] == ["fetch", "export"]
-    server.told("half")
-    size, whole = (Path(one["model_path"], "model", "model.onnx").stat().st_size for one in (made, plain))
+    options = ("--name", "half", "--precision", "fp16", "--no-check-served", "--shapes", f"pixel_values={PIXELS}")
+    release = terminal.document("compile", "timm:./resnet", *options)
+    assert (release["precision"], release["verdict"]) == ("fp16", "passed")
+    assert [step["name"] for step in release["steps"] if step["cached"]][:2] == ["fetch", "export"]
+    server.wait_for_models("half")
+    size, whole = (Path(entry["model_path"], "model", "model.onnx").stat().st_size for entry in (release, plain))
     assert size < 0.6 * whole
     pixels = np.random.default_rng(1).normal(size=(2, 3, SIDE, SIDE)).astype(np.float32)
     (rounded,), (exact,) = (
@@ -175,10 +175,10 @@ def test_onnx_file_answers_from_triton(terminal: CommandLine, server: Followed) 
     folder.mkdir()
     path, weight = save_product(folder)
     before = {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
-    made = terminal.document("compile", f"onnx:{path}", "--shapes", "x=1x3x64:2x3x64:4x3x64")
-    assert (made["name"], made["verdict"]) == ("net", "passed")
-    assert {check["batch"] for check in made["served"]["checks"]} == {1, 2, 3}
-    server.told("net")
+    release = terminal.document("compile", f"onnx:{path}", "--shapes", "x=1x3x64:2x3x64:4x3x64")
+    assert (release["name"], release["verdict"]) == ("net", "passed")
+    assert {check["batch"] for check in release["served"]["checks"]} == {1, 2, 3}
+    server.wait_for_models("net")
     x = np.random.default_rng(1).normal(size=(3, 3, 64)).astype(np.float32)
     for url, over_http in ((server.http_url, True), (server.grpc_url, False)):
         answer = ask(url, "net", {"x": x}, over_http=over_http)["y"]
@@ -189,7 +189,7 @@ def test_onnx_file_answers_from_triton(terminal: CommandLine, server: Followed) 
 def test_pytorch_model_answers_from_triton(terminal: CommandLine, server: Followed) -> None:
     """A model that no exporter can follow is served as PyTorch by Triton's Python backend."""
     write_odd(terminal.folder / "odd")
-    made = compile_spec(
+    release = compile_spec(
         terminal,
         "odd",
         source="hf:./odd",
@@ -199,8 +199,8 @@ def test_pytorch_model_answers_from_triton(terminal: CommandLine, server: Follow
         inputs=ODD_INPUTS,
         shapes={"input_ids": "1x1:2x8:4x16"},
     )
-    assert (made["engine"], made["precision"], made["verdict"]) == ("python", "bf16", "passed")
-    server.told("odd")
+    assert (release["engine"], release["precision"], release["verdict"]) == ("python", "bf16", "passed")
+    server.wait_for_models("odd")
     ids = np.arange(6, dtype=np.int64).reshape(2, 3)
     answer = ask(server.http_url, "odd", {"input_ids": ids}, over_http=True)["last_hidden_state"]
     assert answer.shape == (2, 3, 8)
@@ -213,26 +213,26 @@ def test_script_routes_texts_to_models(terminal: CommandLine, server: Followed) 
     save_classifiers(terminal.folder)
     (terminal.folder / "route.py").write_text(ROUTE)
     shapes = {"input_ids": "1x1:2x32:4x128"}
-    made = compile_spec(
+    release = compile_spec(
         terminal,
         "router",
         source="hf:./mood",
         shapes=shapes,
         pipeline={"script": "route.py", "models": {"topics": {"source": "hf:./topics", "shapes": shapes}}},
     )
-    assert set(made["members"]) == {"text", "model", "labels", "topics-model", "topics-labels"}
-    server.told("router")
-    asked = real_sentences()[:16]
+    assert set(release["members"]) == {"text", "model", "labels", "topics-model", "topics-labels"}
+    server.wait_for_models("router")
+    texts = real_sentences()[:16]
     with Client(server.grpc_url, model="router", protocol="grpc") as client:
-        answers = [client.infer({"text": column(*asked[start : start + 4])}) for start in range(0, len(asked), 4)]
+        answers = [client.infer({"text": column(*texts[start : start + 4])}) for start in range(0, len(texts), 4)]
         with pytest.raises(ServedCheckError, match="no text is empty"):
             client.infer({"text": column("a dog", "")})
     label, ways = (np.concatenate([answer[name] for answer in answers])[:, 0] for name in ("label", "asked"))
     assert {*ways} == {1, 2}, "both ways were taken"
     for way, model in ((1, "mood"), (2, "topics")):
-        texts_of_way = [text for text, taken in zip(asked, ways, strict=True) if taken == way]
+        texts_of_way = [text for text, choice in zip(texts, ways, strict=True) if choice == way]
         owed = classifier(terminal.folder / model, top_k=1).scores(texts_of_way)
-        told = [row[text.decode()] for row, text in zip(owed, label[ways == way], strict=True)]
-        np.testing.assert_allclose(told, [max(row.values()) for row in owed], atol=1e-4)
-    typed = terminal.document("infer", "router", "--text", asked[0], "--url", server.http_url)
+        labels = [row[text.decode()] for row, text in zip(owed, label[ways == way], strict=True)]
+        np.testing.assert_allclose(labels, [max(row.values()) for row in owed], atol=1e-4)
+    typed = terminal.document("infer", "router", "--text", texts[0], "--url", server.http_url)
     assert json.dumps(typed["outputs"]["label"]["data"]) == json.dumps([[label[0].decode()]])

@@ -22,21 +22,21 @@ def publish_words(s3: S3) -> tuple[str, ...]:
     return ("publish", MODEL, f"s3://{s3.bucket}/models", "--endpoint-url", s3.endpoint)
 
 
-def test_release_goes_through_s3_to_another_machine(s3: S3, tmp_path: Path) -> None:
+def test_release_travels_through_s3(s3: S3, tmp_path: Path) -> None:
     """What one machine publishes to S3, another pulls, serves and gets its answers from."""
-    here, there = CommandLine(tmp_path / "here"), CommandLine(tmp_path / "there")
-    make_release(here.folder / "artifacts" / "repository", 42)
-    there.folder.mkdir()
-    published = here.document(*publish_words(s3), "--alias", "champion")
+    sender, receiver = CommandLine(tmp_path / "here"), CommandLine(tmp_path / "there")
+    make_release(sender.folder / "artifacts" / "repository", 42)
+    receiver.folder.mkdir()
+    published = sender.document(*publish_words(s3), "--alias", "champion")
     assert (published["version"], published["aliases"], published["unchanged"]) == (1, ["champion"], False)
-    pulled = there.text("pull", f"{MODEL}@champion", *store_options(s3), "--into", "mirror")
+    pulled = receiver.text("pull", f"{MODEL}@champion", *store_options(s3), "--into", "mirror")
     assert pulled.startswith(f"{MODEL} version 1: ")
-    answer = there.document("infer", MODEL, "--input", "x=1", "--repository", "mirror", "--serve")
+    answer = receiver.document("infer", MODEL, "--input", "x=1", "--repository", "mirror", "--serve")
     assert answer["outputs"]["whole"]["data"] == [[42]]
     assert SECRET not in str(published) + pulled
 
 
-def test_eight_publishers_get_numbers_of_their_own(s3: S3, tmp_path: Path) -> None:
+def test_publishers_get_own_numbers(s3: S3, tmp_path: Path) -> None:
     """Eight machines publish at once into an S3 that is empty: eight versions, whole, and one of them current."""
     terminal = CommandLine(tmp_path)
     for answer in range(PUBLISHERS):
@@ -53,7 +53,7 @@ def test_eight_publishers_get_numbers_of_their_own(s3: S3, tmp_path: Path) -> No
     assert terminal.text("verify", *store_options(s3)).endswith("  all as it was published\n")
 
 
-def test_verify_finds_damage_and_resend_mends_it(terminal: CommandLine) -> None:
+def test_verify_finds_and_resend_mends(terminal: CommandLine) -> None:
     """A flipped byte in a store is found and named, and what the message says to type mends it."""
     make_release(terminal.folder / "artifacts" / "repository", 1)
     terminal.text("publish", MODEL, "store")

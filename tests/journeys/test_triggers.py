@@ -25,16 +25,16 @@ def test_inbox_outlives_receiver_and_worker(terminal: CommandLine) -> None:
     with opened(url, clock) as inbox:
         assert inbox.take(REGISTRY, "held", [event("ranker")])
     worker = start("working_process.py", url, "victim", "one")
-    (held,) = lines_of(worker, 1)
+    (entry_id,) = lines_of(worker, 1)
     assert killed(worker) == []
-    told = terminal.document("triggers", "inbox", "list", "--database", url, "--state", "in-work")
+    listing = terminal.document("triggers", "inbox", "list", "--database", url, "--state", "in-work")
     waiting = 2 * len(deliveries)
-    assert told["counts"] == {"waiting": waiting, "in-work": 1, "done": 0, "set-aside": 0}
-    assert [entry["id"] for entry in told["entries"]] == [int(held)]
+    assert listing["counts"] == {"waiting": waiting, "in-work": 1, "done": 0, "set-aside": 0}
+    assert [entry["id"] for entry in listing["entries"]] == [int(entry_id)]
     with opened(url, clock) as inbox:
         again = inbox.claim("another", clock.go(seconds=HELD_SECONDS), HELD_SECONDS)
         assert again is not None
-        assert (again.id, again.attempts) == (int(held), 2)
+        assert (again.id, again.attempts) == (int(entry_id), 2)
         assert inbox.finish(again, ())
     text = terminal.text("triggers", "inbox", "list", "--database", url)
     assert text.splitlines()[0] == f"{url}: {waiting} waiting, 0 in work, 1 done, 0 set aside"

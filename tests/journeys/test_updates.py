@@ -33,7 +33,7 @@ def repository(folder: Path) -> ModelRepository:
 def server(repository: ModelRepository) -> Iterator[Followed]:
     """`plansmith serve --follow` on it."""
     with Followed(repository.root) as server:
-        yield server.told(MODEL)
+        yield server.wait_for_models(MODEL)
 
 
 def test_publications_lose_no_request(server: Followed, repository: ModelRepository, folder: Path) -> None:
@@ -57,8 +57,8 @@ def test_rollback_serves_previous_version(server: Followed, repository: ModelRep
     terminal = CommandLine(folder)
     with Clients(server.http_url, server.grpc_url, count=2) as clients:
         clients.wait_for(new)
-        told = terminal.text("rollback", MODEL, "--repository", "repository")
-        assert told == f"version {new} of {MODEL} is withdrawn, and Triton is shown version {old} again\n"
+        output = terminal.text("rollback", MODEL, "--repository", "repository")
+        assert output == f"version {new} of {MODEL} is withdrawn, and Triton is shown version {old} again\n"
         server.line(f"{MODEL}: version {old} serves")
         clients.wait_for(old)
     assert (clients.lost, clients.mixed) == ([], [])

@@ -27,8 +27,8 @@ def net_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with `net`: `x` of [batch, 3, 64] times a matrix, in batches of 1 to 8; only to be read."""
     folder = tmp_path_factory.mktemp("net")
     save_product(folder)
-    words = ["compile", "onnx:net.onnx", "--shapes", "x=1x3x64:2x3x64:8x3x64", "--no-check-served"]
-    subprocess.run([sys.executable, "-m", "plansmith", *words], cwd=folder, check=True, capture_output=True)
+    command = ["compile", "onnx:net.onnx", "--shapes", "x=1x3x64:2x3x64:8x3x64", "--no-check-served"]
+    subprocess.run([sys.executable, "-m", "plansmith", *command], cwd=folder, check=True, capture_output=True)
     return folder / "artifacts" / "repository"
 
 
@@ -42,4 +42,4 @@ def busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def loadtest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
     """`plansmith loadtest`, in a folder of its own."""
     command = InProcess(tmp_path, monkeypatch, capfd)
-    return lambda *words: command("loadtest", *words)
+    return lambda *arguments: command("loadtest", *arguments)

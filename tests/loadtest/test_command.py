@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from plansmith.config.python import SITE_VARIABLE
+from plansmith.config.engine_options import SITE_VARIABLE
 from plansmith.loadtest.results import LoadReport
 from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.server.server import TritonServer
@@ -46,7 +46,7 @@ def server(
         yield running
 
 
-def test_release_is_served_for_the_test(loadtest: Command, net_repository: Path, tmp_path: Path) -> None:
+def test_release_served_for_test(loadtest: Command, net_repository: Path, tmp_path: Path) -> None:
     """Its requests have the kept inputs at mixed sizes, and the report has Triton's batches and resources."""
     load = ("--users", "1,3", "--seconds", "1.5", "--warm-up", "0.5s", "--batch", "1,2", "--seed", "5")
     answer = loadtest("net", "--repository", net_repository, *load, "--output", "out", "--json")
@@ -70,7 +70,7 @@ def test_release_is_served_for_the_test(loadtest: Command, net_repository: Path,
 @pytest.mark.parametrize(
     ("protocol", "encoding"), [("http", "json"), ("http", "binary"), ("grpc", "binary")], ids=["json", "binary", "grpc"]
 )
-def test_running_server_is_tested_by_a_plan(
+def test_running_server_tested_by_plan(
     loadtest: Command, server: TritonServer, tmp_path: Path, protocol: str, encoding: str
 ) -> None:
     """Closed and open stages, over both protocols, binary and as JSON; a secret header is in no report."""
@@ -93,7 +93,7 @@ def test_running_server_is_tested_by_a_plan(
     assert "2 users closed" in " ".join(answer.stdout.split())
 
 
-def test_mix_is_served_by_one_triton(loadtest: Command, tmp_path: Path) -> None:
+def test_triton_serves_the_mix(loadtest: Command, tmp_path: Path) -> None:
     """An ensemble and a model get requests by weight, and the statistics name the members of the ensemble."""
     repository = ModelRepository(tmp_path / "artifacts" / "repository")
     release(repository, tmp_path, model="single")
@@ -142,8 +142,8 @@ def test_batching_and_instances_raise_throughput(loadtest: Command, tmp_path: Pa
     stages = {}
     for model, changes in SERVED.items():
         publish_python(repository, tmp_path, model, PROGRAM, target="local-cpu", changes=changes)
-        words = ("--users", "8", "--seconds", "3", "--warm-up", "0.5s", "--batch", "1")
-        answer = loadtest(model, *words, "--output", model, "--json")
+        options = ("--users", "8", "--seconds", "3", "--warm-up", "0.5s", "--batch", "1")
+        answer = loadtest(model, *options, "--output", model, "--json")
         assert answer.status == 0, answer
         (stages[model],) = LoadReport.model_validate(answer.document).stages
     rates = {model: stage.stats.samples_per_second or 0.0 for model, stage in stages.items()}
@@ -153,7 +153,8 @@ def test_batching_and_instances_raise_throughput(loadtest: Command, tmp_path: Pa
     assert (stages["batched"].server_models[0].batch_size or 0) > 3
 
 
-def test_data_of_the_user_are_sent(loadtest: Command, server: TritonServer, tmp_path: Path) -> None:
+def test_user_data_are_sent(loadtest: Command, server: TritonServer, tmp_path: Path) -> None:
+    """Data of the user is sent."""
     (tmp_path / "request.json").write_text(json.dumps({"x": [[[0.5] * 64] * 3] * 2}))
     url = f"http://{server.http_url}/v2/models/net"
     answer = loadtest(url, "--request", "request.json", *BRIEF, "--output", "out", "--json")
@@ -162,14 +163,14 @@ def test_data_of_the_user_are_sent(loadtest: Command, server: TritonServer, tmp_
     assert stage.stats.samples == 2 * stage.stats.requests
 
 
-def test_unknown_model_is_refused_with_the_known_ones(loadtest: Command, server: TritonServer, tmp_path: Path) -> None:
+def test_unknown_model_names_known_ones(loadtest: Command, server: TritonServer, tmp_path: Path) -> None:
     """Nothing is stored of a test that never began."""
     unknown = loadtest("nett", "--url", f"http://{server.http_url}", *BRIEF, "--output", "out", "--json")
     check_refusal(unknown, 8, ("unknown model: 'nett'", "choose from its models: net"))
     assert not (tmp_path / "out").exists()
 
 
-def test_dry_run_shows_stages_and_requests(loadtest: Command, net_repository: Path, tmp_path: Path) -> None:
+def test_dry_run_shows_stages(loadtest: Command, net_repository: Path, tmp_path: Path) -> None:
     """The published staged shape by name; no server is started and nothing is written."""
     load = ("--ramp", "staged", "--stop-p95", "200ms", "--stop-flat", "5%")
     shown = loadtest("net", "--repository", net_repository, *load, "--dry-run")
@@ -203,7 +204,7 @@ WRONG: dict[str, tuple[tuple[str, ...], int, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize(("words", "status", "says"), WRONG.values(), ids=WRONG.keys())
-def test_wrong_request_is_refused_before_a_server_starts(
+def test_wrong_request_refused_early(
     loadtest: Command,
     net_repository: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from plansmith.errors import ServedCheckError
-from plansmith.loadtest.plan.stages import LatencyLimit, Stage, StopConditions
 from plansmith.loadtest.report.findings import failure_of
 from plansmith.loadtest.results import LoadReport
 from plansmith.loadtest.runner.load_runner import Progress
+from plansmith.loadtest.stages import LatencyLimit, Stage, StopConditions
 
 from ..support.loadtest.http_server import HttpServer, Response
 from ..support.loadtest.runs import run
@@ -54,7 +54,7 @@ def client_process() -> psutil.Process:
 
 
 @pytest.mark.parametrize("stage", [LONG, Stage(rate=20, seconds=120)], ids=["closed", "open"])
-def test_dead_server_ends_in_a_report(tmp_path: Path, stage: Stage) -> None:
+def test_dead_server_ends_in_report(tmp_path: Path, stage: Stage) -> None:
     """The report says that the server is lost, keeps what was measured, and stands for exit code 8."""
     with HttpServer() as server:
         report = run_until(tmp_path, server, server.die, stage)
@@ -69,14 +69,15 @@ def test_dead_server_ends_in_a_report(tmp_path: Path, stage: Stage) -> None:
     assert error.exit_code == 8
 
 
-def test_server_that_dies_before_the_end_is_lost_too(tmp_path: Path) -> None:
+def test_server_dying_early_is_lost(tmp_path: Path) -> None:
     """The end of the last stage comes before the server counts as lost: it is asked once more."""
     with HttpServer() as server:
         report = run_until(tmp_path, server, server.die, Stage(users=2, seconds=4))
     assert report.ending == "server-lost"
 
 
-def test_hanging_server_ends_in_a_report(tmp_path: Path) -> None:
+def test_hanging_server_ends_in_report(tmp_path: Path) -> None:
+    """Hanging server ends in a report."""
     with HttpServer() as server:
 
         def hang() -> None:
@@ -89,7 +90,7 @@ def test_hanging_server_ends_in_a_report(tmp_path: Path) -> None:
     assert (failure.kind, failure.first) == ("timeout", "no answer within 2 s")
 
 
-def test_errors_are_counted_by_kind_to_the_end(tmp_path: Path) -> None:
+def test_errors_counted_by_kind(tmp_path: Path) -> None:
     """A server that answers errors is no lost one; the first message of each kind is kept whole."""
     message = '{"error":"[StatusCode.INTERNAL] ' + "a long story, " * 200 + 'and its end"}'
     with HttpServer() as server:
@@ -108,7 +109,7 @@ def test_errors_are_counted_by_kind_to_the_end(tmp_path: Path) -> None:
     assert sum(failure.count for failure in stage.failures) == stage.stats.failed < stage.stats.requests
 
 
-def test_refused_request_is_an_error_with_the_whole_message(tmp_path: Path) -> None:
+def test_refused_request_keeps_whole_message(tmp_path: Path) -> None:
     """What the server says of the first request is told before any load."""
     message = '{"error":"unexpected shape for input x, ' + "and a long story, " * 100 + 'and its end"}'
     with HttpServer(lambda _: Response(400, message.encode())) as server:
@@ -126,7 +127,8 @@ def test_interrupt_ends_in_a_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_dead_client_ends_in_a_report(tmp_path: Path, processes: int) -> None:
+def test_dead_client_ends_in_report(tmp_path: Path, processes: int) -> None:
+    """Dead client ends in a report."""
     with HttpServer() as server:
         report = run_until(tmp_path, server, lambda: client_process().kill(), processes=processes)
     assert report.ending == "client-lost"
@@ -164,7 +166,7 @@ def test_flat_throughput_ends_the_test(tmp_path: Path) -> None:
     assert "it grew by less than 20.0%" in report.reason
 
 
-def test_narrow_confidence_interval_ends_the_stage(tmp_path: Path) -> None:
+def test_narrow_interval_ends_stage(tmp_path: Path) -> None:
     """The next stage begins, and the test ends as planned."""
     stop_when = StopConditions(confidence=0.5)
     stages = [Stage(users=1, seconds=300), Stage(users=1, seconds=1)]

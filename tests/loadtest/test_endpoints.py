@@ -115,7 +115,7 @@ def signature(endpoint: HttpServer, headers: dict[str, str]) -> str:
 
 
 @pytest.mark.usefixtures("releases")
-def test_each_refusal_is_a_failure_by_kind(loadtest: Command, endpoint: HttpServer) -> None:
+def test_refusals_are_failures_by_kind(loadtest: Command, endpoint: HttpServer) -> None:
     """Throttling, and an answer of the container that is an error, are counted once each, and never sent again."""
     kinds = (
         aws_error("ThrottlingException", 400, "Rate exceeded"),
@@ -138,8 +138,8 @@ def test_each_refusal_is_a_failure_by_kind(loadtest: Command, endpoint: HttpServ
 @pytest.mark.usefixtures("releases")
 def test_sigterm_ends_in_a_report(endpoint: HttpServer, tmp_path: Path) -> None:
     """As Ctrl-C does: of what was measured until then, with its exit code."""
-    words = [*COMMAND, "loadtest", "one", "--endpoint", "prod", "--users", "2", "--seconds", "300", *BRIEF[4:]]
-    with subprocess.Popen(words, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE) as process:
+    command = [*COMMAND, "loadtest", "one", "--endpoint", "prod", "--users", "2", "--seconds", "300", *BRIEF[4:]]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE) as process:
 
         def answer(number: int) -> Response:
             if number == SOME_REQUESTS:
@@ -209,7 +209,7 @@ def test_wrong_endpoint_is_refused(
     check_refusal(loadtest(*words, "--json"), status, says)
 
 
-def test_file_of_an_endpoint_names_its_models(loadtest: Command, net_repository: Path, tmp_path: Path) -> None:
+def test_endpoint_file_names_models(loadtest: Command, net_repository: Path, tmp_path: Path) -> None:
     """Its name, region, repository and models, whose kept inputs are sent; a dry run sends nothing."""
     variant = {"models": ["net@1"], "instance_type": "ml.c5.xlarge"}
     path = write_endpoint(tmp_path, repository=str(net_repository), variant=variant)
@@ -257,7 +257,7 @@ def test_real_front_end(loadtest: Command, running: tuple[FrontEnd, Path], encod
 
 @pytest.mark.services
 @pytest.mark.xdist_group("loadtest")
-def test_url_of_invocations_is_a_front_end(loadtest: Command, running: tuple[FrontEnd, Path]) -> None:
+def test_invocations_url_is_front_end(loadtest: Command, running: tuple[FrontEnd, Path]) -> None:
     """The path names the model; one that is not loaded is refused before the load, with what to type."""
     server, repository = running
     for name, status in (("one", 0), ("three", 8)):

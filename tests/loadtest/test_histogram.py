@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from plansmith.loadtest.histogram import Histogram
+from plansmith.loadtest.results import Histogram
 
 
-def test_percentiles_are_exact_to_one_percent() -> None:
+def test_percentiles_exact_to_one_percent() -> None:
     """A percentile is within 1 % of the value of its rank, and minimum, maximum and mean are exact."""
     generator = random.Random(1)
     values = sorted(generator.lognormvariate(2, 1.5) for _ in range(2000))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.loadtest.plan.stages import Stage
 from plansmith.loadtest.results import StageResult
 from plansmith.loadtest.runner.load_runner import Progress
+from plansmith.loadtest.stages import Stage
 
 from ..support.loadtest.http_server import HttpServer, Response
 from ..support.loadtest.runs import SAMPLES, run
@@ -25,7 +25,7 @@ def sent(stage: StageResult, due: int) -> int:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_each_stage_has_its_users_and_requests(tmp_path: Path, processes: int) -> None:
+def test_stage_has_users_and_requests(tmp_path: Path, processes: int) -> None:
     """What is sent in the warm-up and while users start is in no figure; each user keeps its connection."""
     with HttpServer(lambda _: PAUSE) as server:
         stages = (Stage(users=2, seconds=1.5), Stage(users=5, seconds=1.5, name="more"))
@@ -40,7 +40,8 @@ def test_each_stage_has_its_users_and_requests(tmp_path: Path, processes: int) -
     assert max(second.users for second in report.timeline) == 5
 
 
-def test_two_hundred_users_run_in_one_process(tmp_path: Path) -> None:
+def test_one_process_runs_two_hundred_users(tmp_path: Path) -> None:
+    """Two hundred users run in one process."""
     with HttpServer(lambda _: Response(after_seconds=0.2)) as server:
         report = run(tmp_path, server.place, Stage(users=200, seconds=3))
         assert server.max_connections >= 200
@@ -58,7 +59,7 @@ def test_models_get_requests_by_weight(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_every_due_request_is_counted_once(tmp_path: Path, processes: int) -> None:
+def test_due_request_counted_once(tmp_path: Path, processes: int) -> None:
     """A constant rate and a recorded trace, also shared by several processes."""
     trace = tmp_path / "trace.txt"
     trace.write_text("\n".join(["7"] * 20 + ["7.5"] * 5 + ["8.0"] * 7))
@@ -70,7 +71,7 @@ def test_every_due_request_is_counted_once(tmp_path: Path, processes: int) -> No
         assert (stage.stats.requests, stage.stats.failed) == (sent(stage, due), 0)
 
 
-def test_stall_shows_in_all_requests_that_were_due_in_it(tmp_path: Path) -> None:
+def test_stall_shows_in_due_requests(tmp_path: Path) -> None:
     """Of 3 s without an answer, an open loop of 20 per second has some 60 slow requests, a closed one a single one."""
     slow = {}
     for name, stage in {"closed": Stage(users=1, seconds=4), "open": Stage(rate=20, seconds=4)}.items():
@@ -81,14 +82,15 @@ def test_stall_shows_in_all_requests_that_were_due_in_it(tmp_path: Path) -> None
     assert slow["open"] >= 20 > slow["closed"]
 
 
-def test_answers_after_the_stage_count_in_it(tmp_path: Path) -> None:
+def test_late_answers_count_in_stage(tmp_path: Path) -> None:
+    """Answers after the stage count in it."""
     with HttpServer(lambda _: Response(after_seconds=1.5)) as server:
         report = run(tmp_path, server.place, Stage(rate=20, seconds=1))
     assert report.stages[0].stats.requests == sent(report.stages[0], 20)
     assert report.stages[0].stats.throughput == 0
 
 
-def test_rate_beyond_the_client_is_refused(tmp_path: Path) -> None:
+def test_rate_beyond_client_refused(tmp_path: Path) -> None:
     """No figures are reported for a rate that the client cannot send, and the reason names the remedy."""
     with HttpServer() as server:
         report = run(tmp_path, server.place, Stage(rate=200_000, seconds=2))
@@ -98,7 +100,8 @@ def test_rate_beyond_the_client_is_refused(tmp_path: Path) -> None:
     assert (stage.stats.throughput, stage.stats.latency) == (None, None)
 
 
-def test_too_many_requests_in_flight_wait(tmp_path: Path) -> None:
+def test_excess_requests_wait(tmp_path: Path) -> None:
+    """Too many requests in flight wait."""
     with HttpServer(lambda _: Response(after_seconds=0.5)) as server:
         report = run(tmp_path, server.place, Stage(rate=50, seconds=3), max_in_flight=4)
         assert server.max_connections <= 4 + 2  # with those of the check and the warm-up

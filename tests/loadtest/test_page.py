@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.loadtest.plan.stages import Stage
-from plansmith.loadtest.report.page import render_page
+from plansmith.loadtest.report.files import render_page
 from plansmith.loadtest.report.plots import distribution_plot, failure_plot, stage_plots
+from plansmith.loadtest.stages import Stage
 
 from ..support.browser import Browser
 from ..support.loadtest.reports import example_report
@@ -23,15 +23,15 @@ def test_plots_show_the_figures() -> None:
     assert {line.path.count("L") for line in plots["Latency, closed loop"].lines} == {2}
     bars = failure_plot(example_report())
     assert bars is not None
-    assert [(one.name, one.total, len(one.boxes)) for one in bars.series] == [
+    assert [(entry.name, entry.total, len(entry.boxes)) for entry in bars.series] == [
         ("HTTP 503", "12", 1),
         ("timeout", "3", 1),
     ]
-    below, above = (box for one in bars.series for box in one.boxes)
+    below, above = (box for entry in bars.series for box in entry.boxes)
     assert above.y + above.height == pytest.approx(below.y)
 
 
-def test_distribution_has_a_line_per_stage() -> None:
+def test_distribution_has_stage_lines() -> None:
     """Its last point is the p99.9, of a saturated stage there is none, and of many stages six are drawn."""
     report = example_report()
     plot = distribution_plot(report)
@@ -45,7 +45,7 @@ def test_distribution_has_a_line_per_stage() -> None:
     assert [line.name.partition(":")[0] for line in many.lines] == [f"stage {n}" for n in (1, 3, 4, 6, 7, 9)]
 
 
-def test_page_is_self_contained_and_escaped() -> None:
+def test_page_is_self_contained() -> None:
     """It loads nothing and runs no script, and text of servers and plans is text."""
     page = render_page(example_report(label="<script>alert(1)</script>"))
     assert "<script" not in page
@@ -53,7 +53,8 @@ def test_page_is_self_contained_and_escaped() -> None:
     assert not re.search(r"""(?:src|href)=["'](?!data:|#)""", page)
 
 
-def test_page_of_an_unbegun_test_says_so() -> None:
+def test_unbegun_test_page_says_so() -> None:
+    """Page of an unbegun test says so."""
     report = example_report()
     update = {"stages": (), "timeline": (), "ending": "client-lost", "reason": "a client process ended"}
     page = render_page(report.model_copy(update=update))
@@ -76,7 +77,7 @@ def test_page_fits_its_screen(chromium: Browser, tmp_path: Path, size: tuple[int
     assert not chromium.happened("Log.entryAdded")
 
 
-def test_stages_of_both_loops_stand_side_by_side() -> None:
+def test_stages_stand_side_by_side() -> None:
     """Where loads do not compare, the lower axis is the order of the stages."""
     report = example_report()
     first = report.stages[0]

@@ -12,12 +12,10 @@ from PIL import Image
 
 from plansmith.config.data import DataSpec
 from plansmith.errors import UsageError
-from plansmith.loadtest.payloads.data_inputs import read_data
 from plansmith.loadtest.payloads.encoding import PayloadMix, Payloads
-from plansmith.loadtest.payloads.random_inputs import random_inputs
-from plansmith.loadtest.payloads.sizes import SizeMix
+from plansmith.loadtest.payloads.inputs import SizeMix, random_inputs, read_data
 from plansmith.loadtest.payloads.source import KnownModel, ModelInputs, RequestOptions, choose_inputs, encode
-from plansmith.loadtest.plan.plan_file import ModelShare
+from plansmith.loadtest.plan_file import ModelShare
 from plansmith.loadtest.target import LoadTarget
 from plansmith.records.model import AxisRange, Tensor
 from plansmith.triton.client import Signature
@@ -37,7 +35,7 @@ TOKENS = Signature(
 )
 
 
-def test_texts_are_batched_as_they_are(tmp_path: Path) -> None:
+def test_texts_batched_as_they_are(tmp_path: Path) -> None:
     """Every row comes equally often, in batches from 1 to the largest."""
     (tmp_path / "lines.txt").write_text("a cat\na dog\nüber\n")
     data = read_data(DataSpec(path=str(tmp_path / "lines.txt")), TEXTS)
@@ -48,7 +46,8 @@ def test_texts_are_batched_as_they_are(tmp_path: Path) -> None:
     assert max(map(texts.count, set(texts))) - min(map(texts.count, set(texts))) <= 1
 
 
-def test_columns_of_the_inputs_names_are_padded(tmp_path: Path) -> None:
+def test_input_columns_are_padded(tmp_path: Path) -> None:
+    """Columns with the names of inputs are padded."""
     rows = [{"ids": [1, 2, 3], "mask": [1, 1, 1]}, {"ids": [7], "mask": [1]}]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     data = read_data(DataSpec(path=str(tmp_path / "rows.jsonl")), TOKENS)
@@ -75,7 +74,7 @@ def test_random_inputs_have_mixed_sizes() -> None:
     assert len(lengths) > 4
     assert all(request["ids"].shape == request["mask"].shape for request in requests)
     again = list(islice(random_inputs(TOKENS, SizeMix(seed=3), axes=axes), 40))
-    assert all(np.array_equal(one["ids"], other["ids"]) for one, other in zip(requests, again, strict=True))
+    assert all(np.array_equal(first["ids"], second["ids"]) for first, second in zip(requests, again, strict=True))
 
 
 def test_payloads_are_whole_requests(tmp_path: Path) -> None:
@@ -101,7 +100,8 @@ def test_payloads_are_whole_requests(tmp_path: Path) -> None:
     assert bodies["binary"].body[header:] == message.raw_input_contents[0]
 
 
-def test_mix_draws_each_payload_of_a_round_once(tmp_path: Path) -> None:
+def test_mix_draws_each_payload_once(tmp_path: Path) -> None:
+    """Mix draws each payload of a round once."""
     arrays = tuple({"text": np.array([[str(number)]], object)} for number in range(5))
     model = encode(ModelShare(model="a"), ModelInputs(arrays, ""), TEXTS, tmp_path / "a", RequestOptions())
     mix = PayloadMix(LoadTarget(place="x:1", models=(model,)), "seed")
@@ -116,7 +116,8 @@ def test_mix_draws_each_payload_of_a_round_once(tmp_path: Path) -> None:
         (ModelShare(model="a"), TEXTS.model_copy(update={"is_decoupled": True}), "in several pieces"),
     ],
 )
-def test_what_a_model_does_not_take_is_refused(share: ModelShare, signature: Signature, message: str) -> None:
+def test_unfitting_payload_refused(share: ModelShare, signature: Signature, message: str) -> None:
+    """What a model does not take is refused."""
     with pytest.raises(UsageError) as refused:
         choose_inputs(share, KnownModel(signature), RequestOptions())
     assert message in refused.value.message

@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import UsageError
-from plansmith.loadtest.plan.options import read_ramp
-from plansmith.loadtest.plan.plan_file import Phase, read_plan, stages_of_phases
-from plansmith.loadtest.plan.schedule import arrival_times, read_trace, schedule_stages, share_of_client
-from plansmith.loadtest.plan.stages import LoadPlan, Stage
+from plansmith.loadtest.plan_file import Phase, read_plan, read_ramp, stages_of_phases
+from plansmith.loadtest.stages import LoadPlan, Stage, arrival_times, read_trace, schedule_stages, share_of_client
 
 
-def test_plan_file_gives_stages_models_and_conditions(tmp_path: Path) -> None:
+def test_plan_file_gives_stages(tmp_path: Path) -> None:
     """A plan is read with its paths relative to the file."""
     (tmp_path / "monday.txt").write_text("0\n1.5\n")
     (tmp_path / "plan.yaml").write_text(
@@ -30,7 +28,8 @@ def test_plan_file_gives_stages_models_and_conditions(tmp_path: Path) -> None:
     assert [stage.seconds for stage in schedule_stages(plan)] == [30, 30, 2]
 
 
-def test_every_problem_of_a_plan_is_told_with_its_line(tmp_path: Path) -> None:
+def test_plan_problems_name_lines(tmp_path: Path) -> None:
+    """Every problem of a plan is told with its line."""
     (tmp_path / "plan.yaml").write_text(
         "stages:\n  - {users: 1, rate: 2}\n  - {users: -3}\nmodels: [{model: a}]\ncolour: red\n"
     )
@@ -59,13 +58,13 @@ def test_impossible_stages_are_refused(stages: tuple[dict[str, float], ...], mes
     assert message in refused.value.message
 
 
-def test_phase_grows_by_its_spawn_rate() -> None:
+def test_phase_grows_by_spawn_rate() -> None:
     """SageMaker's SpawnRate is new users per minute."""
     stages = stages_of_phases([Phase(InitialNumberOfUsers=1, SpawnRate=2, DurationInSeconds=120)])
     assert [(stage.users, stage.seconds) for stage in stages] == [(1, 30), (2, 30), (3, 30), (4, 30)]
 
 
-def test_staged_ramp_is_the_published_one() -> None:
+def test_staged_ramp_matches_published_one() -> None:
     """10 users warm up for 30 s, then 20 more come every 30 s, up to 200."""
     warm_up, stages = read_ramp("staged")
     assert (warm_up.users, warm_up.seconds) == (10, 30)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from plansmith.loadtest.report.files import REPORT_FILE, STAGES_FILE, TIMELINE_FILE, store_report
-from plansmith.loadtest.report.findings import failure_of, summary
-from plansmith.loadtest.report.table import HEADS, table_rows
+from plansmith.loadtest.report.findings import HEADS, failure_of, summary, table_rows
 from plansmith.loadtest.results import LoadReport
 
 from ..support.loadtest.reports import SATURATED, example_report
@@ -25,7 +24,7 @@ def test_findings_are_sentences() -> None:
     )
 
 
-def test_saturated_client_is_a_failed_test() -> None:
+def test_saturated_client_fails_test() -> None:
     """The exit code is 9, and the remedy is the one of the stage."""
     error = failure_of(example_report())
     assert error is not None
@@ -34,7 +33,8 @@ def test_saturated_client_is_a_failed_test() -> None:
     assert error.remedy == "use more client processes (--processes)"
 
 
-def test_table_says_the_loop_beside_the_latencies() -> None:
+def test_table_says_loop_beside_latencies() -> None:
+    """Table says the loop beside the latencies."""
     rows = [dict(zip(("LOAD", *HEADS), (row.name, *row.cells), strict=True)) for row in table_rows(example_report())]
     assert rows[1]["LOAD"] == "16 users"
     assert {name: rows[1][name] for name in ("LOOP", "REQ/S", "p95", "BATCH", "QUEUE", "CPU", "MEMORY", "GPU")} == {

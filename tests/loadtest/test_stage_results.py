@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from plansmith.loadtest.client.recorder import RequestCounts
-from plansmith.loadtest.histogram import Histogram
-from plansmith.loadtest.plan.stages import LatencyLimit, Stage, StopConditions
-from plansmith.loadtest.results import RequestStats, StageResult
+from plansmith.loadtest.results import Histogram, RequestStats, StageResult
 from plansmith.loadtest.runner.stage_results import (
     StageTimes,
+    StageTotals,
+    Totals,
     client_usage,
     exceeded_limit,
     flat_throughput,
     stage_result,
 )
-from plansmith.loadtest.runner.totals import StageTotals, Totals
+from plansmith.loadtest.stages import LatencyLimit, Stage, StopConditions
 from plansmith.loadtest.target import LoadTarget, TargetModel
 
 TARGET = LoadTarget(place="127.0.0.1:8000", models=(TargetModel(model="net", payloads="payloads"),))
@@ -39,16 +39,16 @@ def totals(
     latency_ms: float = 50,
 ) -> StageTotals:
     """Those of two clients, for 100 due requests."""
-    found = StageTotals(
+    result = StageTotals(
         late=histogram_of(late_ms),
         lag=histogram_of(lag_ms),
         due=100,
         sent=sent,
-        held=held,
+        backlog=held,
         usage={"a": (0.1, 10), "b": (10 * cores, 10)},
     )
-    found.models[0] = RequestCounts(answered=100, in_time=100, latency=histogram_of(latency_ms))
-    return found
+    result.models[0] = RequestCounts(answered=100, in_time=100, latency=histogram_of(latency_ms))
+    return result
 
 
 SATURATED: dict[str, tuple[dict[str, float], str, str]] = {
@@ -61,7 +61,7 @@ SATURATED: dict[str, tuple[dict[str, float], str, str]] = {
 
 
 @pytest.mark.parametrize(("changes", "sign", "remedy"), SATURATED.values(), ids=SATURATED.keys())
-def test_figures_of_a_saturated_client_are_withheld(changes: dict[str, float], sign: str, remedy: str) -> None:
+def test_saturated_client_figures_withheld(changes: dict[str, float], sign: str, remedy: str) -> None:
     """There is no throughput and no latency, and the reason says what to do."""
     result = stage_result(TARGET, Stage(rate=10), totals(**changes), TIMES, 0)  # type: ignore[arg-type]
     assert sign in result.client.saturated
@@ -70,20 +70,21 @@ def test_figures_of_a_saturated_client_are_withheld(changes: dict[str, float], s
         assert (stats.throughput, stats.samples_per_second, stats.latency, stats.buckets) == (None, None, None, {})
 
 
-def test_figures_of_a_client_that_keeps_up_are_reported() -> None:
+def test_keeping_client_figures_reported() -> None:
+    """Figures of a client that keeps up are reported."""
     result = stage_result(TARGET, Stage(rate=10), totals(), TIMES, 0)
     assert (result.client.saturated, result.stats.throughput, result.offered) == ("", 10, 10)
     assert result.stats.latency is not None
 
 
 def test_single_delay_is_no_saturation() -> None:
-    found = totals()
-    found.lag.add(500)
-    assert not client_usage(found, is_open=True).saturated
+    result = totals()
+    result.lag.add(500)
+    assert not client_usage(result, is_open=True).saturated
 
 
 @pytest.mark.parametrize("lag_ms", [1, 20])
-def test_slow_server_is_no_saturated_client(lag_ms: float) -> None:
+def test_slow_server_is_not_saturated_client(lag_ms: float) -> None:
     """Requests are held because too many are in flight, and small delays do not matter beside its latency."""
     assert not client_usage(totals(sent=60, held=40, lag_ms=lag_ms, latency_ms=3000), is_open=True).saturated
 
@@ -99,7 +100,9 @@ def test_limits_need_enough_requests() -> None:
     )
 
 
-def test_throughput_is_flat_if_more_load_adds_little() -> None:
+def test_throughput_flattens_under_load() -> None:
+    """Throughput is flat if more load adds little."""
+
     def result(users: int, throughput: float | None) -> StageResult:
         stats = RequestStats(throughput=throughput)
         stage = Stage(users=users)
@@ -112,7 +115,7 @@ def test_throughput_is_flat_if_more_load_adds_little() -> None:
     assert not flat_throughput(stop, result(8, 100), result(16, None))
 
 
-def test_confidence_interval_narrows_with_steady_seconds() -> None:
+def test_interval_narrows_with_steady_seconds() -> None:
     """Half the width of the 95 % interval of batch means, by hand for 10 seconds of 9 and 11 ms in turn."""
     sums = Totals()
     assert sums.relative_interval(0, 0, 10) is None

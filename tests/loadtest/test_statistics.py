@@ -6,8 +6,15 @@ from typing import Any
 
 import pytest
 
-from plansmith.loadtest.server.metrics import cpu_seconds_between, gpu_usage, mean_host_cpu, parse_gauges
-from plansmith.loadtest.server.statistics import counters_from_rows, other_models, statistics_between
+from plansmith.loadtest.monitor import (
+    counters_from_rows,
+    cpu_seconds_between,
+    gpu_usage,
+    mean_host_cpu,
+    other_models,
+    parse_gauges,
+    statistics_between,
+)
 
 METRICS = """\
 # TYPE nv_gpu_utilization gauge
@@ -49,19 +56,21 @@ def test_batches_and_queue_are_differences() -> None:
     assert other_models(before, after, {"net", "part"}) == ["other"]
 
 
-def test_restarted_server_counts_from_its_start() -> None:
+def test_restarted_server_counts_anew() -> None:
+    """Restarted server counts from its start."""
     before = counters_from_rows([row("net", "1", 100, 50, 9)])
     (net,) = statistics_between(before, counters_from_rows([row("net", "1", 8, 2, 0)]), {"net": {"net"}})
     assert (net.inferences, net.executions) == (8, 2)
 
 
-def test_versions_that_are_tested_separately_count_separately() -> None:
+def test_separate_versions_count_separately() -> None:
+    """Versions that are tested separately count separately."""
     rows = [row("net", "1", 4, 1, 0), row("net", "2", 8, 2, 0)]
     counters = counters_from_rows(rows, {"net"})
-    assert [one.inferences for one in statistics_between({}, counters, {"net@2": {"net@2"}})] == [8]
+    assert [entry.inferences for entry in statistics_between({}, counters, {"net@2": {"net@2"}})] == [8]
 
 
-def test_gpu_has_mean_utilization_and_largest_memory() -> None:
+def test_gpu_utilization_and_memory_summarised() -> None:
     """A GPU that reports nothing has no figures, and no gauge of others is taken for one."""
     texts = [
         METRICS % {"utilization": "0.5", "memory": "2e9", "cpu": "0.25"},
@@ -75,5 +84,6 @@ def test_gpu_has_mean_utilization_and_largest_memory() -> None:
     assert mean_host_cpu([]) is None
 
 
-def test_cpu_time_counts_processes_that_began_meanwhile() -> None:
+def test_cpu_time_counts_new_processes() -> None:
+    """CPU time counts processes that began meanwhile."""
     assert cpu_seconds_between({1: 5.0, 2: 1.0}, {1: 7.5, 3: 0.5}) == 3.0

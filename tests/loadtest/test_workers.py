@@ -15,9 +15,9 @@ import pytest
 
 from plansmith.errors import EnvironmentFault
 from plansmith.loadtest.client.process import REFUSED
-from plansmith.loadtest.plan.stages import Stage
 from plansmith.loadtest.runner.load_runner import Progress
-from plansmith.loadtest.runner.workers import RemoteWorkers, run_workers
+from plansmith.loadtest.runner.processes import RemoteWorkers, run_workers
+from plansmith.loadtest.stages import Stage
 
 from ..support.cli.command import COMMAND, check_refusal, environment
 from ..support.loadtest.http_server import HttpServer, Response
@@ -51,8 +51,8 @@ def port() -> int:
 def worker(port: int, folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """`plansmith loadtest --worker`, which ends with the block at the latest."""
     folder.mkdir()
-    words = [*COMMAND, "loadtest", "--worker", f"127.0.0.1:{port}", *options]
-    with subprocess.Popen(words, cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True) as process:
+    command = [*COMMAND, "loadtest", "--worker", f"127.0.0.1:{port}", *options]
+    with subprocess.Popen(command, cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
         finally:
@@ -79,7 +79,7 @@ def test_workers_generate_the_load(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_lost_worker_ends_in_a_report(tmp_path: Path, port: int) -> None:
+def test_lost_worker_ends_in_report(tmp_path: Path, port: int) -> None:
     """The report has what was measured, and names the machine; the worker says what became of it."""
     with HttpServer(lambda _: PAUSE) as server, worker(port, tmp_path / "elsewhere") as process:
 
@@ -97,12 +97,12 @@ def test_lost_worker_ends_in_a_report(tmp_path: Path, port: int) -> None:
     assert report.stages[0].stats.requests > 0
 
 
-def test_worker_of_another_version_is_refused(tmp_path: Path, port: int) -> None:
+def test_other_worker_version_refused(tmp_path: Path, port: int) -> None:
     """Before the load; both sides say which versions they have."""
-    words = [sys.executable, "-c", OTHER_VERSION, str(port)]
+    command = [sys.executable, "-c", OTHER_VERSION, str(port)]
     with (
         HttpServer(lambda _: PAUSE) as server,
-        subprocess.Popen(words, env=environment(), stderr=subprocess.PIPE, text=True) as process,
+        subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as process,
     ):
         with pytest.raises(EnvironmentFault, match=r"is refused: it has plansmith 9\.9 with Locust"):
             run(tmp_path, server.place, Stage(users=2), workers=remote(port))
@@ -120,14 +120,15 @@ def test_missing_workers_are_an_error(tmp_path: Path, port: int) -> None:
 
 def test_taken_port_is_an_error(tmp_path: Path) -> None:
     with (
-        socket.create_server(("127.0.0.1", 0)) as taken,
+        socket.create_server(("127.0.0.1", 0)) as listener,
         HttpServer() as server,
         pytest.raises(EnvironmentFault, match="Address already in use"),
     ):
-        run(tmp_path, server.place, Stage(users=2), workers=remote(taken.getsockname()[1]))
+        run(tmp_path, server.place, Stage(users=2), workers=remote(listener.getsockname()[1]))
 
 
-def test_worker_without_a_driver_says_so(port: int) -> None:
+def test_worker_without_driver_says_so(port: int) -> None:
+    """Worker without a driver says so."""
     with pytest.raises(EnvironmentFault, match=f"no load test listens at 127.0.0.1:{port}"):
         run_workers("127.0.0.1", port, 1, progress=lambda _: None, wait_seconds=0.1)
 

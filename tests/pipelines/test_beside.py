@@ -113,8 +113,8 @@ def plansmith(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
 def planned(folder: Path, name: str) -> Any:
     """What a fleet's plan says of a model."""
     document = json.loads(run("fleet", "plan", str(folder / f"{name}.yaml"), "--json"))
-    (found,) = document["models"]
-    return found
+    (model,) = document["models"]
+    return model
 
 
 def asked_at_once(url: str, grpc: str, model: str, requests: list[NDArray[Any]]) -> Answers:
@@ -133,37 +133,40 @@ def texts_of(request: NDArray[Any]) -> list[str]:
     return [text.decode() for text in request[:, 0]]
 
 
-def test_real_sentences_get_the_labels_of_both_models_as_transformers_gives_them(
+def test_labels_of_both_models_match(
     reader: dict[str, Any], mood: Classifier, topics: Classifier, tmp_path: Path
 ) -> None:
+    """Real sentences get the labels of both models as Transformers gives them."""
     requests = as_requests([*real_sentences()[:15], *ODD, *real_sentences()[15:30]], LARGEST)
     with serve(reader["repository"], "reader", tmp_path / "said") as (http, grpc):
         answers = asked_at_once(http, grpc, "reader", requests)
         with Client(http, model="reader") as client, pytest.raises(ServedCheckError, match="UTF-8"):
             client.infer({"text": column(b"\xff\xfe")})
     assert {len(request) for request in requests} == {1, 2, 3, LARGEST}
-    said = set()
+    labels = set()
     for request, answer in zip(requests, answers, strict=True):
         assert set(answer) == {"label", "score", "topics_label", "topics_score"}
         assert answer["topics_label"].shape == (len(request), TOP_K)
         close_ranks(answer, mood.scores(texts_of(request)), EXACT)
         close_ranks(answer, topics.scores(texts_of(request)), ROUNDED, of="topics_")
-        said |= {*answer["label"][:, 0], *answer["topics_label"][:, 0]}
-    assert len(said) > TOP_K + 2, "models that always say the same would show little"
+        labels |= {*answer["label"][:, 0], *answer["topics_label"][:, 0]}
+    assert len(labels) > TOP_K + 2, "models that always say the same would show little"
 
 
-def test_the_tokenizer_that_both_models_have_is_there_once(reader: dict[str, Any]) -> None:
+def test_shared_tokenizer_stored_once(reader: dict[str, Any]) -> None:
+    """The tokenizer that both models have is stored once."""
     assert list(reader["members"]) == ["text", "model", "labels", "topics-model", "topics-labels"]
     view = Path(reader["repository"])
-    assert sorted(one.name for one in view.iterdir() if one.name.startswith("reader.")) == sorted(
+    assert sorted(entry.name for entry in view.iterdir() if entry.name.startswith("reader.")) == sorted(
         reader["members"].values()
     )
     assert (view / "reader" / "config.pbtxt").read_text().count(reader["members"]["text"]) == 1
-    (told,) = (view / "reader").glob("*/pipeline.json")
-    assert json.loads(told.read_text())["output"] == {"model": "labels", "topics": "labels"}
+    (file,) = (view / "reader").glob("*/pipeline.json")
+    assert json.loads(file.read_text())["output"] == {"model": "labels", "topics": "labels"}
 
 
-def test_everything_that_tells_of_the_release_tells_of_the_model_beside(reader: dict[str, Any]) -> None:
+def test_descriptions_name_model_beside(reader: dict[str, Any]) -> None:
+    """Everything that tells of the release tells of the model beside."""
     (name, beside), *others = reader["beside"].items()
     assert (name, others, beside["precision"], beside["verdict"]) == ("topics", [], "fp16", "passed")
     assert (reader["precision"], reader["verdict"], reader["script"]) == ("fp32", "passed", None)
@@ -173,45 +176,49 @@ def test_everything_that_tells_of_the_release_tells_of_the_model_beside(reader: 
     assert list(shown["beside"]) == ["topics"]
     assert shown["beside"]["topics"]["engine"] == "onnxruntime, fp16"
     assert shown["beside"]["topics"]["found"][0] == "text in, labels out: text → model → labels"
-    assert [one.partition(":")[0] for one in shown["pipeline"]["outputs"]] == [
+    assert [line.partition(":")[0] for line in shown["pipeline"]["outputs"]] == [
         *("label", "score", "topics_label", "topics_score")
     ]
     page = (Path(reader["model_path"]) / "report.html").read_text()
-    assert all(words in page for words in ("topics, beside it", "ONNX Runtime, FP16", "topics_label"))
-    kept = Path(reader["model_path"]) / "beside" / "topics" / "reference"
-    assert (kept / "opt.npz").is_file()
-    assert (kept / "raw" / "mixed.npz").is_file()
+    assert all(fragment in page for fragment in ("topics, beside it", "ONNX Runtime, FP16", "topics_label"))
+    reference_folder = Path(reader["model_path"]) / "beside" / "topics" / "reference"
+    assert (reference_folder / "opt.npz").is_file()
+    assert (reference_folder / "raw" / "mixed.npz").is_file()
 
 
-def test_the_release_can_be_made_again_from_the_spec_that_it_holds(reader: dict[str, Any], folder: Path) -> None:
+def test_release_rebuilt_from_its_spec(reader: dict[str, Any], folder: Path) -> None:
+    """The release can be made again from the spec that it holds."""
     spec = yaml.safe_load((Path(reader["model_path"]) / "spec.yaml").read_text())
     assert spec["source"] == f"hf:{folder / 'mood'}"
     assert spec["pipeline"]["models"]["topics"]["source"] == f"hf:{folder / 'topics'}"
     assert spec["pipeline"]["models"]["topics"]["precision"] == "fp16"
 
 
-def test_a_second_compile_finds_all_done(reader: dict[str, Any], folder: Path) -> None:
+def test_second_compile_finds_all_done(reader: dict[str, Any], folder: Path) -> None:
+    """A second compile finds all done."""
     again = compile_model(folder / "artifacts", str(folder / "reader.yaml"))
     assert (again["version"], again["unchanged"]) == (reader["version"], True)
     assert [step["name"] for step in again["steps"] if not step["cached"]] == []
     assert "beside topics" in [step["name"] for step in again["steps"]]
 
 
-def test_a_changed_file_of_the_model_beside_makes_the_release_stale(reader: dict[str, Any], folder: Path) -> None:
+def test_changed_neighbour_makes_release_stale(reader: dict[str, Any], folder: Path) -> None:
+    """A changed file of the model beside makes the release stale."""
     assert planned(folder, "reader")["state"] == "fresh"
     config = folder / "topics" / "config.json"
     before = config.read_text()
     try:
         config.write_text(f"{before}\n")
-        found = planned(folder, "reader")
+        model = planned(folder, "reader")
     finally:
         config.write_text(before)
-    assert found["state"] == "stale"
-    assert [reason["words"] for reason in found["reasons"]] == ["topics: the files of the model changed"]
+    assert model["state"] == "stale"
+    assert [reason["words"] for reason in model["reasons"]] == ["topics: the files of the model changed"]
     assert planned(folder, "reader")["version"] == reader["version"]
 
 
-def test_a_check_of_the_repository_finds_nothing(reader: dict[str, Any], router: dict[str, Any]) -> None:
+def test_repository_check_finds_nothing(reader: dict[str, Any], router: dict[str, Any]) -> None:
+    """A check of the repository finds nothing."""
     assert reader["repository"] == router["repository"]
     assert json.loads(run("check", reader["repository"], "--json"))["findings"] == []
 
@@ -223,9 +230,10 @@ def routed(router: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> 
         yield urls
 
 
-def test_a_script_answers_on_triton_as_it_does_where_transformers_answers(
+def test_script_on_triton_matches_transformers(
     routed: tuple[str, str], folder: Path, mood: Classifier, topics: Classifier
 ) -> None:
+    """A script answers on Triton as it does where Transformers answers."""
     requests = as_requests([*ODD[1:], *real_sentences()[:30]], LARGEST)
     answers = asked_at_once(*routed, "router", requests)
     script = load_script(folder / "route.py")
@@ -239,7 +247,8 @@ def test_a_script_answers_on_triton_as_it_does_where_transformers_answers(
     assert ways == {1, 2}, "both ways were taken"
 
 
-def test_a_request_that_the_script_refuses_is_told_why_and_the_others_are_answered(routed: tuple[str, str]) -> None:
+def test_script_refuses_only_its_request(routed: tuple[str, str]) -> None:
+    """A request that the script refuses is told why, and the others are answered."""
     http, _ = routed
     sent = [column(*texts) for texts in (["a cat"], ["a dog", ""], ["two", "rows"], [""])] * 3
 
@@ -251,13 +260,14 @@ def test_a_request_that_the_script_refuses_is_told_why_and_the_others_are_answer
                 return str(refused.message)
 
     with ThreadPoolExecutor(len(sent)) as threads:
-        found = list(threads.map(ask, sent))
-    for answer, owed in zip(found, [1, "no text is empty", 2, "no text is empty"] * 3, strict=True):
-        assert answer == owed if isinstance(owed, int) else str(answer).endswith(str(owed)), found
+        answers = list(threads.map(ask, sent))
+    for answer, owed in zip(answers, [1, "no text is empty", 2, "no text is empty"] * 3, strict=True):
+        assert answer == owed if isinstance(owed, int) else str(answer).endswith(str(owed)), answers
 
 
-def test_what_tells_of_the_release_tells_of_the_script(router: dict[str, Any]) -> None:
-    assert [one["name"] for one in router["script"]["outputs"]] == ["label", "score", "asked"]
+def test_descriptions_name_script(router: dict[str, Any]) -> None:
+    """What tells of the release tells of the script."""
+    assert [output["name"] for output in router["script"]["outputs"]] == ["label", "score", "asked"]
     assert {"empty", "mixed"} >= {*router["script"]["refused"]} >= {"empty"}
     assert set(router["members"]) == {"text", "model", "labels", "topics-model", "topics-labels"}
     release = Path(router["model_path"])
@@ -296,9 +306,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("text", "status", "says"), REFUSED.values(), ids=REFUSED.keys())
-def test_a_script_that_cannot_be_served_ends_the_compile_with_one_message(
+def test_unservable_script_ends_compile(
     text: str, status: int, says: tuple[str, ...], router: dict[str, Any], folder: Path, plansmith: InProcess
 ) -> None:
+    """A script that cannot be served ends the compile with one message."""
     del router
     before = planned(folder, "router")["version"]
     try:
@@ -312,9 +323,8 @@ def test_a_script_that_cannot_be_served_ends_the_compile_with_one_message(
     assert planned(folder, "router")["version"] == before
 
 
-def test_a_script_that_is_not_there_is_refused_before_any_work(
-    router: dict[str, Any], folder: Path, plansmith: InProcess
-) -> None:
+def test_missing_script_refused_early(router: dict[str, Any], folder: Path, plansmith: InProcess) -> None:
+    """A script that is not there is refused before any work."""
     del router
     spec = ROUTER | {"pipeline": {"script": "elsewhere.py", "models": {"topics": TOPICS}}}
     (folder / "missing.yaml").write_text(yaml.safe_dump(spec))
@@ -323,9 +333,8 @@ def test_a_script_that_is_not_there_is_refused_before_any_work(
     assert "fetch" not in answer.stderr
 
 
-def test_another_script_makes_another_version_of_the_same_models(
-    router: dict[str, Any], folder: Path, plansmith: InProcess
-) -> None:
+def test_other_script_makes_other_version(router: dict[str, Any], folder: Path, plansmith: InProcess) -> None:
+    """Another script makes another version of the same models."""
     assert planned(folder, "router")["state"] == "fresh"
     (folder / "route.py").write_text(f"{ROUTE}\n# which changes no answer\n")
     (reason,) = planned(folder, "router")["reasons"]

@@ -14,11 +14,9 @@ import transformers
 import yaml
 
 from plansmith.errors import ServedCheckError
-from plansmith.pipelines.audio.pipeline import AUDIO
-from plansmith.pipelines.audio.samples import drawn_sound, wav
+from plansmith.pipelines.audio.pipeline import AUDIO, drawn_sound, wav
 from plansmith.pipelines.image.pipeline import IMAGE
-from plansmith.pipelines.image.reference import open_image
-from plansmith.pipelines.image.samples import image_questions
+from plansmith.pipelines.image.reference import image_questions, open_image
 from plansmith.triton.client import Client
 
 from ..support.cli.commands import compile_model, run, serve
@@ -36,33 +34,36 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("end-to-end")]
 SHIPPED = Path(__file__).parents[2] / "configs" / "models"
 
 
-def test_the_shipped_spec_that_needs_no_hub_finds_other_entities_in_every_sentence(tmp_path: Path) -> None:
-    made = compile_model(tmp_path / "artifacts", str(SHIPPED / "bert-entities-random.yaml"))
-    assert (made["verdict"], list(made["members"])) == ("passed", ["text", "model", "tags"])
-    asked = real_sentences()[:32]
+def test_hubless_spec_finds_entities(tmp_path: Path) -> None:
+    """The shipped spec that needs no hub finds other entities in every sentence."""
+    release = compile_model(tmp_path / "artifacts", str(SHIPPED / "bert-entities-random.yaml"))
+    assert (release["verdict"], list(release["members"])) == ("passed", ["text", "model", "tags"])
+    texts = real_sentences()[:32]
     with (
-        serve(made["repository"], "bert-entities-random", tmp_path / "said") as (http, _),
+        serve(release["repository"], "bert-entities-random", tmp_path / "said") as (http, _),
         Client(http, model="bert-entities-random") as client,
     ):
         answers = [
-            client.infer({"text": column(*(text.encode() for text in asked[start : start + 16]))})["entities"]
+            client.infer({"text": column(*(text.encode() for text in texts[start : start + 16]))})["entities"]
             for start in (0, 16)
         ]
-    found = [json.loads(text) for text in np.concatenate(answers).reshape(-1)]
-    assert {one["entity_group"] for entities in found for one in entities} == {"PER", "ORG", "LOC", "MISC"}
-    assert len({tuple((one["entity_group"], one["word"]) for one in entities) for entities in found}) == len(asked)
-    for text, entities in zip(asked, found, strict=True):
-        places = [(one["start"], one["end"]) for one in entities]
+    rows = [json.loads(text) for text in np.concatenate(answers).reshape(-1)]
+    assert {entity["entity_group"] for entities in rows for entity in entities} == {"PER", "ORG", "LOC", "MISC"}
+    assert len({tuple((entity["entity_group"], entity["word"]) for entity in entities) for entities in rows}) == len(
+        texts
+    )
+    for text, entities in zip(texts, rows, strict=True):
+        places = [(entity["start"], entity["end"]) for entity in entities]
         assert places == sorted(places)
         assert all(0 <= start < end <= len(text) for start, end in places)
 
 
-def test_the_shipped_spec_that_fills_masks_puts_each_token_into_its_text(tmp_path: Path) -> None:
+def test_mask_spec_fills_tokens(tmp_path: Path) -> None:
     """Its own served check holds it against transformers; other tokens are likeliest in other sentences."""
-    made = compile_model(tmp_path / "artifacts", str(SHIPPED / "bert-fill-mask-random.yaml"))
-    assert (made["verdict"], list(made["members"])) == ("passed", ["text", "model", "fill-mask"])
+    release = compile_model(tmp_path / "artifacts", str(SHIPPED / "bert-fill-mask-random.yaml"))
+    assert (release["verdict"], list(release["members"])) == ("passed", ["text", "model", "fill-mask"])
     with (
-        serve(made["repository"], "bert-fill-mask-random", tmp_path / "said") as (http, _),
+        serve(release["repository"], "bert-fill-mask-random", tmp_path / "said") as (http, _),
         Client(http, model="bert-fill-mask-random") as client,
     ):
         answer = client.infer({"text": column("the [MASK] is here", "Paris , [MASK] of France")})
@@ -92,25 +93,25 @@ MODELS: dict[str, tuple[Callable[[Path], Path], dict[str, Any], dict[str, Any]]]
 }
 
 
-def test_flac_and_mp3_files_are_heard_by_a_running_triton(tmp_path: Path) -> None:
+def test_triton_hears_flac_and_mp3(tmp_path: Path) -> None:
     """The questions of a spec that asks for them hold such files, and the check of the release sends them."""
     pytest.importorskip("soundfile")
     spec = {"source": f"hf:{recogniser(tmp_path)}", "name": "reader", "pipeline": {"compressed_audio": True}}
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
-    made = compile_model(tmp_path / "artifacts", str(tmp_path / "spec.yaml"))
-    assert (made["verdict"], list(made["members"])) == ("passed", ["sound", "model", "transcript"])
+    release = compile_model(tmp_path / "artifacts", str(tmp_path / "spec.yaml"))
+    assert (release["verdict"], list(release["members"])) == ("passed", ["sound", "model", "transcript"])
 
 
 @pytest.mark.parametrize("output", MODELS)
-def test_what_a_person_reads_is_answered_by_a_running_triton(output: str, tmp_path: Path) -> None:
+def test_triton_answers_readable_text(output: str, tmp_path: Path) -> None:
     """As the source's library answers it, which the check of the release sees to; and to several rows at once."""
     build, options, request = MODELS[output]
     spec = {"source": f"hf:{build(tmp_path)}", "name": "reader", "pipeline": options}
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
-    made = compile_model(tmp_path / "artifacts", str(tmp_path / "spec.yaml"))
-    assert (made["verdict"], list(made["members"])[-1]) == ("passed", output)
+    release = compile_model(tmp_path / "artifacts", str(tmp_path / "spec.yaml"))
+    assert (release["verdict"], list(release["members"])[-1]) == ("passed", output)
     with (
-        serve(made["repository"], "reader", tmp_path / "said") as (http, _),
+        serve(release["repository"], "reader", tmp_path / "said") as (http, _),
         Client(http, model="reader") as client,
     ):
         answer = client.infer(request)
@@ -121,10 +122,10 @@ def test_what_a_person_reads_is_answered_by_a_running_triton(output: str, tmp_pa
     if output == "segmentation":
         assert answer["class_map"].shape == (3, 300, 400)
         assert answer["class_map"].dtype == np.uint8
-        assert all(sum(one["pixels"] for one in json.loads(row)) == 120_000 for (row,) in answer["segments"])
+        assert all(sum(segment["pixels"] for segment in json.loads(row)) == 120_000 for (row,) in answer["segments"])
 
 
-def test_texts_of_a_request_are_ranked_by_a_running_triton(tmp_path: Path) -> None:
+def test_triton_ranks_request_texts(tmp_path: Path) -> None:
     """As transformers ranks them: in several numbers and languages, for several images at once; what is wrong is told.
 
     The spec says nothing but that there is a pipeline.
@@ -132,43 +133,45 @@ def test_texts_of_a_request_are_ranked_by_a_running_triton(tmp_path: Path) -> No
     folder = clip(tmp_path / "model", processor())
     spec = {"source": f"hf:{folder}", "name": "chooser", "pipeline": {}}
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
-    made = compile_model(tmp_path / "artifacts", str(tmp_path / "spec.yaml"))
-    assert (made["verdict"], list(made["members"])) == ("passed", ["images", "texts", "model", "zero-shot"])
+    release = compile_model(tmp_path / "artifacts", str(tmp_path / "spec.yaml"))
+    assert (release["verdict"], list(release["members"])) == ("passed", ["images", "texts", "model", "zero-shot"])
     own = library(folder)
     images = files(2)
     with (
-        serve(made["repository"], "chooser", tmp_path / "said") as (http, grpc),
+        serve(release["repository"], "chooser", tmp_path / "said") as (http, grpc),
         Client(http, model="chooser") as client,
-        Client(grpc, model="chooser", protocol="grpc") as other,
+        Client(grpc, model="chooser", protocol="grpc") as grpc_client,
     ):
-        for asked, count in itertools.product((client, other), (1, 2, 3, len(LABELS))):
+        for caller, count in itertools.product((client, grpc_client), (1, 2, 3, len(LABELS))):
             texts = [LABELS[:count], LABELS[::-1][:count]]
-            answer = asked.infer(request(images, *texts))
+            answer = caller.infer(request(images, *texts))
             for row, (image, listed) in enumerate(zip(images, texts, strict=True)):
-                owed = {one["label"]: one["score"] for one in own(open_image(image), candidate_labels=list(listed))}
+                owed = {
+                    entry["label"]: entry["score"] for entry in own(open_image(image), candidate_labels=list(listed))
+                }
                 scores = [owed[label.decode()] for label in answer["label"][row]]
                 assert sorted(answer["score"][row], reverse=True) == answer["score"][row].tolist()
                 np.testing.assert_allclose(answer["score"][row], scores, atol=1e-5)
-        for wrong, words in (
+        for wrong, fragment in (
             ((["cat", ""], ["cat", "dog"]), "texts, row 0, text 1 is empty"),
             ((["cat"] * 65, ["dog"] * 65), "texts: 65 for each image, and the model takes 1 to 64"),
             (([], []), "texts: 0 for each image"),
         ):
-            for asked in (client, other):
-                with pytest.raises(ServedCheckError, match=words):
-                    asked.infer(request(images, *wrong))
+            for caller in (client, grpc_client):
+                with pytest.raises(ServedCheckError, match=fragment):
+                    caller.infer(request(images, *wrong))
         with pytest.raises(ServedCheckError, match="the image in row 0 is refused"):
             client.infer(request([b"no image"], ["cat"]))
 
 
-def test_the_shipped_spec_that_ranks_texts_is_asked_by_the_command(tmp_path: Path) -> None:
+def test_command_asks_ranking_spec(tmp_path: Path) -> None:
     """With a file and a list of texts."""
-    made = compile_model(tmp_path / "artifacts", str(SHIPPED / "clip-random.yaml"))
-    assert (made["verdict"], list(made["members"])) == ("passed", ["images", "texts", "model", "zero-shot"])
+    release = compile_model(tmp_path / "artifacts", str(SHIPPED / "clip-random.yaml"))
+    assert (release["verdict"], list(release["members"])) == ("passed", ["images", "texts", "model", "zero-shot"])
     (tmp_path / "flower.png").write_bytes(encoded(photographs()["flower"], "PNG"))
-    given = ["--file", f"image={tmp_path / 'flower.png'}", "--input", 'texts=["a cat", "ein Hund 🐕", "a flower"]']
-    with serve(made["repository"], "clip-random", tmp_path / "said") as (http, _):
-        answer = json.loads(run("infer", "clip-random", "--url", http, *given, "--json"))
+    arguments = ["--file", f"image={tmp_path / 'flower.png'}", "--input", 'texts=["a cat", "ein Hund 🐕", "a flower"]']
+    with serve(release["repository"], "clip-random", tmp_path / "said") as (http, _):
+        answer = json.loads(run("infer", "clip-random", "--url", http, *arguments, "--json"))
     (labels,) = answer["outputs"]["label"]["data"]
     (scores,) = answer["outputs"]["score"]["data"]
     assert sorted(labels) == ["a cat", "a flower", "ein Hund 🐕"]

@@ -44,10 +44,10 @@ pipeline: {script: route.py, models: {gpt2: {source: "hf:./gpt2", engine: python
 @pytest.mark.parametrize(("name", "output"), [("translator-random", "translation"), ("assistant-random", "answer")])
 def test_shipped_spec(tmp_path: Path, name: str, output: str) -> None:
     """Two models answer one request: each text has its language, and a text of its own."""
-    made = compile_model(tmp_path / "artifacts", str(SHIPPED / f"{name}.yaml"))
-    assert made["verdict"] == "passed"
+    release = compile_model(tmp_path / "artifacts", str(SHIPPED / f"{name}.yaml"))
+    assert release["verdict"] == "passed"
     texts = column(*(text.encode() for text in real_sentences()[:6]))
-    with serve(made["repository"], name, tmp_path / "served") as (url, _), Client(url, model=name) as client:
+    with serve(release["repository"], name, tmp_path / "served") as (url, _), Client(url, model=name) as client:
         answer = client.infer({"text": texts})
     languages = set(answer["language"].reshape(-1))
     assert languages <= LANGUAGES

@@ -19,9 +19,9 @@ def library(folder: Path, texts: Any, top_k: int) -> list[list[dict[str, Any]]]:
     """What transformers' own pipeline answers, from end to end."""
     import transformers
 
-    made = transformers.pipeline("text-classification", model=str(folder), device="cpu")
-    found: Any = made(texts, top_k=top_k, truncation=True)
-    answers: list[list[dict[str, Any]]] = found
+    classifier = transformers.pipeline("text-classification", model=str(folder), device="cpu")
+    predictions: Any = classifier(texts, top_k=top_k, truncation=True)
+    answers: list[list[dict[str, Any]]] = predictions
     return answers
 
 
@@ -33,18 +33,20 @@ def compare(folder: Path, out: Path, *, top_k: int = 5) -> None:
         assert not isinstance(answer, Refusal)
         for row in range(len(texts)):
             owed = next(expected)
-            assert [label.decode() for label in answer["label"][row]] == [one["label"] for one in owed]
-            close(answer["score"][row], [one["score"] for one in owed], atol=2e-6)
+            assert [label.decode() for label in answer["label"][row]] == [entry["label"] for entry in owed]
+            close(answer["score"][row], [entry["score"] for entry in owed], atol=2e-6)
 
 
 @pytest.mark.slow
-def test_256_sentences_get_the_labels_and_scores_of_transformers(tmp_path: Path) -> None:
+def test_labels_and_scores_match_transformers(tmp_path: Path) -> None:
+    """256 sentences get the labels and scores of Transformers."""
     names = dict(enumerate(["joy", "Ärger", "fear 😱", "calm", "line\nbreak", "two words", "other"]))
     folder = bert(tmp_path / "model", "ForSequenceClassification", id2label=names, num_labels=7)
     compare(folder, tmp_path / "out", top_k=5)
 
 
-def test_a_tokenizer_of_bytes_gets_them_too(tmp_path: Path) -> None:
+def test_byte_tokenizer_labels_match(tmp_path: Path) -> None:
+    """A tokenizer of bytes gets the labels and scores of Transformers too."""
     compare(roberta(tmp_path / "model", "ForSequenceClassification", num_labels=3), tmp_path / "out", top_k=2)
 
 
@@ -59,17 +61,18 @@ def test_a_tokenizer_of_bytes_gets_them_too(tmp_path: Path) -> None:
         (None, 3, "softmax"),
     ],
 )
-def test_what_makes_scores_follows_from_the_problem(kind: str | None, classes: int, apply: str, tmp_path: Path) -> None:
+def test_score_function_follows_problem(kind: str | None, classes: int, apply: str, tmp_path: Path) -> None:
+    """What makes scores follows from the problem."""
     folder = bert(tmp_path / "model", "ForSequenceClassification", problem_type=kind, num_labels=classes)
     served = serve(folder, tmp_path / "out")
     assert served.draft.after[0].settings["apply"] == apply
     owed = library(folder, [SENTENCES[0]], 5)[0]
     answer = served.answer({"text": column(SENTENCES[0])})
-    assert [label.decode() for label in answer["label"][0]] == [one["label"] for one in owed]
-    close(answer["score"][0], [one["score"] for one in owed], atol=2e-6)
-    asked = served.draft.ask({"text": column(SENTENCES[0])})
-    assert asked["label"].tolist() == answer["label"].tolist()
-    close(asked["score"], answer["score"], atol=2e-6)
+    assert [label.decode() for label in answer["label"][0]] == [entry["label"] for entry in owed]
+    close(answer["score"][0], [entry["score"] for entry in owed], atol=2e-6)
+    reference = served.draft.ask({"text": column(SENTENCES[0])})
+    assert reference["label"].tolist() == answer["label"].tolist()
+    close(reference["score"], answer["score"], atol=2e-6)
 
 
 def step(**changed: Any) -> LabelsStep:
@@ -77,7 +80,8 @@ def step(**changed: Any) -> LabelsStep:
     return LabelsStep(settings | changed, Path())
 
 
-def test_requests_of_several_sizes_are_each_answered() -> None:
+def test_mixed_size_requests_answered() -> None:
+    """Requests of several sizes are each answered."""
     feeds = [{"logits": np.array(rows, np.float16)} for rows in ([[0, 2, 1]], [[3, 0, 1], [0, 0, 4]])]
     first, second = step().answer(feeds)
     assert not isinstance(first, Refusal)
@@ -87,13 +91,15 @@ def test_requests_of_several_sizes_are_each_answered() -> None:
     assert second["score"].dtype == np.float32
 
 
-def test_of_equal_scores_the_first_class_goes_first() -> None:
+def test_equal_scores_keep_class_order() -> None:
+    """Of equal scores, the first class goes first."""
     (answer,) = step(top_k=3).answer([{"logits": np.zeros((1, 3), np.float32)}])
     assert not isinstance(answer, Refusal)
     assert answer["label"].tolist() == [[b"a", b"b", b"c"]]
 
 
-def test_a_logit_far_below_zero_scores_zero_without_a_warning() -> None:
+def test_low_logit_scores_zero_silently() -> None:
+    """A logit far below zero scores zero without a warning."""
     (answer,) = step(apply="sigmoid", top_k=3).answer([{"logits": np.array([[-1000, 1000, 0]], np.float32)}])
     assert not isinstance(answer, Refusal)
     assert answer["score"].tolist() == [[1.0, 0.5, 0.0]]

@@ -31,55 +31,62 @@ def ranked(*rows: tuple[tuple[bytes, float], ...]) -> dict[str, Any]:
 
 def entities(score: float = 0.9, word: str = "Ada") -> dict[str, Any]:
     """One row with one entity."""
-    found = [{"entity_group": "PER", "score": score, "word": word, "start": 0, "end": 3}]
-    return {"entities": column(json.dumps(found).encode())}
+    entries = [{"entity_group": "PER", "score": score, "word": word, "start": 0, "end": 3}]
+    return {"entities": column(json.dumps(entries).encode())}
 
 
-def test_labels_of_all_but_equal_scores_may_stand_in_either_order() -> None:
+def test_near_equal_labels_may_swap() -> None:
+    """Labels of all-but-equal scores may stand in either order."""
     expected = ranked(((b"cat", 0.501), (b"dog", 0.499)))
     answer = ranked(((b"dog", 0.5), (b"cat", 0.5)))
     assert compare("one", expected, answer, limits()).same
 
 
-def test_a_label_with_another_score_is_told_with_its_row() -> None:
+def test_differing_label_score_names_row() -> None:
+    """A label with another score is told with its row."""
     expected = ranked(((b"cat", 0.9), (b"dog", 0.1)), ((b"dog", 0.8), (b"cat", 0.2)))
     answer = ranked(((b"cat", 0.9), (b"dog", 0.1)), ((b"dog", 0.7), (b"cat", 0.3)))
-    found = compare("two", expected, answer, limits())
-    assert not found.same
-    assert found.failures == (
+    comparison = compare("two", expected, answer, limits())
+    assert not comparison.same
+    assert comparison.failures == (
         "row 1: 'dog' has 0.700000, and should have 0.800000",
         "row 1: 'cat' has 0.300000, and should have 0.200000",
     )
 
 
-def test_a_label_without_scores_as_a_script_may_answer_is_right_or_wrong() -> None:
+def test_scoreless_label_right_or_wrong() -> None:
+    """A label without scores, as a script may answer, is right or wrong."""
     expected, answer = {"label": column(b"cat", b"dog")}, {"label": column(b"cat", b"owl")}
     assert compare("two", expected, expected, limits()).same
-    found = compare("two", expected, answer, limits())
-    assert not found.same
-    assert found.failures == ("label of row 1 is 'owl', and should be 'dog'",)
+    comparison = compare("two", expected, answer, limits())
+    assert not comparison.same
+    assert comparison.failures == ("label of row 1 is 'owl', and should be 'dog'",)
     assert not compare("two", expected, answer, limits(exact=False)).same
 
 
-def test_a_label_that_is_not_among_the_first_may_be_as_likely_as_the_last_of_them() -> None:
+def test_label_outside_top_may_tie() -> None:
+    """A label that is not among the first may be as likely as the last of them."""
     expected = ranked(((b"cat", 0.6), (b"dog", 0.2)))
     assert compare("one", expected, ranked(((b"cat", 0.6), (b"owl", 0.199))), limits()).same
     assert not compare("one", expected, ranked(((b"cat", 0.6), (b"owl", 0.15))), limits()).same
 
 
 @pytest.mark.parametrize(
-    ("other", "same"), [(entities(0.905), True), (entities(0.8), False), (entities(word="Ad"), False)]
+    ("answer", "same"), [(entities(0.905), True), (entities(0.8), False), (entities(word="Ad"), False)]
 )
-def test_entities_are_the_same_ones_with_scores_within_the_limit(other: dict[str, Any], same: bool) -> None:
-    assert compare("one", entities(), other, limits()).same is same
+def test_entities_same_within_score_limit(answer: dict[str, Any], same: bool) -> None:
+    """Entities are the same ones with scores within the limit."""
+    assert compare("one", entities(), answer, limits()).same is same
 
 
-def test_below_fp32_another_text_is_noted_and_let_through() -> None:
-    found = compare("one", entities(), entities(word="Ad"), limits(exact=False))
-    assert (found.same, found.failures) == (False, ())
+def test_text_difference_allowed_below_fp32() -> None:
+    """Below FP32, another text is noted and let through."""
+    comparison = compare("one", entities(), entities(word="Ad"), limits(exact=False))
+    assert (comparison.same, comparison.failures) == (False, ())
 
 
-def test_vectors_are_held_against_the_tolerances_of_the_models_output() -> None:
+def test_vectors_held_to_output_tolerances() -> None:
+    """Vectors are held against the tolerances of the model's output."""
     chance = np.random.default_rng(0)
     expected = {"sentence_embedding": chance.normal(size=(4, 32)).astype(np.float32)}
     near = {"sentence_embedding": expected["sentence_embedding"] * np.float32(1 + 1e-6)}
@@ -89,13 +96,16 @@ def test_vectors_are_held_against_the_tolerances_of_the_models_output() -> None:
     assert first.startswith("sentence_embedding: maximum error relative to the output's magnitude is")
 
 
-def test_answers_of_another_shape_are_told_and_not_compared() -> None:
-    found = compare("one", ranked(((b"cat", 0.9),)), ranked(((b"cat", 0.9),), ((b"cat", 0.9),)), limits())
-    assert not found.same
-    assert found.failures[0] == "label: shape is 2x1, expected 1x1"
+def test_other_shape_not_compared() -> None:
+    """Answers of another shape are told and not compared."""
+    comparison = compare("one", ranked(((b"cat", 0.9),)), ranked(((b"cat", 0.9),), ((b"cat", 0.9),)), limits())
+    assert not comparison.same
+    assert comparison.failures[0] == "label: shape is 2x1, expected 1x1"
 
 
-def test_answers_to_a_question_need_the_same_text_place_and_score() -> None:
+def test_answers_need_text_place_score() -> None:
+    """Answers to a question need the same text, place and score."""
+
     def answer(start: int, score: float) -> dict[str, Any]:
         return {
             "answer": column(b"Rome"),
@@ -111,21 +121,24 @@ def test_answers_to_a_question_need_the_same_text_place_and_score() -> None:
 
 
 @pytest.mark.parametrize("wrong", [ranked(((b"cat", float("nan")), (b"dog", float("nan")))), entities(float("nan"))])
-def test_a_score_that_is_no_number_is_no_answer(wrong: dict[str, Any]) -> None:
+def test_score_must_be_number(wrong: dict[str, Any]) -> None:
+    """A score that is no number is no answer."""
     owed = entities() if "entities" in wrong else ranked(((b"cat", 0.9), (b"dog", 0.1)))
     assert compare("one", owed, wrong, limits()).failures
 
 
-def test_a_script_is_allowed_the_widest_of_its_models() -> None:
+def test_script_gets_widest_model_limits() -> None:
+    """A script is allowed the widest of its models."""
     narrow = Tolerance(max_relative=0.1, quantile_relative=0.4, min_cosine=0.9, min_mean_cosine=0.99)
     wide = Tolerance(max_relative=0.3, quantile_relative=0.2, min_cosine=0.95, min_mean_cosine=0.98)
-    found = widest([RawLimits({"logits": narrow}, narrow, 0.01, exact=True), RawLimits({}, wide, 0.02, exact=False)])
+    result = widest([RawLimits({"logits": narrow}, narrow, 0.01, exact=True), RawLimits({}, wide, 0.02, exact=False)])
     usual = Tolerance(max_relative=0.3, quantile_relative=0.4, min_cosine=0.9, min_mean_cosine=0.98)
-    assert found == RawLimits({}, usual, 0.02, exact=False, ranked=False)
+    assert result == RawLimits({}, usual, 0.02, exact=False, ranked=False)
     assert widest([limits()]).exact
 
 
-def test_labels_of_a_script_are_texts_that_stand_where_they_are_wherever_their_scores_are() -> None:
+def test_script_labels_compared_in_place() -> None:
+    """Labels of a script are texts that stand where they are, wherever their scores are."""
     script = widest([limits()])
     expected = ranked(((b"cat", 0.5), (b"dog", 0.5)))
     assert compare("one", expected, ranked(((b"cat", 0.505), (b"dog", 0.495))), script).same
@@ -139,7 +152,8 @@ def test_labels_of_a_script_are_texts_that_stand_where_they_are_wherever_their_s
     )
 
 
-def test_a_script_may_mean_anything_by_the_names_of_a_pipelines_outputs() -> None:
+def test_script_output_names_mean_anything() -> None:
+    """A script may mean anything by the names of a pipeline's outputs."""
     script = widest([limits()])
     for name in ("score", "entities", "label"):
         assert compare("one", {name: column(b"[")}, {name: column(b"[")}, script).same
@@ -150,7 +164,8 @@ def test_a_script_may_mean_anything_by_the_names_of_a_pipelines_outputs() -> Non
     assert compare("one", expected, answer, script).same
 
 
-def test_a_text_that_differs_is_told_with_its_row_where_rows_have_several() -> None:
+def test_text_difference_names_row() -> None:
+    """A text that differs is told with its row where rows have several."""
     expected, answer = (np.array([[b"a", b"b"], [b"c", last]], object) for last in (b"d", b"e"))
-    found = compare("one", {"words": expected}, {"words": answer}, limits())
-    assert found.failures == ("words of row 1 is 'e', and should be 'd'",)
+    comparison = compare("one", {"words": expected}, {"words": answer}, limits())
+    assert comparison.failures == ("words of row 1 is 'e', and should be 'd'",)

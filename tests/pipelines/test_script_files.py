@@ -9,7 +9,7 @@ import pytest
 from plansmith.config.pipeline import PipelineSpec
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import UsageError
-from plansmith.pipelines.script import outputs_of
+from plansmith.pipelines.build import outputs_of
 from plansmith.pipelines.served.scripting import load_script
 from plansmith.records.model import Tensor
 from plansmith.steps.script import script_of
@@ -18,7 +18,7 @@ ANSWER = "\ndef answer(inputs, models):\n    return models['main'](**inputs)\n"
 OWN = (Tensor(name="label", dtype="string", dims=("batch", 3)),)
 
 
-def found(folder: Path, text: str) -> Path | None:
+def find_script(folder: Path, text: str) -> Path | None:
     (folder / "route.py").write_text(text)
     return script_of(ModelSpec(source="hf:./mood", pipeline=PipelineSpec(script="route.py")), folder)
 
@@ -32,21 +32,24 @@ BRINGS = {
 
 
 @pytest.mark.parametrize(("text", "words"), BRINGS.values(), ids=BRINGS.keys())
-def test_a_script_that_imports_what_a_server_lacks_is_refused(text: str, words: str, tmp_path: Path) -> None:
+def test_script_import_missing_on_server_refused(text: str, words: str, tmp_path: Path) -> None:
+    """A script that imports what a server lacks is refused."""
     with pytest.raises(UsageError) as refused:
-        found(tmp_path, text + ANSWER)
+        find_script(tmp_path, text + ANSWER)
     assert f"{tmp_path / 'route.py'}, {words}" in refused.value.message
     assert refused.value.remedy
 
 
-def test_a_script_may_import_what_a_server_has_and_try_others(tmp_path: Path) -> None:
+def test_script_may_import_server_modules(tmp_path: Path) -> None:
+    """A script may import what a server has and try others."""
     text = "import os.path, numpy.linalg\nfrom plansmith_served.scripting import Refused\n"
     tried = "try:\n    import torch\nexcept ImportError:\n    torch = None\n"
-    assert found(tmp_path, text + tried + ANSWER) == tmp_path / "route.py"
+    assert find_script(tmp_path, text + tried + ANSWER) == tmp_path / "route.py"
 
 
 @pytest.mark.parametrize("dtype", ["float33", "str", "fp32"])
-def test_a_dtype_that_nobody_has_is_told_with_those_that_there_are(dtype: str, tmp_path: Path) -> None:
+def test_unknown_dtype_lists_known_ones(dtype: str, tmp_path: Path) -> None:
+    """A dtype that nobody has is told with those that there are."""
     (tmp_path / "route.py").write_text(f"OUTPUTS = {{'score': ('{dtype}', ['batch', 1])}}\n{ANSWER}")
     module = load_script(tmp_path / "route.py")
     with pytest.raises(UsageError, match=f"gives score the dtype '{dtype}'") as refused:
@@ -56,6 +59,7 @@ def test_a_dtype_that_nobody_has_is_told_with_those_that_there_are(dtype: str, t
     assert "string" in refused.value.remedy
 
 
-def test_a_script_that_says_nothing_answers_as_the_model_does(tmp_path: Path) -> None:
+def test_silent_script_answers_like_model(tmp_path: Path) -> None:
+    """A script that says nothing answers as the model does."""
     (tmp_path / "route.py").write_text(ANSWER)
     assert outputs_of(load_script(tmp_path / "route.py"), OWN, "route.py") == OWN

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from plansmith.pipelines.model_files import script_text, write_model_files
+from plansmith.pipelines.draft import script_text, write_model_files
 from plansmith.pipelines.served.chains import Chains, Refused
 from plansmith.pipelines.served.scripting import BadScript, load_script, run_script
 
@@ -53,16 +53,16 @@ def answer(inputs, models):
 
 
 @dataclass
-class Asked:
+class RecordingModels:
     """Models that count the bytes of texts, and what they were asked."""
 
     log: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
 
     def __call__(
-        self, model: str, feed: Arrays, wanted: Sequence[str], parameters: Mapping[str, Any]
+        self, model: str, feed: Arrays, outputs: Sequence[str], parameters: Mapping[str, Any]
     ) -> dict[str, NDArray[Any]]:
         del parameters
-        self.log.append((model, tuple(wanted)))
+        self.log.append((model, tuple(outputs)))
         if model == "tokens":
             ids = np.array([[len(text)] for text in feed["text"][:, 0]], np.int64)
             if (ids > 99).any():
@@ -79,46 +79,51 @@ class Asked:
 
 
 @pytest.fixture
-def asked() -> Asked:
-    return Asked()
+def recording_models() -> RecordingModels:
+    return RecordingModels()
 
 
-def run(folder: Path, script: str, asked: Asked, *texts: str, outputs: Any = OUTPUTS) -> dict[str, NDArray[Any]]:
+def run(
+    folder: Path, script: str, recording_models: RecordingModels, *texts: str, outputs: Any = OUTPUTS
+) -> dict[str, NDArray[Any]]:
     """What a script answers to texts."""
     file = folder / "script.py"
     file.write_text(script)
-    return run_script(load_script(file), {"text": column(*texts)}, Chains(CHAINS, asked), outputs)
+    return run_script(load_script(file), {"text": column(*texts)}, Chains(CHAINS, recording_models), outputs)
 
 
-def test_a_script_branches_on_what_a_model_answers(tmp_path: Path, asked: Asked) -> None:
-    sure = run(tmp_path, ROUTE, asked, "sentences", "are")
+def test_script_branches_on_model_answer(tmp_path: Path, recording_models: RecordingModels) -> None:
+    """A script branches on what a model answers."""
+    sure = run(tmp_path, ROUTE, recording_models, "sentences", "are")
     assert sure["label"].tolist() == [[b"scored"], [b"scored"]]
     assert sure["score"].dtype == np.float32
-    assert asked.models == ["tokens", "scorer"]
-    unsure = run(tmp_path, ROUTE, asked, "so", "what")
+    assert recording_models.models == ["tokens", "scorer"]
+    unsure = run(tmp_path, ROUTE, recording_models, "so", "what")
     assert unsure["label"].tolist() == [[b"4"], [b"8"]]
     np.testing.assert_allclose(unsure["score"], [[0.2], [0.4]], rtol=1e-6)
 
 
-def test_an_equal_step_of_two_chains_is_asked_once_for_all_that_either_reads(tmp_path: Path, asked: Asked) -> None:
-    run(tmp_path, ROUTE, asked, "so")
-    assert asked.log == [
+def test_equal_chain_step_asked_once(tmp_path: Path, recording_models: RecordingModels) -> None:
+    """An equal step of two chains is asked once, for all that either reads."""
+    run(tmp_path, ROUTE, recording_models, "so")
+    assert recording_models.log == [
         ("tokens", ("ids", "length")),
         ("scorer", ("probability", "label")),
         ("topics", ("topic",)),
     ]
 
 
-def test_another_request_is_asked_anew(tmp_path: Path, asked: Asked) -> None:
+def test_another_request_is_asked_anew(tmp_path: Path, recording_models: RecordingModels) -> None:
     (tmp_path / "script.py").write_text(ROUTE)
-    module, chains = load_script(tmp_path / "script.py"), Chains(CHAINS, asked)
+    module, chains = load_script(tmp_path / "script.py"), Chains(CHAINS, recording_models)
     feed = {"text": column("sentences")}
     for _ in range(2):
         run_script(module, feed, chains, OUTPUTS)
-    assert asked.models == ["tokens", "scorer"] * 2
+    assert recording_models.models == ["tokens", "scorer"] * 2
 
 
-def test_what_a_script_may_write_into_is_asked_each_time(tmp_path: Path, asked: Asked) -> None:
+def test_writable_inputs_asked_each_time(tmp_path: Path, recording_models: RecordingModels) -> None:
+    """What a script may write into is asked each time."""
     script = """
 def answer(inputs, models):
     texts = inputs["text"].copy()
@@ -126,20 +131,22 @@ def answer(inputs, models):
     texts[0, 0] = b"longer now"
     return models["main"](text=texts)
 """
-    assert run(tmp_path, script, asked, "short")["score"].tolist() == [[1.0]]
-    assert asked.models == ["tokens", "scorer"] * 2
+    assert run(tmp_path, script, recording_models, "short")["score"].tolist() == [[1.0]]
+    assert recording_models.models == ["tokens", "scorer"] * 2
 
 
 @pytest.mark.parametrize("place", ['inputs["text"]', 'models["main"](text=inputs["text"])["label"]'])
-def test_nobody_writes_into_a_request_or_into_what_models_answered(place: str, tmp_path: Path, asked: Asked) -> None:
+def test_request_and_answers_read_only(place: str, tmp_path: Path, recording_models: RecordingModels) -> None:
+    """Nobody writes into a request or into what models answered."""
     feed = {"text": column("short")}
     (tmp_path / "script.py").write_text(f"def answer(inputs, models):\n    {place}[0, 0] = b'other'\n")
     with pytest.raises(Refused, match="the script failed: ValueError: assignment destination is read-only"):
-        run_script(load_script(tmp_path / "script.py"), feed, Chains(CHAINS, asked), OUTPUTS)
+        run_script(load_script(tmp_path / "script.py"), feed, Chains(CHAINS, recording_models), OUTPUTS)
     feed["text"][0, 0] = b"the caller's own stays as it was"
 
 
-def test_texts_may_be_written_as_python_has_them(tmp_path: Path, asked: Asked) -> None:
+def test_texts_written_as_python_strings(tmp_path: Path, recording_models: RecordingModels) -> None:
+    """Texts may be written as Python has them."""
     script = """
 import numpy as np
 
@@ -148,7 +155,7 @@ def answer(inputs, models):
             (("ü", None), ("ü", object), (b"ab", None), (b"ab", object))]
     return {"label": np.array([["naïve"]]), "score": sum(told)}
 """
-    answer = run(tmp_path, script, asked, "x")
+    answer = run(tmp_path, script, recording_models, "x")
     assert answer["label"].tolist() == [["naïve".encode()]]
     np.testing.assert_allclose(answer["score"], [[0.8]], rtol=1e-6)
 
@@ -216,16 +223,18 @@ FAILING = {
 
 
 @pytest.mark.parametrize(("line", "words"), FAILING.values(), ids=FAILING.keys())
-def test_what_goes_wrong_in_a_script_refuses_the_request_in_one_line(
-    line: str, words: str, tmp_path: Path, asked: Asked
+def test_script_failure_refuses_request(
+    line: str, words: str, tmp_path: Path, recording_models: RecordingModels
 ) -> None:
+    """What goes wrong in a script refuses the request in one line."""
     with pytest.raises(Refused) as refused:
-        run(tmp_path, f"import numpy as np\n\ndef answer(inputs, models):\n    {line}\n", asked, "short")
+        run(tmp_path, f"import numpy as np\n\ndef answer(inputs, models):\n    {line}\n", recording_models, "short")
     assert str(refused.value) == words
     assert (refused.value.__cause__ is not None) == words.startswith("the script failed")
 
 
-def test_a_script_refuses_in_its_own_words_and_that_is_no_failure(tmp_path: Path, asked: Asked) -> None:
+def test_script_refusal_no_failure(tmp_path: Path, recording_models: RecordingModels) -> None:
+    """A script refuses in its own words, and that is no failure."""
     script = """
 from plansmith_served.scripting import Refused
 
@@ -233,13 +242,14 @@ def answer(inputs, models):
     raise Refused("nobody is to ask this")
 """
     with pytest.raises(Refused, match=r"^nobody is to ask this$") as refused:
-        run(tmp_path, script, asked, "short")
+        run(tmp_path, script, recording_models, "short")
     assert refused.value.__cause__ is None
 
 
-def test_a_model_that_refuses_refuses_the_request_unless_the_script_catches_it(tmp_path: Path, asked: Asked) -> None:
+def test_model_refusal_can_be_caught(tmp_path: Path, recording_models: RecordingModels) -> None:
+    """A model that refuses refuses the request unless the script catches it."""
     with pytest.raises(Refused, match=r"^a text is too long$"):
-        run(tmp_path, ROUTE, asked, "x" * 100)
+        run(tmp_path, ROUTE, recording_models, "x" * 100)
     script = """
 from plansmith_served.scripting import Refused
 
@@ -249,10 +259,11 @@ def answer(inputs, models):
     except Refused as refused:
         return models["main"](text=inputs["text"].astype("S99"))
 """
-    assert run(tmp_path, script, asked, "x" * 100)["score"].tolist() == [[np.float32(9.9)]]
+    assert run(tmp_path, script, recording_models, "x" * 100)["score"].tolist() == [[np.float32(9.9)]]
 
 
-def test_an_answer_may_hold_more_than_is_promised_and_be_of_any_order(tmp_path: Path, asked: Asked) -> None:
+def test_script_answer_may_hold_extras(tmp_path: Path, recording_models: RecordingModels) -> None:
+    """An answer may hold more than is promised, in any order."""
     script = """
 import numpy as np
 
@@ -261,7 +272,7 @@ def answer(inputs, models):
     return {"more": None, "score": wide.T}
 """
     outputs = [{"name": "score", "dtype": "float32", "dims": ["batch", "length"]}]
-    answer = run(tmp_path, script, asked, "a", "b", outputs=outputs)
+    answer = run(tmp_path, script, recording_models, "a", "b", outputs=outputs)
     assert answer.keys() == {"score"}
     assert (answer["score"].dtype, answer["score"].flags.c_contiguous) == (np.dtype("float32"), True)
     assert answer["score"].tolist() == [[0, 2, 4], [1, 3, 5]]
@@ -283,13 +294,15 @@ BAD = {
 
 
 @pytest.mark.parametrize(("script", "words"), BAD.values(), ids=BAD.keys())
-def test_a_script_that_cannot_be_used_is_told_when_it_is_loaded(script: str, words: str, tmp_path: Path) -> None:
+def test_unusable_script_told_at_load(script: str, words: str, tmp_path: Path) -> None:
+    """A script that cannot be used is told when it is loaded."""
     (tmp_path / "script.py").write_text(script)
     with pytest.raises(BadScript, match=words):
         load_script(tmp_path / "script.py")
 
 
-def test_a_script_may_have_dataclasses_and_leaves_nothing_behind(tmp_path: Path, asked: Asked) -> None:
+def test_script_dataclasses_leave_nothing(tmp_path: Path, recording_models: RecordingModels) -> None:
+    """A script may have dataclasses and leaves nothing behind."""
     script = """
 from __future__ import annotations
 import dataclasses
@@ -302,11 +315,12 @@ class Route:
 def answer(inputs, models):
     return {"score": np.full((len(inputs["text"]), 1), Route(0.25).score, np.float32)}
 """
-    assert run(tmp_path, script, asked, "a", "b", outputs=OUTPUTS[1:])["score"].tolist() == [[0.25], [0.25]]
+    assert run(tmp_path, script, recording_models, "a", "b", outputs=OUTPUTS[1:])["score"].tolist() == [[0.25], [0.25]]
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
 
 
-def test_what_is_copied_for_triton_needs_nothing_of_plansmith(tmp_path: Path) -> None:
+def test_triton_copy_needs_no_plansmith(tmp_path: Path) -> None:
+    """What is copied for Triton needs nothing of plansmith."""
     write_model_files(
         tmp_path, script_text(), modules=("requests", "chains", "scripting"), settings={}, requirements={"numpy": "1"}
     )

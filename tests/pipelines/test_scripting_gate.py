@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from plansmith.errors import GateError, UsageError
-from plansmith.pipelines import script
+from plansmith.pipelines import build
 from plansmith.pipelines.agreement import refusals
 from plansmith.pipelines.cases import read_case, store_case
 from plansmith.pipelines.requests import JoinJob, ScriptRequest
@@ -47,25 +47,25 @@ class Model:
     """Scores texts by their length, and keeps what it was asked.
 
     Args:
-        said: its label.
+        label: its label.
         off: what is wrong with its scores.
         refuses: says why it refuses a text.
     """
 
-    said: str
+    label: str
     off: float = 0.0
     refuses: str = ""
-    asked: list[Arrays] = field(default_factory=list)
+    requests: list[Arrays] = field(default_factory=list)
 
     def __call__(self, case: str, feed: Arrays, parameters: Mapping[str, Any]) -> Arrays:
         assert case in REQUESTS
         assert not parameters
-        self.asked.append(feed)
+        self.requests.append(feed)
         if self.refuses:
             raise GateError(self.refuses)
         lengths = np.array([[len(text)] for text in feed["text"][:, 0]], np.float32)
         return {
-            "label": np.full(lengths.shape, self.said.encode(), object),
+            "label": np.full(lengths.shape, self.label.encode(), object),
             "score": lengths / 10 + np.float32(self.off),
         }
 
@@ -101,10 +101,10 @@ class Gate:
             file=self.folder / "route.py",
             out=self.folder / "out",
         )
-        said: list[str] = []
-        found = script.script(request, said.append)
-        assert said == [f"running the script on {name}" for name in REQUESTS]
-        return found
+        messages: list[str] = []
+        result = build.script(request, messages.append)
+        assert messages == [f"running the script on {name}" for name in REQUESTS]
+        return result
 
 
 def _pipeline(cases: tuple[RawCase, ...]) -> Pipeline:
@@ -115,59 +115,64 @@ def _pipeline(cases: tuple[RawCase, ...]) -> Pipeline:
 @pytest.fixture
 def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gate:
     """With two models that are served as they are."""
-    made = Gate(tmp_path, {"main": (Model("mood"), Model("mood")), "topics": (Model("topic"), Model("topic"))})
+    new_gate = Gate(tmp_path, {"main": (Model("mood"), Model("mood")), "topics": (Model("topic"), Model("topic"))})
 
     def model(_: Any, job: Any, name: str, progress: Any) -> Any:
         del job, progress
         draft: Any = SimpleNamespace(inputs=(TEXT,), outputs=(LABEL, SCORE), source=f"the library of {name}")
-        own, served = made.models[name]
-        return script._Model(draft, own, served)
+        own, served = new_gate.models[name]
+        return build._Model(draft, own, served)
 
-    monkeypatch.setattr(script, "_model", model)
-    return made
+    monkeypatch.setattr(build, "_model", model)
+    return new_gate
 
 
-def test_a_script_that_answers_the_same_either_way_is_kept_with_what_it_answers(gate: Gate) -> None:
-    found = gate(ROUTE)
-    assert refusals(found) == []
-    assert (found.outputs, found.refused, found.source) == (
+def test_stable_script_kept_with_answers(gate: Gate) -> None:
+    """A script that answers the same either way is kept, with what it answers."""
+    result = gate(ROUTE)
+    assert refusals(result) == []
+    assert (result.outputs, result.refused, result.source) == (
         *((LABEL, SCORE), ()),
         "the library of main; the library of topics",
     )
-    assert [(one.name, one.rows) for one in found.cases] == [("short", 1), ("empty", 1), ("mixed", 4)]
-    assert all(one.same for one in found.agreements)
-    feed, answer = read_case(gate.folder / "out" / found.cases[2].file)
+    assert [(entry.name, entry.rows) for entry in result.cases] == [("short", 1), ("empty", 1), ("mixed", 4)]
+    assert all(entry.same for entry in result.agreements)
+    feed, answer = read_case(gate.folder / "out" / result.cases[2].file)
     assert feed["text"].tolist() == column(*REQUESTS["mixed"]).tolist()
     assert answer["label"].tolist() == [[b"mood"]] * 4
     score: NDArray[Any] = answer["score"]
     np.testing.assert_allclose(score[:, 0], [0.1, 1.1, 0.2, 2.3], rtol=1e-6)
 
 
-def test_a_request_is_no_larger_than_what_all_models_are_served_with(gate: Gate) -> None:
+def test_request_fits_all_served_models(gate: Gate) -> None:
+    """A request is no larger than what all models are served with."""
     gate.largest = 2
-    found = gate(PLAIN)
-    assert [one.rows for one in found.cases] == [one.rows for one in found.agreements] == [1, 1, 2]
-    assert {len(feed["text"]) for pair in gate.models.values() for one in pair for feed in one.asked} == {1, 2}
+    result = gate(PLAIN)
+    assert [item.rows for item in result.cases] == [item.rows for item in result.agreements] == [1, 1, 2]
+    assert {len(feed["text"]) for pair in gate.models.values() for item in pair for feed in item.requests} == {1, 2}
 
 
-def test_the_models_own_answers_are_made_once_for_a_request(gate: Gate) -> None:
+def test_model_answers_made_once(gate: Gate) -> None:
+    """The models' own answers are made once for a request."""
     gate(PLAIN)
     own, served = gate.models["main"]
-    assert (len(own.asked), len(served.asked)) == (len(REQUESTS), len(REQUESTS))
-    assert gate.models["topics"][0].asked == []
+    assert (len(own.requests), len(served.requests)) == (len(REQUESTS), len(REQUESTS))
+    assert gate.models["topics"][0].requests == []
 
 
-def test_a_rounding_error_that_makes_the_script_decide_otherwise_is_no_rounding_error(gate: Gate) -> None:
+def test_decision_changing_error_refused(gate: Gate) -> None:
+    """A rounding error that makes the script decide otherwise is no rounding error."""
     gate.models["main"][1].off = 1e-6
     assert refusals(gate(PLAIN)) == []
-    found = gate(ROUTE.replace("> 0.5", ">= 0.5000005"))
-    assert refusals(found) == ["short: label of row 0 is 'topic', and should be 'mood'"]
+    result = gate(ROUTE.replace("> 0.5", ">= 0.5000005"))
+    assert refusals(result) == ["short: label of row 0 is 'topic', and should be 'mood'"]
 
 
-def test_a_label_alone_is_held_against_the_one_that_is_owed(gate: Gate) -> None:
-    gate.models["main"][1].said = "other"
-    found = gate(f'OUTPUTS = {{"label": ("string", ["batch", 1])}}\n{PLAIN}')
-    assert refusals(found)[0] == "short: label of row 0 is 'other', and should be 'mood'"
+def test_lone_label_compared_with_owed(gate: Gate) -> None:
+    """A label alone is held against the one that is owed."""
+    gate.models["main"][1].label = "other"
+    result = gate(f'OUTPUTS = {{"label": ("string", ["batch", 1])}}\n{PLAIN}')
+    assert refusals(result)[0] == "short: label of row 0 is 'other', and should be 'mood'"
 
 
 CHANCE = """
@@ -183,14 +188,13 @@ def answer(inputs, models):
 
 
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16])
-def test_a_script_that_answers_something_else_each_time_is_told_whatever_texts_may_differ(
-    precision: Precision, gate: Gate
-) -> None:
-    found = refusals(gate(CHANCE, precision=precision))
-    assert [line for line in found if "asked twice" in line] == [
+def test_unstable_script_told(precision: Precision, gate: Gate) -> None:
+    """A script that answers something else each time is told, whatever texts may differ."""
+    differences = refusals(gate(CHANCE, precision=precision))
+    assert [line for line in differences if "asked twice" in line] == [
         f"{name}: asked twice, the script gives two answers" for name in REQUESTS
     ]
-    assert len(found) == (3 if precision is Precision.FP16 else 3 + 1 + 1 + 4)
+    assert len(differences) == (3 if precision is Precision.FP16 else 3 + 1 + 1 + 4)
 
 
 REFUSING = """
@@ -206,22 +210,25 @@ def answer(inputs, models):
 """
 
 
-def test_what_the_script_refuses_of_itself_is_noted_and_is_no_difference(gate: Gate) -> None:
-    found = gate(REFUSING)
-    assert found.refused == ("empty",)
-    assert [one.name for one in found.cases] == ["short", "mixed"]
-    assert refusals(found) == []
-    assert [one.case for one in found.agreements] == ["short", "empty", "mixed"]
+def test_own_refusal_noted_without_difference(gate: Gate) -> None:
+    """What the script refuses of itself is noted and is no difference."""
+    result = gate(REFUSING)
+    assert result.refused == ("empty",)
+    assert [item.name for item in result.cases] == ["short", "mixed"]
+    assert refusals(result) == []
+    assert [item.case for item in result.agreements] == ["short", "empty", "mixed"]
 
 
-def test_what_it_refuses_only_as_served_or_only_as_owed_is_a_difference(gate: Gate) -> None:
+def test_one_sided_refusal_is_difference(gate: Gate) -> None:
+    """What it refuses only as served or only as owed is a difference."""
     gate.models["main"][1].off = 0.5
     assert "short: it is refused (too long), and should be answered" in refusals(gate(REFUSING))
     gate.models["main"][0].off, gate.models["main"][1].off = 0.5, 0.0
     assert "short: it is answered, and should be refused (too long)" in refusals(gate(REFUSING))
 
 
-def test_a_part_that_refuses_refuses_the_request_unless_the_script_catches_it(gate: Gate) -> None:
+def test_part_refusal_can_be_caught(gate: Gate) -> None:
+    """A part that refuses refuses the request unless the script catches it."""
     gate.models["main"][1].refuses = "text is no UTF-8"
     assert refusals(gate(PLAIN))[0] == "short: it is refused (text is no UTF-8), and should be answered"
     gate.models["main"][0].refuses = "text is no UTF-8"
@@ -234,8 +241,8 @@ def answer(inputs, models):
     except Refused:
         return models["topics"](text=inputs["text"])
 """
-    found = gate(caught)
-    assert (refusals(found), found.refused, len(found.cases)) == ([], (), 3)
+    result = gate(caught)
+    assert (refusals(result), result.refused, len(result.cases)) == ([], (), 3)
 
 
 REFUSES_ALL = """
@@ -265,7 +272,8 @@ WRONG: dict[str, tuple[str, str, str]] = {
 
 
 @pytest.mark.parametrize(("text", "words", "remedy"), WRONG.values(), ids=WRONG.keys())
-def test_a_script_that_cannot_be_used_ends_it_with_what_to_do(text: str, words: str, remedy: str, gate: Gate) -> None:
+def test_unusable_script_told_what_next(text: str, words: str, remedy: str, gate: Gate) -> None:
+    """A script that cannot be used ends the check with what to do."""
     with pytest.raises(UsageError) as refused:
         gate(text)
     assert refused.value.message.startswith(words)
@@ -285,19 +293,22 @@ OUTPUTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("told", OUTPUTS.values(), ids=OUTPUTS.keys())
-def test_outputs_in_another_form_are_refused_with_one_that_is_right(told: Any, gate: Gate) -> None:
+def test_malformed_outputs_show_right_form(told: Any, gate: Gate) -> None:
+    """Outputs in another form are refused with one that is right."""
     with pytest.raises(UsageError, match=r"OUTPUTS in route\.py does not say what the script answers with") as refused:
         gate(f"OUTPUTS = {told!r}\n{PLAIN}")
     assert 'write OUTPUTS = {"label": ("string", ["batch", 1])' in refused.value.remedy
 
 
-def test_a_dtype_that_triton_does_not_have_is_told_with_those_that_it_has(gate: Gate) -> None:
+def test_unknown_triton_dtype_lists_known(gate: Gate) -> None:
+    """A dtype that Triton does not have is told with those that it has."""
     with pytest.raises(UsageError, match=r"gives label the dtype 'text', which is none that Triton has") as refused:
         gate(f"OUTPUTS = {{'label': ('text', ['batch', 1])}}\n{PLAIN}")
     assert "string" in refused.value.remedy
 
 
-def test_outputs_may_be_fewer_than_the_models_and_of_any_width(gate: Gate) -> None:
+def test_outputs_may_be_fewer(gate: Gate) -> None:
+    """Outputs may be fewer than the models and of any width."""
     text = """
 import numpy as np
 
@@ -310,9 +321,9 @@ def answer(inputs, models):
         words[row, : len(found)] = found
     return {"length": np.array([[len(row)] for row in rows]), "words": words}
 """
-    found = gate(text)
-    assert [(one.name, one.dtype, one.dims) for one in found.outputs] == [
+    result = gate(text)
+    assert [(output.name, output.dtype, output.dims) for output in result.outputs] == [
         ("length", "int64", ("batch", 1)),
         ("words", "string", ("batch", "most")),
     ]
-    assert refusals(found) == []
+    assert refusals(result) == []

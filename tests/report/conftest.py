@@ -26,4 +26,4 @@ def facts() -> dict[str, ReportFacts]:
 @pytest.fixture(scope="session")
 def pages(facts: dict[str, ReportFacts]) -> dict[str, Page]:
     """The reports, read as a browser reads them."""
-    return {name: Page(render(told)) for name, told in facts.items()}
+    return {name: Page(render(report_facts)) for name, report_facts in facts.items()}

@@ -24,16 +24,17 @@ LONG = "encoder" * 40
 @pytest.fixture(scope="module")
 def folder(pages: dict[str, Page], facts: dict[str, ReportFacts], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The reports as files; `long` has names without a place to break them."""
-    made = tmp_path_factory.mktemp("reports")
+    reports = tmp_path_factory.mktemp("reports")
     for name, page in pages.items():
-        (made / f"{name}.html").write_text(page.source, encoding="utf-8")
-    (made / "long.html").write_text(render(_long_names(facts["int8"])), encoding="utf-8")
-    return made
+        (reports / f"{name}.html").write_text(page.source, encoding="utf-8")
+    (reports / "long.html").write_text(render(_long_names(facts["int8"])), encoding="utf-8")
+    return reports
 
 
 @pytest.mark.parametrize("screen", SCREENS)
 @pytest.mark.parametrize("name", [*EVERY, "long"])
-def test_no_page_is_wider_than_its_screen(name: str, screen: str, chromium: Browser, folder: Path) -> None:
+def test_page_fits_screen_width(name: str, screen: str, chromium: Browser, folder: Path) -> None:
+    """No page is wider than its screen."""
     width, height = SCREENS[screen]
     chromium.open(folder / f"{name}.html", width=width, height=height)
     assert chromium.evaluate("innerWidth") == width
@@ -62,15 +63,15 @@ _BROKEN_FIGURES = """
 
 @pytest.mark.parametrize("width", [320, 390, 600, 768, 1024, 1280])
 @pytest.mark.parametrize("name", EVERY)
-def test_no_figure_is_broken_over_two_lines(name: str, width: int, chromium: Browser, folder: Path) -> None:
+def test_figure_stays_on_one_line(name: str, width: int, chromium: Browser, folder: Path) -> None:
+    """No figure is broken over two lines."""
     chromium.open(folder / f"{name}.html", width=width, height=900)
     assert chromium.evaluate(_BROKEN_FIGURES) == []
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_wide_tables_scroll_by_themselves_and_can_be_reached_with_the_keyboard(
-    name: str, chromium: Browser, folder: Path
-) -> None:
+def test_wide_tables_scroll_by_keyboard(name: str, chromium: Browser, folder: Path) -> None:
+    """Wide tables scroll by themselves and can be reached with the keyboard."""
     chromium.open(folder / f"{name}.html", width=PHONE[0], height=PHONE[1])
     boxes = chromium.evaluate(
         "[...document.querySelectorAll('table')].map(table => {"
@@ -81,7 +82,8 @@ def test_wide_tables_scroll_by_themselves_and_can_be_reached_with_the_keyboard(
     assert boxes == [[0, "auto", True]] * len(boxes)
 
 
-def test_the_errors_at_every_shape_need_no_scrolling_on_a_phone(chromium: Browser, folder: Path) -> None:
+def test_shape_errors_fit_phone(chromium: Browser, folder: Path) -> None:
+    """The errors at every shape need no scrolling on a phone."""
     chromium.open(folder / "int8.html", width=PHONE[0], height=PHONE[1])
     spare = "[...document.querySelectorAll('#shapes .scroll')].map(box => box.scrollWidth - box.clientWidth)"
     assert chromium.evaluate(spare) == [0, 0]
@@ -89,9 +91,8 @@ def test_the_errors_at_every_shape_need_no_scrolling_on_a_phone(chromium: Browse
 
 @pytest.mark.parametrize("screen", ["phone", "desktop"])
 @pytest.mark.parametrize("name", EVERY)
-def test_the_verdict_and_how_far_it_is_from_the_limits_are_on_the_first_screen(
-    name: str, screen: str, chromium: Browser, folder: Path
-) -> None:
+def test_verdict_stands_on_first_screen(name: str, screen: str, chromium: Browser, folder: Path) -> None:
+    """The verdict and how far it is from the limits are on the first screen."""
     width, height = SCREENS[screen]
     chromium.open(folder / f"{name}.html", width=width, height=height)
     bottoms = chromium.evaluate(
@@ -105,16 +106,18 @@ def test_the_verdict_and_how_far_it_is_from_the_limits_are_on_the_first_screen(
 
 
 @pytest.mark.parametrize("name", [*EVERY, "long"])
-def test_nothing_is_loaded_and_nothing_is_complained_of(name: str, chromium: Browser, folder: Path) -> None:
+def test_page_loads_nothing_without_complaint(name: str, chromium: Browser, folder: Path) -> None:
+    """Nothing is loaded and nothing is complained of."""
     page = folder / f"{name}.html"
     chromium.open(page, width=DESKTOP[0], height=DESKTOP[1], dark=True)
-    asked = [event["request"]["url"] for event in chromium.happened("Network.requestWillBeSent")]
-    assert [address for address in asked if not address.startswith("data:")] == [page.as_uri()]
+    addresses = [event["request"]["url"] for event in chromium.happened("Network.requestWillBeSent")]
+    assert [address for address in addresses if not address.startswith("data:")] == [page.as_uri()]
     for kind in ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown"):
         assert chromium.happened(kind) == []
 
 
-def test_a_page_obeys_its_own_rule_that_nothing_may_run(folder: Path, chromium: Browser) -> None:
+def test_page_obeys_no_script_rule(folder: Path, chromium: Browser) -> None:
+    """A page obeys its own rule that nothing may run."""
     tampered = folder / "tampered.html"
     source = (folder / "fp32.html").read_text(encoding="utf-8")
     tampered.write_text(source.replace("</main>", "<script>document.title = 'ran'</script></main>"), encoding="utf-8")
@@ -123,21 +126,23 @@ def test_a_page_obeys_its_own_rule_that_nothing_may_run(folder: Path, chromium: 
     assert "Content Security Policy" in str(chromium.happened("Log.entryAdded"))
 
 
-def test_the_night_has_colours_of_its_own(chromium: Browser, folder: Path) -> None:
-    seen = []
+def test_night_has_own_colours(chromium: Browser, folder: Path) -> None:
+    """The night has colours of its own."""
+    colours = []
     for dark in (False, True):
         chromium.open(folder / "int8.html", width=DESKTOP[0], height=DESKTOP[1], dark=dark)
-        seen.append(
+        colours.append(
             chromium.evaluate(
                 "[['body', 'backgroundColor'], ['body', 'color'], ['h1', 'color'], ['a', 'color']]"
                 ".map(([found, what]) => getComputedStyle(document.querySelector(found))[what])"
             )
         )
-    assert seen[0] == ["rgb(252, 252, 251)", "rgb(27, 29, 32)", "rgb(23, 105, 60)", "rgb(31, 93, 171)"]
-    assert seen[1] == ["rgb(20, 22, 24)", "rgb(233, 233, 230)", "rgb(111, 208, 154)", "rgb(134, 182, 255)"]
+    assert colours[0] == ["rgb(252, 252, 251)", "rgb(27, 29, 32)", "rgb(23, 105, 60)", "rgb(31, 93, 171)"]
+    assert colours[1] == ["rgb(20, 22, 24)", "rgb(233, 233, 230)", "rgb(111, 208, 154)", "rgb(134, 182, 255)"]
 
 
-def test_dots_are_round_and_inside_of_the_chart_however_wide_it_is(chromium: Browser, folder: Path) -> None:
+def test_dots_round_inside_chart(chromium: Browser, folder: Path) -> None:
+    """Dots are round and inside of the chart however wide it is."""
     for width, height in (PHONE, DESKTOP):
         chromium.open(folder / "int8.html", width=width, height=height)
         beyond = chromium.evaluate(
@@ -151,7 +156,8 @@ def test_dots_are_round_and_inside_of_the_chart_however_wide_it_is(chromium: Bro
         assert chromium.evaluate(f"{dots}.every(box => Math.abs(box.width - box.height) < 0.1 && box.width > 5)")
 
 
-def test_on_paper_everything_is_open_and_light(chromium: Browser, folder: Path) -> None:
+def test_paper_opens_everything_light(chromium: Browser, folder: Path) -> None:
+    """On paper, everything is open and light."""
     chromium.open(folder / "int8.html", width=DESKTOP[0], height=DESKTOP[1], dark=True)
     hidden = "[...document.querySelectorAll('.nodes')].filter(found => found.innerText === '').length"
     assert chromium.evaluate(hidden) == 3
@@ -167,14 +173,14 @@ def _long_names(facts: ReportFacts) -> ReportFacts:
     lowered = facts.lowered
     assert lowered is not None
     assert lowered.recipe is not None
-    kept = tuple(node.model_copy(update={"node": LONG, "reason": LONG}) for node in lowered.recipe.kept)
+    nodes = tuple(node.model_copy(update={"node": LONG, "reason": LONG}) for node in lowered.recipe.kept)
     return facts.model_copy(
         update={
             "name": LONG,
             "target": LONG,
             "lowered": lowered.model_copy(
                 update={
-                    "recipe": lowered.recipe.model_copy(update={"kept": kept, "method": LONG}),
+                    "recipe": lowered.recipe.model_copy(update={"kept": nodes, "method": LONG}),
                     "layers": tuple(layer.model_copy(update={"node": LONG}) for layer in lowered.layers),
                     "trials": tuple(t.model_copy(update={"name": LONG, "problem": LONG}) for t in lowered.trials),
                 }

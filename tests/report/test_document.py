@@ -19,56 +19,72 @@ HOSTILE = "</style></title><script>alert(1)</script><img src=x onerror=alert(1)>
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_link_of_the_contents_leads_somewhere(name: str, pages: dict[str, Page]) -> None:
-    targets = {found["id"] for _, found in pages[name].elements if "id" in found}
-    assert {found["href"].removeprefix("#") for found in pages[name].all("a")} <= targets
+def test_contents_links_lead_somewhere(name: str, pages: dict[str, Page]) -> None:
+    """A link of the contents leads somewhere."""
+    targets = {attributes["id"] for _, attributes in pages[name].elements if "id" in attributes}
+    assert {attributes["href"].removeprefix("#") for attributes in pages[name].all("a")} <= targets
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_page_is_well_formed_and_refers_to_nothing_outside(name: str, pages: dict[str, Page]) -> None:
+def test_page_well_formed_and_self_contained(name: str, pages: dict[str, Page]) -> None:
+    """A page is well formed and refers to nothing outside."""
     page = pages[name]
     assert page.unbalanced == []
     assert {tag for tag, _ in page.elements} & {"script", "iframe", "img", "object", "embed", "form", "base"} == set()
-    links = [found[key] for _, found in page.elements for key in ("href", "src", "action", "data") if key in found]
+    links = [
+        attributes[key]
+        for _, attributes in page.elements
+        for key in ("href", "src", "action", "data")
+        if key in attributes
+    ]
     assert all(link.startswith("#") or link == "data:," for link in links)
-    assert not [found for _, found in page.elements if any(key.startswith("on") for key in found)]
+    assert not [attributes for _, attributes in page.elements if any(key.startswith("on") for key in attributes)]
     assert not re.search(r"url\(|@import|https?:", page.source)
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_nothing_that_is_named_by_others_becomes_markup(name: str, facts: dict[str, ReportFacts]) -> None:
+def test_foreign_names_never_become_markup(name: str, facts: dict[str, ReportFacts]) -> None:
+    """Nothing that is named by others becomes markup."""
     plain = Page(render(facts[name]))
     hostile = Page(render(_poisoned(facts[name])))
     assert hostile.unbalanced == []
     assert [tag for tag, _ in hostile.elements if tag != "wbr"] == [tag for tag, _ in plain.elements if tag != "wbr"]
-    assert HOSTILE in hostile.words("verdict")
+    assert HOSTILE in hostile.text("verdict")
     assert "<script" not in hostile.source
-    assert "49" not in hostile.words("verdict")[:200]
+    assert "49" not in hostile.text("verdict")[:200]
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_the_json_document_holds_the_verdict_and_all_facts(name: str, facts: dict[str, ReportFacts]) -> None:
-    told = facts[name]
-    document = json.loads(json.dumps(as_json(told), allow_nan=False))
-    assert (document["verdict"], document["failures"]) == ("passed" if told.passed else "failed", told.failures())
+def test_json_holds_verdict_and_facts(name: str, facts: dict[str, ReportFacts]) -> None:
+    """The JSON document holds the verdict and all facts."""
+    report_facts = facts[name]
+    document = json.loads(json.dumps(as_json(report_facts), allow_nan=False))
+    assert (document["verdict"], document["failures"]) == (
+        "passed" if report_facts.passed else "failed",
+        report_facts.failures(),
+    )
     assert list(document)[:3] == ["verdict", "failures", "nearest_to_a_limit"]
-    assert ReportFacts.model_validate({k: v for k, v in document.items() if k in ReportFacts.model_fields}) == told
+    assert (
+        ReportFacts.model_validate({k: v for k, v in document.items() if k in ReportFacts.model_fields}) == report_facts
+    )
 
 
-def test_a_manifest_of_before_data_and_recipes_has_a_report() -> None:
+def test_old_manifest_has_report() -> None:
+    """A manifest from before there were data and recipes has a report."""
     fields = examples.int8_release().model_dump(mode="json")
     old = Manifest.model_validate({k: v for k, v in fields.items() if k not in {"data", "lowered"}})
-    said = Page(render(facts_of(old))).words()
-    assert "all-MiniLM-L6-v2 version 3" in said
-    assert "Recipes tried" not in said
+    text = Page(render(facts_of(old))).text()
+    assert "all-MiniLM-L6-v2 version 3" in text
+    assert "Recipes tried" not in text
 
 
-def test_a_report_is_written_whole_over_an_older_one(facts: dict[str, ReportFacts], tmp_path: Path) -> None:
+def test_report_overwrites_older_whole(facts: dict[str, ReportFacts], tmp_path: Path) -> None:
+    """A report is written whole over an older one."""
     path = tmp_path / "logs" / "tiny.html"
     for name in ("fp16", "fp32"):
         write(facts[name], path)
         assert path.read_text(encoding="utf-8") == render(facts[name])
-    assert [found.name for found in path.parent.iterdir()] == ["tiny.html"]
+    assert [entry.name for entry in path.parent.iterdir()] == ["tiny.html"]
 
 
 _KEYWORDS = {

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from plansmith.records.model import LayerError, Precision, SpeedRatio, Trial
-from plansmith.report import plot_labels, tradeoff
+from plansmith.report import plots, tradeoff
 from plansmith.report.layers import layer_chart
 from plansmith.report.tradeoff import frontier_of
 
@@ -43,7 +43,8 @@ ODD = {
 
 
 @pytest.mark.parametrize("trials", ODD.values(), ids=ODD.keys())
-def test_every_dot_and_line_is_inside_of_the_plot(trials: list[Trial]) -> None:
+def test_marks_stay_inside_plot(trials: list[Trial]) -> None:
+    """Every dot and line is inside of the plot."""
     drawn = frontier_of(trials)
     assert drawn is not None
     for panel in drawn.panels:
@@ -55,7 +56,8 @@ def test_every_dot_and_line_is_inside_of_the_plot(trials: list[Trial]) -> None:
         assert len({tick.label for tick in panel.rules}) == len(panel.rules)
 
 
-def test_a_speed_that_nobody_measured_has_no_plot() -> None:
+def test_unmeasured_speed_has_no_plot() -> None:
+    """A speed that nobody measured has no plot."""
     drawn = frontier_of([trial(0.9), trial(0.99)])
     assert drawn is not None
     assert [panel.title for panel in drawn.panels] == ["Accuracy and nodes lowered"]
@@ -63,7 +65,8 @@ def test_a_speed_that_nobody_measured_has_no_plot() -> None:
     assert frontier_of([]) is None
 
 
-def test_scores_stand_by_their_distance_from_1() -> None:
+def test_scores_placed_by_distance_from_1() -> None:
+    """Scores stand by their distance from 1."""
     drawn = frontier_of([trial(0.9), trial(0.99), trial(0.999)])
     assert drawn is not None
     low, middle, high = sorted((dot.number, dot.y) for dot in drawn.panels[0].dots)
@@ -71,15 +74,17 @@ def test_scores_stand_by_their_distance_from_1() -> None:
     assert [tick.label for tick in drawn.panels[0].rules] == ["0.999", "0.99", "0.9"]
 
 
-def test_labels_of_dots_that_lie_together_do_not_hide_each_other() -> None:
+def test_crowded_labels_do_not_overlap() -> None:
+    """Labels of dots that lie together do not hide each other."""
     dots = [(str(n), 200.0 + 3 * n, 100.0 + 2 * (n % 3), 6.0) for n in range(8)]
-    placed = plot_labels.place_labels(dots, (0, 0, 400, 300))
+    placed = plots.place_labels(dots, (0, 0, 400, 300))
     assert [label.text for label in placed] == [text for text, *_ in dots]
-    for one, other in itertools.combinations(placed, 2):
-        assert abs(one.x - other.x) >= plot_labels.CHARACTER or abs(one.y - other.y) >= plot_labels.LINE
+    for first, second in itertools.combinations(placed, 2):
+        assert abs(first.x - second.x) >= plots.CHARACTER or abs(first.y - second.y) >= plots.LINE
 
 
-def test_the_scale_of_a_layer_chart_holds_every_level() -> None:
+def test_layer_scale_holds_every_level() -> None:
+    """The scale of a layer chart holds every level."""
     levels = (-80.0, 12.0, 1e300, -1e300, 61.0)
     chart = layer_chart([LayerError(node=f"n{x}", op_type="Gemm", lowered=True, sqnr_db=x) for x in levels])
     assert chart is not None

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from plansmith.records.validation import Interval, OutputAgreement, TaskMetric, Tolerance
-from plansmith.report import margins
+from plansmith.report import numbers
 from plansmith.report import numbers as figures
 
 RELATIVE = {
@@ -24,7 +24,8 @@ RELATIVE = {
 
 
 @pytest.mark.parametrize("value", RELATIVE)
-def test_an_error_is_a_share_of_the_magnitude_or_a_power_of_ten(value: float) -> None:
+def test_error_is_share_or_power(value: float) -> None:
+    """An error is a share of the magnitude, or a power of ten."""
     assert _plain(figures.relative(value)) == RELATIVE[value]
 
 
@@ -42,11 +43,13 @@ COSINES = {
 
 
 @pytest.mark.parametrize("value", COSINES)
-def test_a_cosine_has_the_digits_that_tell_it_from_1_and_is_never_rounded_up_to_it(value: float) -> None:
+def test_cosine_never_rounded_to_1(value: float) -> None:
+    """A cosine has the digits that tell it from 1 and is never rounded up to it."""
     assert figures.cosine(value) == COSINES[value]
 
 
-def test_limits_are_as_short_as_they_were_written() -> None:
+def test_limits_printed_as_written() -> None:
+    """Limits are as short as they were written."""
     assert [_plain(figures.limit(value)) for value in (0.8, 0.003, 0.0125, 1e-4)] == ["80 %", "0.3 %", "1.25 %", "10⁻⁴"]
     assert [figures.limit_of_cosine(value) for value in (0.98, 0.99999999, 1.0, 0.0)] == [
         "0.98",
@@ -56,20 +59,23 @@ def test_limits_are_as_short_as_they_were_written() -> None:
     ]
 
 
-def test_changes_of_a_measure_keep_their_sign_and_zero_has_none() -> None:
+def test_changes_keep_their_sign() -> None:
+    """Changes of a measure keep their sign and zero has none."""
     assert [figures.signed(value) for value in (0.004, -0.0121, 0.0, -0.00001)] == [
         *("+0.0040", "−0.0121", "0.0000", "0.0000")
     ]
 
 
-def test_ratios_decibels_and_divergences_have_few_digits() -> None:
+def test_ratios_have_few_digits() -> None:
+    """Ratios, decibels and divergences have few digits."""
     assert [figures.times(value) for value in (0.914, 2.3118, 28.81, 1234.0)] == ["0.91×", "2.31×", "28.8×", "1,234×"]
     assert [_plain(figures.decibels(value)) for value in (23.44, -3.0, math.inf)] == ["23.4 dB", "−3.0 dB", "exact"]
-    found = [_plain(figures.relative_entropy(value)) for value in (0.0123, 3.1e-5, 0.0)]
-    assert found == ["0.012 nats", "3.1 × 10⁻⁵ nats", "0 nats"]
+    texts = [_plain(figures.relative_entropy(value)) for value in (0.0123, 3.1e-5, 0.0)]
+    assert texts == ["0.012 nats", "3.1 × 10⁻⁵ nats", "0 nats"]
 
 
-def test_a_limit_of_zero_is_kept_by_zero_alone() -> None:
+def test_zero_limit_kept_by_zero() -> None:
+    """A limit of zero is kept by zero alone."""
     metric = TaskMetric(
         name="accuracy",
         samples=10,
@@ -80,14 +86,15 @@ def test_a_limit_of_zero_is_kept_by_zero_alone() -> None:
         proven=False,
         failures=(),
     )
-    assert margins.of_metric(metric).used == 0
+    assert numbers.of_metric(metric).used == 0
     worse = metric.model_copy(update={"change": Interval(value=-1e-6, low=-0.01, high=0.01)})
-    assert margins.of_metric(worse).used == math.inf
-    assert "any number of times" in margins.of_metric(worse).in_words
+    assert numbers.of_metric(worse).used == math.inf
+    assert "any number of times" in numbers.of_metric(worse).in_words
 
 
-def test_a_mean_cosine_without_a_limit_has_no_margin() -> None:
-    found = OutputAgreement(
+def test_mean_cosine_without_limit_lacks_margin() -> None:
+    """A mean cosine without a limit has no margin."""
+    agreement = OutputAgreement(
         output="y",
         samples=9,
         mean_cosine=0.2,
@@ -99,9 +106,9 @@ def test_a_mean_cosine_without_a_limit_has_no_margin() -> None:
         failures=(),
     )
     loose = Tolerance(max_relative=1, quantile_relative=1, min_cosine=-1)
-    assert margins.of_agreement(found, loose) == ()
-    (mean,) = margins.of_agreement(found, loose.model_copy(update={"min_mean_cosine": 0.1}))
-    assert mean.what == "mean cosine"
+    assert numbers.of_agreement(agreement, loose) == ()
+    (mean,) = numbers.of_agreement(agreement, loose.model_copy(update={"min_mean_cosine": 0.1}))
+    assert mean.quantity == "mean cosine"
     assert mean.used == pytest.approx(0.8 / 0.9)
 
 

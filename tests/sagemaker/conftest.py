@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..support.sagemaker.account import account, aws_endpoint, loader
 from ..support.servers.aws_server import aws, s3_server
-from ..support.stores.s3 import plain_client, s3, seen
+from ..support.stores.s3 import plain_client, s3, server_abilities
 from ..support.triton.installed import installation, site
 
 __all__ = [
@@ -16,6 +16,6 @@ __all__ = [
     "plain_client",
     "s3",
     "s3_server",
-    "seen",
+    "server_abilities",
     "site",
 ]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.config.target.targets import load_target
+from plansmith.config.targets import load_target
 from plansmith.errors import EngineError, PlansmithError, RepositoryError, UsageError
 from plansmith.sagemaker.archives import Archive, plan_archives, write_archive
 from plansmith.sagemaker.selection import PackageRequest
@@ -61,7 +61,8 @@ def test_layout_of_one_model(repository: ModelRepository, folder: Path) -> None:
         assert check_repository(root, target=load_target(archive.target)) == []
 
 
-def test_older_version_has_a_name_of_its_own(repository: ModelRepository, folder: Path) -> None:
+def test_older_version_has_own_name(repository: ModelRepository, folder: Path) -> None:
+    """An older version has a name of its own."""
     for _ in range(2):
         publish_onnx(repository, folder, "tiny")
     (older,), (newer,) = package(repository, folder / "out", "tiny@1"), package(repository, folder / "out", "tiny")
@@ -69,14 +70,15 @@ def test_older_version_has_a_name_of_its_own(repository: ModelRepository, folder
     assert older.file != newer.file
 
 
-def test_same_release_gives_the_same_bytes(folder: Path) -> None:
-    found = set()
+def test_same_release_same_bytes(folder: Path) -> None:
+    """The same release gives the same bytes."""
+    contents = set()
     for place in ("here", "there"):
         repository = ModelRepository(folder / place / "repository")
         publish_ensemble(repository, folder / place, "whole")
         (archive,) = package(repository, folder / place / "out", "whole")
-        found.add((Path(archive.file).name, Path(archive.file).read_bytes()))
-    assert len(found) == 1
+        contents.add((Path(archive.file).name, Path(archive.file).read_bytes()))
+    assert len(contents) == 1
 
 
 def test_existing_archive_is_left_alone(repository: ModelRepository, folder: Path) -> None:
@@ -86,18 +88,18 @@ def test_existing_archive_is_left_alone(repository: ModelRepository, folder: Pat
     (second,) = package(repository, folder / "out", "tiny")
     assert second == first.model_copy(update={"unchanged": True})
     assert Path(first.file).stat() == before
-    assert [one.name for one in (folder / "out").iterdir()] == [Path(first.file).name]
+    assert [entry.name for entry in (folder / "out").iterdir()] == [Path(first.file).name]
 
 
 @pytest.mark.parametrize("same_size", [True, False])
 def test_other_content_is_not_overwritten(same_size: bool, repository: ModelRepository, folder: Path) -> None:
     publish_onnx(repository, folder, "tiny")
     (archive,) = package(repository, folder / "model.tar.gz", "tiny")
-    other = Path(archive.file).read_bytes()[:-1] + (b"!" if same_size else b"")
-    Path(archive.file).write_bytes(other)
+    content = Path(archive.file).read_bytes()[:-1] + (b"!" if same_size else b"")
+    Path(archive.file).write_bytes(content)
     with pytest.raises(RepositoryError, match="already, with other content"):
         package(repository, folder / "model.tar.gz", "tiny")
-    assert Path(archive.file).read_bytes() == other
+    assert Path(archive.file).read_bytes() == content
 
 
 def test_ensemble_brings_its_members(repository: ModelRepository, folder: Path) -> None:
@@ -105,11 +107,11 @@ def test_ensemble_brings_its_members(repository: ModelRepository, folder: Path) 
     (archive,) = package(repository, folder / "out", "whole")
     parts = [member.model for member in repository.manifest("whole", 1).package.members]
     assert archive.models == ("whole", *parts)
-    found = names(archive)
-    assert {name for name in found if "/" not in name} == {"whole", *parts}
+    paths = names(archive)
+    assert {name for name in paths if "/" not in name} == {"whole", *parts}
     for part in parts:
-        assert {f"{part}/config.pbtxt", f"{part}/notes.txt", f"{part}/1/model.py"} <= set(found)
-    assert not [name for name in found if Path(name).name.startswith(".")]
+        assert {f"{part}/config.pbtxt", f"{part}/notes.txt", f"{part}/1/model.py"} <= set(paths)
+    assert not [name for name in paths if Path(name).name.startswith(".")]
 
 
 def test_script_has_its_members_loaded(repository: ModelRepository, folder: Path) -> None:
@@ -122,34 +124,36 @@ def test_script_has_its_members_loaded(repository: ModelRepository, folder: Path
 
 
 def test_multi_model_archives_hold_version_1(repository: ModelRepository, folder: Path) -> None:
+    """Multi-model archives hold version 1."""
     for _ in range(2):
         publish_onnx(repository, folder, "tiny")
     publish_onnx(repository, folder, "other")
     archives = package(repository, folder / "out", "tiny", "tiny@1", "other", "tiny@2", multi_model=True)
-    assert [one.releases for one in archives] == [("tiny@2",), ("tiny@1",), ("other@1",)]
-    assert len({one.file for one in archives}) == 3
-    assert {names(one)[2] for one in archives} == {"tiny/1/model.onnx", "other/1/model.onnx"}
-    assert [one.environment for one in archives] == [{"SAGEMAKER_TRITON_PING_MODE": "live"}] * 3
+    assert [archive.releases for archive in archives] == [("tiny@2",), ("tiny@1",), ("other@1",)]
+    assert len({archive.file for archive in archives}) == 3
+    assert {names(archive)[2] for archive in archives} == {"tiny/1/model.onnx", "other/1/model.onnx"}
+    assert [archive.environment for archive in archives] == [{"SAGEMAKER_TRITON_PING_MODE": "live"}] * 3
 
 
 def test_copies_are_renamed_everywhere(repository: ModelRepository, folder: Path) -> None:
     publish_ensemble(repository, folder, "whole")
     archives = package(repository, folder / "out", "whole", multi_model=True, copies=3)
-    assert [one.default_model for one in archives] == ["whole-copy1", "whole-copy2", "whole-copy3"]
-    assert [Path(one.file).name.rpartition("-")[0] for one in archives] == [
-        f"{one.default_model}-1" for one in archives
+    assert [archive.default_model for archive in archives] == ["whole-copy1", "whole-copy2", "whole-copy3"]
+    assert [Path(archive.file).name.rpartition("-")[0] for archive in archives] == [
+        f"{archive.default_model}-1" for archive in archives
     ]
-    assert len({one.digest for one in archives}) == 3
-    for one in archives:
-        config = config_of(one, one.default_model)
-        assert config.name == one.default_model  # type: ignore[attr-defined]
+    assert len({archive.digest for archive in archives}) == 3
+    for archive in archives:
+        config = config_of(archive, archive.default_model)
+        assert config.name == archive.default_model  # type: ignore[attr-defined]
         steps = [step.model_name for step in config.ensemble_scheduling.step]  # type: ignore[attr-defined]
-        assert steps == list(one.models[1:])
-        with unpacked(Path(one.file)) as root:
-            assert 'platform: "ensemble"' in (root / one.default_model / "config.pbtxt").read_text()
+        assert steps == list(archive.models[1:])
+        with unpacked(Path(archive.file)) as root:
+            assert 'platform: "ensemble"' in (root / archive.default_model / "config.pbtxt").read_text()
 
 
-def test_version_policy_names_the_version_of_the_archive(repository: ModelRepository, folder: Path) -> None:
+def test_policy_names_archive_version(repository: ModelRepository, folder: Path) -> None:
+    """The version policy names the version of the archive."""
     changes = {"version_policy { latest { num_versions: 1 } }": "version_policy { specific { versions: [ 1, 2 ] } }"}
     for _ in range(2):
         publish_onnx(repository, folder, "tiny", changes=changes)
@@ -167,7 +171,8 @@ def test_default_model_comes_first(repository: ModelRepository, folder: Path) ->
     assert archive.environment == {"SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "two"}
 
 
-def test_plans_name_their_gpus_and_tensorrt(repository: ModelRepository, folder: Path) -> None:
+def test_plans_name_gpus_and_tensorrt(repository: ModelRepository, folder: Path) -> None:
+    """Plans name their GPUs and TensorRT."""
     publish_plans(
         repository, folder, "plans", engine("L4", "A10G", version_compatible=True),
         version="10.16.0.72", target="sagemaker-26.05",
@@ -193,19 +198,22 @@ def refuse(
     return failure.value.remedy
 
 
-def test_plan_of_tensorrt_11_is_refused(repository: ModelRepository, folder: Path) -> None:
+def test_tensorrt_11_plan_refused(repository: ModelRepository, folder: Path) -> None:
+    """A plan of TensorRT 11 is refused."""
     publish_plans(repository, folder, "plans", engine("L4"), version="11.0.0.114", target="sagemaker-26.05")
     remedy = refuse(RepositoryError, "sagemaker.tensorrt", repository, folder / "out", "plans")
     assert "TensorRT 10.16" in remedy
 
 
-def test_plan_of_another_tensorrt_is_refused(repository: ModelRepository, folder: Path) -> None:
+def test_other_tensorrt_plan_refused(repository: ModelRepository, folder: Path) -> None:
+    """A plan of another TensorRT is refused."""
     publish_plans(repository, folder, "plans", engine("L4"), version="10.13.3.9", target="triton-26.05")
     target = load_target("sagemaker-26.05")
     refuse(RepositoryError, "10.13.3.9", repository, folder / "out", "plans", target=target)
 
 
-def test_release_for_another_target_needs_an_image(repository: ModelRepository, folder: Path) -> None:
+def test_other_target_needs_image(repository: ModelRepository, folder: Path) -> None:
+    """Release for another target needs an image."""
     publish_onnx(repository, folder, "tiny", target="local-cpu")
     remedy = refuse(EngineError, "tiny@1 was compiled for local-cpu", repository, folder / "out", "tiny")
     assert "--target sagemaker-26.05-cpu" in remedy
@@ -217,7 +225,8 @@ def test_release_for_another_target_needs_an_image(repository: ModelRepository, 
     assert archive.target == "sagemaker-25.09-cpu"
 
 
-def test_release_for_gpus_needs_an_image_with_gpus(repository: ModelRepository, folder: Path) -> None:
+def test_gpu_release_needs_gpu_image(repository: ModelRepository, folder: Path) -> None:
+    """A release for GPUs needs an image with GPUs."""
     publish_onnx(repository, folder, "tiny", target="sagemaker-26.05", changes={"KIND_CPU": "KIND_GPU"})
     target = load_target("sagemaker-26.05-cpu")
     refuse(EngineError, "to run on a GPU", repository, folder / "out", "tiny", target=target)
@@ -243,9 +252,10 @@ def test_withdrawn_version_is_refused(repository: ModelRepository, folder: Path)
         (("one",), {"default_model": "one", "multi_model": True}, "no default"),
     ],
 )
-def test_models_and_options_must_fit_together(
+def test_models_and_options_fit_together(
     releases: tuple[str, ...], options: dict[str, object], words: str, repository: ModelRepository, folder: Path
 ) -> None:
+    """Models and options must fit together."""
     for model in ("one", "one", "two"):
         publish_onnx(repository, folder, model)
     refuse(UsageError, words, repository, folder / "out", *releases, **options)
@@ -256,12 +266,14 @@ def test_multi_model_needs_a_folder(repository: ModelRepository, folder: Path) -
     refuse(UsageError, "is one file", repository, folder / "model.tar.gz", "tiny", multi_model=True)
 
 
-def test_script_is_refused_for_multi_model(repository: ModelRepository, folder: Path) -> None:
+def test_script_refused_for_multi_model(repository: ModelRepository, folder: Path) -> None:
+    """A script is refused for multi-model endpoints."""
     publish_ensemble(repository, folder, "asker", script=True)
     refuse(RepositoryError, "loads the script alone", repository, folder / "out", "asker", multi_model=True)
 
 
-def test_name_with_a_space_is_refused(repository: ModelRepository, folder: Path) -> None:
+def test_name_with_space_refused(repository: ModelRepository, folder: Path) -> None:
+    """Name with a space is refused."""
     publish_onnx(repository, folder, "my model")
     remedy = refuse(RepositoryError, "sagemaker.name", repository, folder / "out", "my model")
     assert "letters, digits, dots" in remedy
@@ -286,7 +298,8 @@ def test_damaged_release_is_refused(damage: str, repository: ModelRepository, fo
     assert not list((folder / "out").glob("*")) + list((folder / "out").glob(".*"))
 
 
-def test_remains_of_a_killed_run_are_overwritten(repository: ModelRepository, folder: Path) -> None:
+def test_killed_run_remains_overwritten(repository: ModelRepository, folder: Path) -> None:
+    """Remains of a killed run are overwritten."""
     publish_onnx(repository, folder, "tiny")
     left = folder / ".model.tar.gz.partial"
     left.write_bytes(b"half" * 10_000)
@@ -299,6 +312,6 @@ def test_concurrent_runs_write_once(repository: ModelRepository, folder: Path) -
     publish_onnx(repository, folder, "tiny")
     with ThreadPoolExecutor(4) as pool:
         archives = [*pool.map(lambda _: package(repository, folder / "out", "tiny")[0], range(8))]
-    assert sorted(one.unchanged for one in archives) == [False] + [True] * 7
-    assert len({one.digest for one in archives}) == 1
-    assert [one.name for one in (folder / "out").iterdir()] == [Path(archives[0].file).name]
+    assert sorted(item.unchanged for item in archives) == [False] + [True] * 7
+    assert len({item.digest for item in archives}) == 1
+    assert [item.name for item in (folder / "out").iterdir()] == [Path(archives[0].file).name]

@@ -14,8 +14,7 @@ from plansmith.errors import ServedCheckError
 from plansmith.pipelines.cases import store_case
 from plansmith.records.model import Precision, Tensor
 from plansmith.records.pipeline import Pipeline
-from plansmith.sagemaker.examples import ExampleResult, check_example, example_for
-from plansmith.sagemaker.signatures import ServedModel, model_from_release
+from plansmith.sagemaker.signatures import ExampleResult, ServedModel, check_example, example_for, model_from_release
 from plansmith.triton.repository.repository import ModelRepository
 from plansmith.validation.comparison import LIMITS
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plansmith.config.python import SITE_VARIABLE
+from plansmith.config.engine_options import SITE_VARIABLE
 from plansmith.sagemaker.archives import plan_archives
 from plansmith.sagemaker.selection import PackageRequest
 from plansmith.triton.repository.repository import ModelRepository
@@ -71,8 +71,8 @@ def repository(folder: Path) -> ModelRepository:
 @pytest.fixture(scope="module")
 def archives(repository: ModelRepository, folder: Path) -> Iterator[dict[str, Path]]:
     """The unpacked archive of each model for a multi-model endpoint."""
-    with unpacked_archives(repository, folder, PackageRequest(MODELS, multi_model=True)) as found:
-        yield {name.partition("-")[0]: root for name, root in found.items()}
+    with unpacked_archives(repository, folder, PackageRequest(MODELS, multi_model=True)) as roots:
+        yield {name.partition("-")[0]: root for name, root in roots.items()}
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,8 @@ def loaded(many: FrontEnd, archives: dict[str, Path]) -> Iterator[Callable[[str]
     assert many.models() == {}
 
 
-def test_model_is_loaded_listed_asked_and_unloaded(many: FrontEnd, archives: dict[str, Path]) -> None:
+def test_model_loaded_listed_asked_unloaded(many: FrontEnd, archives: dict[str, Path]) -> None:
+    """A model is loaded, listed, asked and unloaded."""
     assert many.ask("GET", "/ping").status == 200
     assert many.models() == {}
     assert many.load("tiny", archives["tiny"]).status == 200
@@ -110,24 +111,22 @@ def test_model_is_loaded_listed_asked_and_unloaded(many: FrontEnd, archives: dic
     assert many.invoke("tiny").status == 404
 
 
-def test_ensemble_is_loaded_and_unloaded_with_its_members(
-    many: FrontEnd, archives: dict[str, Path], repository: ModelRepository
-) -> None:
+def test_ensemble_loads_with_members(many: FrontEnd, archives: dict[str, Path], repository: ModelRepository) -> None:
     """Its members lie beside it, and the front end takes the one that says platform: "ensemble"."""
     assert many.load("whole", archives["whole"]).status == 200
     assert number_in(many.invoke("whole")) == 1
     assert many.unload("whole").status == 200
-    unloads = [f"::{one.model}' version 1" for one in repository.manifest("whole", 1).package.members]
+    unloads = [f"::{member.model}' version 1" for member in repository.manifest("whole", 1).package.members]
     # The front end waits for the ensemble alone.
-    wait_until(lambda: all(words in many.log.read_text() for words in unloads), seconds=START_SECONDS)
+    wait_until(lambda: all(fragment in many.log.read_text() for fragment in unloads), seconds=START_SECONDS)
 
 
-def test_copies_are_served_side_by_side(many: FrontEnd, repository: ModelRepository, folder: Path) -> None:
+def test_copies_served_side_by_side(many: FrontEnd, repository: ModelRepository, folder: Path) -> None:
     """SageMaker calls them by hashes, names the archive in a header, and does not wait for one load before the next."""
-    with unpacked_archives(repository, folder, PackageRequest(("tiny",), multi_model=True, copies=3)) as found:
-        hashes = {f"{number:032x}": archive for number, archive in enumerate(found)}
-        with ThreadPoolExecutor(len(found)) as pool:
-            loads = pool.map(lambda one: many.load(one, found[hashes[one]], target_model=hashes[one]), hashes)
+    with unpacked_archives(repository, folder, PackageRequest(("tiny",), multi_model=True, copies=3)) as roots:
+        hashes = {f"{number:032x}": archive for number, archive in enumerate(roots)}
+        with ThreadPoolExecutor(len(roots)) as pool:
+            loads = pool.map(lambda key: many.load(key, roots[hashes[key]], target_model=hashes[key]), hashes)
         assert [load.status for load in loads] == [200] * 3
         for name, archive in hashes.items():
             answer = many.invoke(name, headers={TARGET_HEADER: archive})
@@ -137,17 +136,15 @@ def test_copies_are_served_side_by_side(many: FrontEnd, repository: ModelReposit
             assert many.invoke(name).status == 404
 
 
-def test_ensembles_with_the_same_members_do_not_disturb_each_other(
-    many: FrontEnd, repository: ModelRepository, folder: Path
-) -> None:
+def test_ensembles_sharing_members_stay_independent(many: FrontEnd, repository: ModelRepository, folder: Path) -> None:
     """Neither has the members of the other loaded again."""
     member = repository.manifest("whole", 1).package.members[0].model
-    with unpacked_archives(repository, folder, PackageRequest(("whole",), multi_model=True, copies=2)) as found:
-        assert [many.load(archive, root).status for archive, root in found.items()] == [200, 200]
-        assert [number_in(many.invoke(archive)) for archive in found] == [1, 1]
+    with unpacked_archives(repository, folder, PackageRequest(("whole",), multi_model=True, copies=2)) as roots:
+        assert [many.load(archive, root).status for archive, root in roots.items()] == [200, 200]
+        assert [number_in(many.invoke(archive)) for archive in roots] == [1, 1]
         loads = [line for line in many.log.read_text().splitlines() if "loading: " in line]
-        assert [sum(f"{root}::{member}:1" in line for line in loads) for root in found.values()] == [1, 1]
-        first, second = found
+        assert [sum(f"{root}::{member}:1" in line for line in loads) for root in roots.values()] == [1, 1]
+        first, second = roots
         many.unload(first)
         assert number_in(many.invoke(second)) == 1
         many.unload(second)
@@ -184,14 +181,14 @@ def test_wrong_request_is_400(
     assert number_in(many.invoke("tiny")) == 3
 
 
-def test_model_that_is_not_loaded_is_404(many: FrontEnd) -> None:
+def test_unloaded_model_is_404(many: FrontEnd) -> None:
+    """Model that is not loaded is 404."""
     for method, path in (("POST", "/models/none/invoke"), ("GET", "/models/none"), ("DELETE", "/models/none")):
         assert many.ask(method, path, BODY if method == "POST" else b"").status == 404
 
 
-def test_name_or_folder_that_is_loaded_is_409(
-    many: FrontEnd, archives: dict[str, Path], loaded: Callable[[str], str]
-) -> None:
+def test_loaded_name_or_folder_is_409(many: FrontEnd, archives: dict[str, Path], loaded: Callable[[str], str]) -> None:
+    """A name or folder that is already loaded is 409."""
     loaded("tiny")
     assert [many.load(name, archives["tiny"]).status for name in ("tiny", "another")] == [409, 409]
     assert number_in(many.invoke("tiny")) == 3
@@ -205,7 +202,8 @@ def test_out_of_memory_is_507(many: FrontEnd, archives: dict[str, Path], loaded:
     assert many.ask("GET", "/ping").status == 200
 
 
-def test_model_that_does_not_load_is_400(many: FrontEnd, archives: dict[str, Path]) -> None:
+def test_unloadable_model_is_400(many: FrontEnd, archives: dict[str, Path]) -> None:
+    """Model that does not load is 400."""
     for _ in range(2):
         answer = many.load("broken", archives["broken"])
         assert (answer.status, "no weights" in answer.error) == (400, True)
@@ -221,7 +219,8 @@ def test_ping_needs_the_variable(archives: dict[str, Path], installation: Instal
         assert running.ask("GET", "/ping").status == 400
 
 
-def test_folder_around_the_models_is_refused(many: FrontEnd, archives: dict[str, Path], tmp_path: Path) -> None:
+def test_folder_around_models_refused(many: FrontEnd, archives: dict[str, Path], tmp_path: Path) -> None:
+    """Folder around the models is refused."""
     shutil.copytree(archives["tiny"], tmp_path / "archive" / "models")
     assert many.load("around", tmp_path / "archive").status == 400
     assert many.models() == {}
@@ -234,9 +233,9 @@ def test_default_model_answers_invocations(
     request = PackageRequest(("tiny", "whole"), default_model="whole")
     (plan,) = plan_archives(repository, request, folder)
     with (
-        unpacked_archives(repository, folder, request) as found,
+        unpacked_archives(repository, folder, request) as roots,
         front_end(
-            next(iter(found.values())), installation, folder / "single.log", plan.archive.environment, site
+            next(iter(roots.values())), installation, folder / "single.log", plan.archive.environment, site
         ) as running,
     ):
         assert running.ask("GET", "/ping").status == 200
@@ -246,12 +245,13 @@ def test_default_model_answers_invocations(
         assert running.ask("GET", "/invocations").status == 405
 
 
-def test_only_model_answers_under_its_version(
+def test_only_model_answers_versioned(
     repository: ModelRepository, installation: Installation, site: Path, folder: Path
 ) -> None:
+    """Only model answers under its version."""
     with (
-        unpacked_archives(repository, folder, PackageRequest(("tiny",))) as found,
-        front_end(found.popitem()[1], installation, folder / "only.log", site=site) as running,
+        unpacked_archives(repository, folder, PackageRequest(("tiny",))) as roots,
+        front_end(roots.popitem()[1], installation, folder / "only.log", site=site) as running,
     ):
         answer = running.ask("POST", "/invocations", BODY)
         assert (answer.document["model_name"], answer.document["model_version"]) == ("tiny", "3")

@@ -40,9 +40,10 @@ def sagemaker(s3: S3) -> Any:
     return boto3.client("sagemaker", endpoint_url=s3.endpoint, region_name="us-east-1")
 
 
-def test_a_release_is_registered_once_and_approved(
+def test_release_registered_once_and_approved(
     run: InProcess, s3: S3, register: tuple[str, ...], sagemaker: Any
 ) -> None:
+    """A release is registered once and approved."""
     planned = run(*register, "--dry-run", "--json").document
     assert [call["operation"] for call in planned["calls"]] == ["create_model_package_group", "create_model_package"]
     assert s3.keys() == []
@@ -69,9 +70,8 @@ def test_a_release_is_registered_once_and_approved(
     assert package["CustomerMetadataProperties"]["plansmith.precision"] == "fp32"
 
 
-def test_an_endpoint_serves_what_was_approved_and_nothing_newer(
-    run: InProcess, s3: S3, register: tuple[str, ...]
-) -> None:
+def test_endpoint_serves_approved_only(run: InProcess, s3: S3, register: tuple[str, ...]) -> None:
+    """An endpoint serves what was approved and nothing newer."""
     run(*register, "--status", "approved")
     repository = ModelRepository(run.folder / "artifacts" / "repository")
     newer = publish_onnx(repository, run.folder / "packages", "one")
@@ -82,9 +82,8 @@ def test_an_endpoint_serves_what_was_approved_and_nothing_newer(
     assert with_approved_releases(read_endpoint(path)).variants[0].models == ("one@2",)
 
 
-def test_another_release_of_that_name_is_not_what_was_approved(
-    run: InProcess, s3: S3, register: tuple[str, ...]
-) -> None:
+def test_other_release_of_name_unapproved(run: InProcess, s3: S3, register: tuple[str, ...]) -> None:
+    """Another release of that name is not what was approved."""
     run(*register, "--status", "approved")
     repository = ModelRepository(run.folder / "artifacts" / "repository")
     manifest = repository.release("one", 1) / MANIFEST_FILE
@@ -96,7 +95,8 @@ def test_another_release_of_that_name_is_not_what_was_approved(
         with_approved_releases(read_endpoint(path))
 
 
-def test_a_group_without_an_approved_release_says_what_to_do(run: InProcess, s3: S3, register: tuple[str, ...]) -> None:
+def test_group_without_approval_says_next_step(run: InProcess, s3: S3, register: tuple[str, ...]) -> None:
+    """A group without an approved release says what to do."""
     run(*register)
     with (
         ModelRegistry("us-east-1") as registry,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from plansmith.config.target.targets import DEFAULT_TARGET, load_target
+from plansmith.config.targets import DEFAULT_TARGET, load_target
 
 from ..support.cli.command import CommandLine
 from ..support.source import ROOT
@@ -36,11 +36,12 @@ def test_a_t5_generates_text(terminal: CommandLine) -> None:
     assert served(terminal, "t5")["request"] == "the request 'one sentence' of its release"
 
 
-def test_an_ensemble_with_dali_labels_an_image(terminal: CommandLine) -> None:
+def test_dali_ensemble_labels_image(terminal: CommandLine) -> None:
+    """An ensemble with DALI labels an image."""
     target = terminal.folder / "configs" / "endpoints" / "targets" / "sagemaker-26.05-dali.yaml"
-    here = load_target(DEFAULT_TARGET)  # whose ONNX Runtime and DALI are installed, unlike the container's
-    assert here.onnxruntime is not None
-    installed = {"onnxruntime": here.onnxruntime.model_dump(mode="json"), "dali": here.dali}
+    local_target = load_target(DEFAULT_TARGET)  # whose ONNX Runtime and DALI are installed, unlike the container's
+    assert local_target.onnxruntime is not None
+    installed = {"onnxruntime": local_target.onnxruntime.model_dump(mode="json"), "dali": local_target.dali}
     target.write_text(yaml.safe_dump(yaml.safe_load(target.read_text()) | installed))
     repository = "artifacts/sagemaker-repository-dali"
     spec = "configs/models/resnet18-images-dali.yaml"

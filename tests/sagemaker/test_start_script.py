@@ -42,7 +42,8 @@ def test_none_and_several_are_refused(models: tuple[str, ...], words: str, tmp_p
 
 
 @pytest.mark.parametrize("environment", [{}, {NAME: "m"}])
-def test_configuration_in_the_root_is_refused(environment: dict[str, str], tmp_path: Path) -> None:
+def test_root_configuration_refused(environment: dict[str, str], tmp_path: Path) -> None:
+    """Configuration in the root is refused."""
     archive(tmp_path, "m")
     (tmp_path / "config.pbtxt").touch()
     with pytest.raises(RepositoryError, match="Incorrect directory structure"):
@@ -73,14 +74,15 @@ def test_variables_become_arguments(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "single", "many"),
+    ("environment", "single", "many"),
     [({}, None, None), ({PING: "live"}, "ready", "live"), ({PING: "live", OVERRIDE: "ready"}, "ready", "ready")],
 )
-def test_ping_mode_is_passed_on_from_the_environment(
-    given: dict[str, str], single: str | None, many: str | None, tmp_path: Path
+def test_ping_mode_comes_from_environment(
+    environment: dict[str, str], single: str | None, many: str | None, tmp_path: Path
 ) -> None:
-    assert single_model_start(archive(tmp_path, "m"), given).variables.get(PING) == single
-    assert multi_model_start(given).variables.get(PING) == many
+    """Ping mode is passed on from the environment."""
+    assert single_model_start(archive(tmp_path, "m"), environment).variables.get(PING) == single
+    assert multi_model_start(environment).variables.get(PING) == many
 
 
 def test_unknown_inference_type_is_refused() -> None:
@@ -91,5 +93,5 @@ def test_unknown_inference_type_is_refused() -> None:
 
 def test_multi_model_endpoint_loads_none() -> None:
     start = multi_model_start({})
-    assert not [one for one in start.arguments if "load-model" in one]
+    assert not [argument for argument in start.arguments if "load-model" in argument]
     assert start.variables == {"SAGEMAKER_MULTI_MODEL": "true"}

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def words(run: InProcess, s3: S3) -> tuple[str, ...]:
+def upload_command(run: InProcess, s3: S3) -> tuple[str, ...]:
     """The command line that uploads both of two models."""
     repository = ModelRepository(run.folder / "artifacts" / "repository")
     for model in ("one", "two"):
@@ -26,28 +26,28 @@ def words(run: InProcess, s3: S3) -> tuple[str, ...]:
     return "sagemaker", "package", "one", "two", "--multi-model", "--upload", place, "--endpoint-url", s3.endpoint
 
 
-def test_archives_are_sent_once(run: InProcess, s3: S3, words: tuple[str, ...]) -> None:
-    planned = run(*words, "--dry-run", "--json").document
+def test_archives_are_sent_once(run: InProcess, s3: S3, upload_command: tuple[str, ...]) -> None:
+    planned = run(*upload_command, "--dry-run", "--json").document
     assert [upload["sent"] for upload in planned["uploads"]] == [True, True]
     assert s3.keys() == []
-    sent = run(*words)
+    sent = run(*upload_command)
     assert sent.status == 0, sent
     assert f"ModelDataUrl=s3://{s3.bucket}/archives/\n" in sent.stdout
-    found = run(*words, "--json").document
-    assert [upload["sent"] for upload in found["uploads"]] == [False, False]
-    for archive, upload in zip(found["archives"], found["uploads"], strict=True):
+    result = run(*upload_command, "--json").document
+    assert [upload["sent"] for upload in result["uploads"]] == [False, False]
+    for archive, upload in zip(result["archives"], result["uploads"], strict=True):
         key = upload["uri"].removeprefix(f"s3://{s3.bucket}/")
-        there = s3.client.get_object(Bucket=s3.bucket, Key=key)
-        assert there["Metadata"] == {"sha256": archive["digest"]}
-        assert there["Body"].read() == (run.folder / archive["file"]).read_bytes()
+        response = s3.client.get_object(Bucket=s3.bucket, Key=key)
+        assert response["Metadata"] == {"sha256": archive["digest"]}
+        assert response["Body"].read() == (run.folder / archive["file"]).read_bytes()
 
 
 @pytest.mark.parametrize("metadata", [{}, {"sha256": "0" * 64}])
 def test_other_content_is_not_overwritten(
-    metadata: dict[str, str], run: InProcess, s3: S3, words: tuple[str, ...]
+    metadata: dict[str, str], run: InProcess, s3: S3, upload_command: tuple[str, ...]
 ) -> None:
-    archive = run(*words, "--dry-run", "--json").document["archives"][0]
-    key, other = f"archives/{Path(archive['file']).name}", b"x" * archive["bytes"]
-    s3.client.put_object(Bucket=s3.bucket, Key=key, Body=other, Metadata=metadata)
-    check_refusal(run(*words, "--json"), 7, ("already, with other content", "choose another --upload"))
-    assert s3.client.get_object(Bucket=s3.bucket, Key=key)["Body"].read() == other
+    archive = run(*upload_command, "--dry-run", "--json").document["archives"][0]
+    key, content = f"archives/{Path(archive['file']).name}", b"x" * archive["bytes"]
+    s3.client.put_object(Bucket=s3.bucket, Key=key, Body=content, Metadata=metadata)
+    check_refusal(run(*upload_command, "--json"), 7, ("already, with other content", "choose another --upload"))
+    assert s3.client.get_object(Bucket=s3.bucket, Key=key)["Body"].read() == content

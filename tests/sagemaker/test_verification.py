@@ -164,7 +164,7 @@ def test_missing_variant(services: Services) -> None:
     describe(services, VariantName="green")
     services["s3"].add_response("list_objects_v2", {"Contents": []})
     verification = verify_endpoint("ranker", REGION, NO_LIMITS)
-    assert [(one.variant, one.problem) for one in verification.findings] == [
+    assert [(finding.variant, finding.problem) for finding in verification.findings] == [
         ("blue", "its configuration has it, and it does not run")
     ]
 

@@ -28,7 +28,8 @@ _FLEET_SECONDS = 1200
 _SOME = 2
 
 
-def test_a_fleet_of_six_is_finished_though_a_worker_dies(crew: Team, tmp_path: Path) -> None:
+def test_fleet_survives_dead_worker(crew: Team, tmp_path: Path) -> None:
+    """A fleet of six is finished though a worker dies."""
     _write_fleet(tmp_path)
     fleet = _start(crew, tmp_path)
     victim, lost = _midway(crew, fleet, tmp_path)
@@ -56,7 +57,7 @@ def _start(crew: Team, folder: Path) -> str:
 
 def _midway(crew: Team, fleet: str, folder: Path) -> tuple[PoolWorker, set[str]]:
     """Wait until some models are published: a worker that builds others, without the run of the fleet, and its runs."""
-    found: list[tuple[PoolWorker, set[str]]] = []
+    matches: list[tuple[PoolWorker, set[str]]] = []
 
     def is_midway() -> bool:
         assert crew.run(fleet)["state"]["type"] not in FINAL, "it ended before anybody could be killed"
@@ -65,15 +66,15 @@ def _midway(crew: Team, fleet: str, folder: Path) -> tuple[PoolWorker, set[str]]
         for worker in crew.workers:
             runs = worker.run_ids()
             begun = all(crew.run(run)["state"]["type"] == "RUNNING" for run in runs)
-            if begun and fleet not in runs and _held(crew) & worker.run_ids(run_in_worker=True):
-                found.append((worker, runs))
-        return bool(found)
+            if begun and fleet not in runs and _blocked_runs(crew) & worker.run_ids(run_in_worker=True):
+                matches.append((worker, runs))
+        return bool(matches)
 
     wait_until(is_midway, lambda: str(crew.run(fleet)["state"]), _FLEET_SECONDS)
-    return found[0]
+    return matches[0]
 
 
-def _held(crew: Team) -> set[str]:
+def _blocked_runs(crew: Team) -> set[str]:
     """The runs of the models that are at work until they may go on."""
     names = [f"{name} for local-cpu" for name in HELD]
     return {run["id"] for run in crew.server.ask("flow_runs/filter", flow_runs={"name": {"any_": names}})}
@@ -98,7 +99,10 @@ def _check_built_once(folder: Path) -> None:
     """No two runs did the same work, whichever machines they were on; a killed one leaves no record."""
     for step in ("fetch", "export", "compile"):
         built = [
-            record.source for record in records(folder) for one in record.steps if one.name == step and not one.cached
+            record.source
+            for record in records(folder)
+            for entry in record.steps
+            if entry.name == step and not entry.cached
         ]
         assert len(built) == len(set(built)), step
 
@@ -112,7 +116,7 @@ def _check_runs(crew: Team, fleet: str, lost: set[str]) -> None:
     assert crashed
     assert lost <= crashed.keys() | ended
     noticed = (f"no heartbeat for {SILENT_SECONDS} s", f"did not begin within {BEGUN_SECONDS} s")
-    assert all(any(words in message for words in noticed) for message in crashed.values())
+    assert all(any(fragment in message for fragment in noticed) for message in crashed.values())
     # Who was killed after it had left what came of it has no need of another run.
     done = [run for run in crashed if any(key.startswith("outcome-") for key in crew.server.artifacts_of(run))]
     assert len(runs) == len(NAMES) + len(crashed) - len(done)
@@ -126,9 +130,9 @@ def _check_runs(crew: Team, fleet: str, lost: set[str]) -> None:
 
 
 def _children(crew: Team, fleet: str) -> list[dict[str, Any]]:
-    found = crew.server.ask("flow_runs/filter", flow_runs={"parent_flow_run_id": {"any_": [fleet]}})
-    assert isinstance(found, list)
-    return found
+    runs = crew.server.ask("flow_runs/filter", flow_runs={"parent_flow_run_id": {"any_": [fleet]}})
+    assert isinstance(runs, list)
+    return runs
 
 
 def _outcomes(crew: Team, fleet: str) -> dict[str, str]:

@@ -38,7 +38,7 @@ def unbegun(crew: Team, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("unbegun")
     run = crew.submit(small_spec(folder), folder)
     wait_until(lambda: any(run in worker.run_ids() for worker in crew.workers))
-    (worker,) = [one for one in crew.workers if run in one.run_ids()]
+    (worker,) = [candidate for candidate in crew.workers if run in candidate.run_ids()]
     worker.kill_machine()
     assert crew.run(run)["state"]["type"] == "PENDING"
     worker.start()
@@ -54,20 +54,22 @@ def silent(crew: Team) -> str:
 
 
 @pytest.mark.usefixtures("silent", "unbegun")
-def test_whoever_is_killed_the_repository_is_whole_and_the_next_run_goes_on(crew: Team, tmp_path: Path) -> None:
+def test_repository_whole_after_any_kill(crew: Team, tmp_path: Path) -> None:
+    """Whoever is killed, the repository is whole and the next run goes on."""
     seed = os.environ.get("PLANSMITH_SOAK_SEED") or str(random.randrange(10**6))
     chance = random.Random(seed)
     wrong = []
     for number in range(ROUNDS):
         folder = tmp_path / str(number)
         folder.mkdir()
-        found = _round(crew, VICTIMS[number % len(VICTIMS)], chance, folder)
-        wrong += [(seed, number, *found)] if found[-1] else []
+        outcome = _round(crew, VICTIMS[number % len(VICTIMS)], chance, folder)
+        wrong += [(seed, number, *outcome)] if outcome[-1] else []
         shutil.rmtree(folder)
     assert wrong == []
 
 
-def test_a_compile_goes_on_while_the_server_and_its_database_are_away(crew: Team, tmp_path: Path) -> None:
+def test_compile_continues_without_server(crew: Team, tmp_path: Path) -> None:
+    """A compile goes on while the server and its database are away."""
     spec = small_spec(tmp_path, held=True)
     run = crew.submit(spec, tmp_path)
     wait_until((tmp_path / "held").exists)
@@ -90,7 +92,7 @@ def test_a_compile_goes_on_while_the_server_and_its_database_are_away(crew: Team
     check_whole(tmp_path)
 
 
-def test_a_run_that_never_began_has_crashed(crew: Team, unbegun: str) -> None:
+def test_unstarted_run_crashed(crew: Team, unbegun: str) -> None:
     """The server's automation says so; where a kill took the event that this goes by, whoever deploys next does."""
     since = datetime.fromisoformat(crew.run(unbegun)["state"]["timestamp"])
     least = timedelta(seconds=BEGUN_SECONDS + _NOTICED_SECONDS)
@@ -100,7 +102,8 @@ def test_a_run_that_never_began_has_crashed(crew: Team, unbegun: str) -> None:
     assert "did not begin within" in crew.run(unbegun)["state"]["message"]
 
 
-def test_a_run_that_died_before_its_first_heartbeat_has_crashed(crew: Team, silent: str) -> None:
+def test_run_without_heartbeat_crashed(crew: Team, silent: str) -> None:
+    """A run that died before its first heartbeat has crashed."""
     assert crew.ended(silent) == "CRASHED"
     assert f"no heartbeat for {SILENT_SECONDS} s" in crew.run(silent)["state"]["message"]
 

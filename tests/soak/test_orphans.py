@@ -34,17 +34,18 @@ _GONE_SECONDS = 30
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With a compiled model, which the stand-in serves by Triton's Python backend: its stubs are what was left."""
-    found = tmp_path_factory.mktemp("orphans")
-    write_graph(found / "tiny.onnx")
-    answer = CommandLine(found)("compile", "onnx:tiny.onnx", "--no-check-served")
+    root = tmp_path_factory.mktemp("orphans")
+    write_graph(root / "tiny.onnx")
+    answer = CommandLine(root)("compile", "onnx:tiny.onnx", "--no-check-served")
     assert answer.status == 0, answer
-    return found
+    return root
 
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("soak-orphans")
 @pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS.keys())
-def test_nothing_outlives_a_command_that_is_killed_at_any_moment(words: tuple[str, ...], folder: Path) -> None:
+def test_killed_command_leaves_no_orphans(words: tuple[str, ...], folder: Path) -> None:
+    """Nothing outlives a command that is killed at any moment."""
     seed = os.environ.get("PLANSMITH_SOAK_SEED") or str(random.randrange(10**6))
     chance = random.Random(seed)
     for number in range(ROUNDS):

@@ -20,7 +20,8 @@ ROUNDS = int(os.environ.get("PLANSMITH_SOAK_ROUNDS") or 3)
 
 
 @pytest.mark.slow
-def test_a_compile_killed_at_any_moment_goes_on_from_its_last_finished_step(tmp_path: Path) -> None:
+def test_killed_compile_resumes_last_step(tmp_path: Path) -> None:
+    """A compile killed at any moment goes on from its last finished step."""
     seed = os.environ.get("PLANSMITH_SOAK_SEED") or random.randrange(10**6)
     outcomes = _outcomes("compile_kills", tmp_path, ROUNDS, seed)
     assert [(seed, outcome) for outcome in outcomes if outcome["problems"]] == []
@@ -28,9 +29,10 @@ def test_a_compile_killed_at_any_moment_goes_on_from_its_last_finished_step(tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("what", "versions"), [("different content", 16), ("the same content", 1)])
-def test_crowds_of_publishers_get_every_number_once_round_after_round(what: str, versions: int, tmp_path: Path) -> None:
-    for outcome in _outcomes("crowd", what, tmp_path, ROUNDS):
+@pytest.mark.parametrize(("scenario", "versions"), [("different content", 16), ("the same content", 1)])
+def test_publishers_get_each_number_once(scenario: str, versions: int, tmp_path: Path) -> None:
+    """Crowds of publishers get every number once round after round."""
+    for outcome in _outcomes("crowd", scenario, tmp_path, ROUNDS):
         assert outcome["problems"] == []
         assert outcome["versions"] == outcome["shown"] == list(range(1, versions + 1))
         assert sorted(set(outcome["answers"])) == outcome["versions"]

@@ -23,9 +23,9 @@ SMALL: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attenti
 SERIES = {"past_values": {"dtype": "float32", "dims": ["batch", 16, 3]}}
 
 
-def exported(folder: Path, out: Path, *, task: str = "", **given: Any) -> OnnxModel:
+def exported(folder: Path, out: Path, *, task: str = "", **options: Any) -> OnnxModel:
     out.mkdir()
-    return export_model(folder, out, task=task, **given)
+    return export_model(folder, out, task=task, **options)
 
 
 def save(model: Any, folder: Path) -> Path:
@@ -69,7 +69,8 @@ def headless(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_inputs_and_outputs_of_the_spec_are_enough_for_it(series: Path, tmp_path: Path) -> None:
+def test_spec_inputs_and_outputs_suffice(series: Path, tmp_path: Path) -> None:
+    """Inputs and outputs of the spec are enough for it."""
     onnx = exported(series, tmp_path / "out", inputs=SERIES, outputs=("loc", "prediction_outputs"))
     component = onnx.components["model"]
     assert [(t.name, t.dims) for t in component.inputs] == [("past_values", ("batch", 16, 3))]
@@ -81,7 +82,7 @@ def test_inputs_and_outputs_of_the_spec_are_enough_for_it(series: Path, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("options", "says"),
     [
         ({"inputs": SERIES, "outputs": ("forecast",)}, "the model has no output forecast"),
         ({"inputs": {"values": SERIES["past_values"]}}, "PatchTSTForPrediction has no input values"),
@@ -93,48 +94,50 @@ def test_inputs_and_outputs_of_the_spec_are_enough_for_it(series: Path, tmp_path
     ],
     ids=["an unknown output", "an unknown input", "half a description", "a wrong size"],
 )
-def test_a_spec_that_does_not_fit_the_model_is_refused(
-    given: dict[str, Any], says: str, series: Path, tmp_path: Path
-) -> None:
+def test_unfitting_spec_refused(options: dict[str, Any], says: str, series: Path, tmp_path: Path) -> None:
+    """A spec that does not fit the model is refused."""
     with pytest.raises(UsageError, match=says) as caught:
-        exported(series, tmp_path / "out", **given)
+        exported(series, tmp_path / "out", **options)
     assert caught.value.remedy
 
 
 @pytest.mark.slow
-def test_an_encoder_decoder_goes_by_its_inputs_and_padding_is_told_from_the_other_text(tmp_path: Path) -> None:
+def test_encoder_decoder_goes_by_inputs(tmp_path: Path) -> None:
+    """An encoder-decoder goes by its inputs, and padding is told from the other text."""
     from transformers import T5Config, T5ForConditionalGeneration
 
     config = T5Config(vocab_size=50, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
     folder = save(T5ForConditionalGeneration(config), tmp_path / "model")
     text = {"dtype": "int64", "dims": ["batch", "sequence"], "low": 0, "high": 49}
-    given = {
+    input_specs = {
         "input_ids": text,
         "attention_mask": {"dtype": "int64", "dims": ["batch", "sequence"], "mask": True},
         "decoder_input_ids": {**text, "dims": ["batch", "target"]},
     }
     names = ("logits", "encoder_last_hidden_state")
-    onnx = exported(folder, tmp_path / "out", inputs=given, outputs=names)
+    onnx = exported(folder, tmp_path / "out", inputs=input_specs, outputs=names)
     assert [t.dims for t in onnx.components["model"].outputs] == [("batch", "target", 50), ("batch", "sequence", 16)]
     assert onnx.mask_input == "attention_mask"
 
 
-def test_axes_of_the_spec_go_no_further_than_the_model_has_positions(tmp_path: Path) -> None:
+def test_spec_axes_stay_within_positions(tmp_path: Path) -> None:
+    """Axes of the spec go no further than the model has positions."""
     from transformers import RobertaConfig, RobertaModel
 
     from plansmith.config.spec import InputSpec
     from plansmith.sources.huggingface import models
 
     folder = save(RobertaModel(RobertaConfig(**SMALL, vocab_size=50, max_position_embeddings=34)), tmp_path / "model")
-    given = {"input_ids": InputSpec(dtype="int64", dims=("batch", "tokens"), low=2, high=49)}
+    input_specs = {"input_ids": InputSpec(dtype="int64", dims=("batch", "tokens"), low=2, high=49)}
     live = models.load(
-        folder, trust_remote_code=False, allow_pickle=False, task="", inputs=given, outputs=("last_hidden_state",)
+        folder, trust_remote_code=False, allow_pickle=False, task="", inputs=input_specs, outputs=("last_hidden_state",)
     )
     assert live.inputs.limits == {"tokens": 32}
     assert live.inputs.axes["tokens"].max == 32
 
 
-def test_a_task_chooses_the_head_where_the_configuration_names_none(headless: Path, tmp_path: Path) -> None:
+def test_task_chooses_head(headless: Path, tmp_path: Path) -> None:
+    """A task chooses the head where the configuration names none."""
     shapes = {"input_ids": {"min": (1, 4), "opt": (2, 8), "max": (2, 8)}}
     onnx = exported(headless, tmp_path / "out", task="text-classification", shapes=shapes)
     assert [(t.name, t.dims) for t in onnx.components["model"].outputs] == [("logits", ("batch", 3))]
@@ -149,15 +152,17 @@ def test_a_task_chooses_the_head_where_the_configuration_names_none(headless: Pa
         ("fill-mask", SourceError, "lacks .* of BertForMaskedLM", "leave the task out"),
     ],
 )
-def test_a_task_that_the_model_cannot_do_is_refused(
+def test_impossible_task_refused(
     task: str, kind: type[Exception], says: str, remedy: str, headless: Path, tmp_path: Path
 ) -> None:
+    """A task that the model cannot do is refused."""
     with pytest.raises(kind, match=says) as caught:
         exported(headless, tmp_path / "out", task=task)
     assert remedy in str(caught.value)
 
 
-def test_a_timm_model_gives_pooled_features_when_asked(tmp_path: Path) -> None:
+def test_timm_model_gives_pooled_features(tmp_path: Path) -> None:
+    """A timm model gives pooled features when asked."""
     out = tmp_path / "out"
     out.mkdir()
     model = tmp_path / "model"
@@ -180,7 +185,8 @@ def test_a_timm_model_gives_pooled_features_when_asked(tmp_path: Path) -> None:
         ({"shape": [1]}, "unknown key"),
     ],
 )
-def test_an_input_that_is_described_wrongly_is_refused_by_its_name(said: dict[str, Any], problem: str) -> None:
+def test_wrong_input_description_refused(said: dict[str, Any], problem: str) -> None:
+    """An input that is described wrongly is refused by its name."""
     with pytest.raises(UsageError, match=problem) as caught:
         make_spec({"source": "hf:model", "inputs": {"x": said}})
     assert "inputs.x" in caught.value.message

@@ -41,7 +41,8 @@ def compile_named(folder: Path, url: str, *, offline: bool) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_timm_name_is_compiled_from_the_hub_and_again_from_the_cache_without_it(tmp_path: Path) -> None:
+def test_timm_name_compiles_hub_then_cache(tmp_path: Path) -> None:
+    """A timm name is compiled from the hub, and again from the cache without it."""
     published = tmp_path / "published"
     timm.models.save_for_hf(timm.create_model(NAME, pretrained=False), published, safe_serialization=True)
     with running(published, HUB_ID) as hub:

@@ -18,66 +18,72 @@ from ..support.models.graphs import save, save_product, take
 from ..support.worker_tasks import compile_engine
 
 
-def test_the_reference_is_the_file_s_own_answer_at_the_planned_shapes(tmp_path: Path) -> None:
+def test_reference_is_answer_of_file(tmp_path: Path) -> None:
+    """The reference is the file's own answer at the planned shapes."""
     path, weight = save_product(tmp_path)
-    taken = take(path, tmp_path / "out", shapes={"x": {"min": (1, 3, 64), "opt": (4, 3, 64), "max": (6, 3, 64)}})
-    assert (taken.exporter, taken.attempts, taken.reference.guessed) == ("none", (), True)
-    assert taken.reference.runtime.startswith("the file itself in ONNX Runtime ")
-    assert taken.reference.runtime.endswith(", graph optimisations off")
-    assert [(c.name, c.axes["batch"]) for c in taken.reference.cases] == [
+    model = take(path, tmp_path / "out", shapes={"x": {"min": (1, 3, 64), "opt": (4, 3, 64), "max": (6, 3, 64)}})
+    assert (model.exporter, model.attempts, model.reference.guessed) == ("none", (), True)
+    assert model.reference.runtime.startswith("the file itself in ONNX Runtime ")
+    assert model.reference.runtime.endswith(", graph optimisations off")
+    assert [(c.name, c.axes["batch"]) for c in model.reference.cases] == [
         ("traced", 2),
         ("single", 1),
         ("untraced", 3),
         ("opt", 4),
         ("max", 6),
     ]
-    for case in taken.reference.cases:
+    for case in model.reference.cases:
         stored = read_case(case, tmp_path / "out")
         np.testing.assert_allclose(
             stored.answer["y"].astype(np.float32), stored.feed["x"].astype(np.float32) @ weight, rtol=1e-4, atol=1e-5
         )
 
 
-def test_static_dims_are_kept_and_the_opset_is_not_changed(tmp_path: Path) -> None:
+def test_static_dims_and_opset_kept(tmp_path: Path) -> None:
+    """Static dims are kept and the opset is not changed."""
     path = save(
         "g (float[5, 3] x) => (float[5, 3] y) { y = Neg (x) }", tmp_path, header='ir_version: 7, opset_import: ["": 11]'
     )
-    taken = take(path, tmp_path / "out")
-    component = taken.components["model"]
+    model = take(path, tmp_path / "out")
+    component = model.components["model"]
     assert (component.inputs[0].dims, component.outputs[0].dims) == ((5, 3), (5, 3))
-    assert (component.opset, component.ir_version, taken.axes) == (11, 7, {})
-    assert [case.name for case in taken.reference.cases] == ["traced"]
+    assert (component.opset, component.ir_version, model.axes) == (11, 7, {})
+    assert [case.name for case in model.reference.cases] == ["traced"]
 
 
 @pytest.mark.parametrize("version", [3, 8])
-def test_an_initialiser_that_is_listed_as_an_input_is_none(version: int, tmp_path: Path) -> None:
+def test_listed_initialiser_is_no_input(version: int, tmp_path: Path) -> None:
+    """An initialiser that is listed as an input is no input."""
     header = f'ir_version: {version}, opset_import: ["": 9]'
     text = "g (float[N, 2] x, float[2] bias) => (float[N, 2] y) { y = Add (x, bias) }"
     path = save(text, tmp_path, header=header, bias=np.ones(2, np.float32))
-    taken = take(path, tmp_path / "out").components["model"]
-    assert [t.name for t in taken.inputs] == ["x"]
+    component = take(path, tmp_path / "out").components["model"]
+    assert [t.name for t in component.inputs] == ["x"]
     listed = [value.name for value in onnx.load(tmp_path / "out" / "model.onnx").graph.input]
     assert listed == (["x", "bias"] if version == 3 else ["x"])
 
 
-def test_the_spec_picks_and_orders_the_outputs(tmp_path: Path) -> None:
+def test_spec_orders_outputs(tmp_path: Path) -> None:
+    """The spec picks and orders the outputs."""
     path = save(
         "g (float[N] x) => (float[N] a, float[N] b, float[N] c) { a = Neg (x) b = Abs (x) c = Exp (x) }", tmp_path
     )
-    taken = take(path, tmp_path / "out", outputs=("c", "a"))
-    assert [t.name for t in taken.components["model"].outputs] == ["c", "a"]
-    assert set(read_case(taken.reference.cases[0], tmp_path / "out").answer) == {"c", "a"}
+    model = take(path, tmp_path / "out", outputs=("c", "a"))
+    assert [t.name for t in model.components["model"].outputs] == ["c", "a"]
+    assert set(read_case(model.reference.cases[0], tmp_path / "out").answer) == {"c", "a"}
     with pytest.raises(UsageError, match="no output d"):
         take(path, tmp_path / "other", outputs=("a", "d"))
 
 
-def test_an_output_whose_size_depends_on_the_values_keeps_an_axis_of_its_own(tmp_path: Path) -> None:
+def test_value_dependent_output_keeps_axis(tmp_path: Path) -> None:
+    """An output whose size depends on the values keeps an axis of its own."""
     text = "g (float[N, 4] x) => (int64[2, ?] places, float[N, 4] y) { places = NonZero (x) y = Neg (x) }"
-    taken = take(save(text, tmp_path), tmp_path / "out", shapes={"x": dict.fromkeys(("min", "opt", "max"), (2, 4))})
-    assert [t.dims for t in taken.components["model"].outputs] == [(2, "places_dim1"), ("batch", 4)]
+    model = take(save(text, tmp_path), tmp_path / "out", shapes={"x": dict.fromkeys(("min", "opt", "max"), (2, 4))})
+    assert [t.dims for t in model.components["model"].outputs] == [(2, "places_dim1"), ("batch", 4)]
 
 
-def test_an_input_of_unknown_rank_is_described_by_the_spec(tmp_path: Path) -> None:
+def test_rankless_input_described_by_spec(tmp_path: Path) -> None:
+    """An input of unknown rank is described by the spec."""
     path = save("g (float x) => (float[N, 4] y) { y = Neg (x) }", tmp_path)
     model = onnx.load(path)
     model.graph.input[0].type.tensor_type.ClearField("shape")
@@ -85,11 +91,12 @@ def test_an_input_of_unknown_rank_is_described_by_the_spec(tmp_path: Path) -> No
     with pytest.raises(UsageError, match="how many dims its input 'x' has") as caught:
         take(path, tmp_path / "first")
     assert "x: {dims: [batch" in caught.value.remedy
-    taken = take(path, tmp_path / "out", inputs={"x": {"dims": ["batch", 4]}})
-    assert taken.components["model"].inputs[0].dims == ("batch", 4)
+    onnx_model = take(path, tmp_path / "out", inputs={"x": {"dims": ["batch", 4]}})
+    assert onnx_model.components["model"].inputs[0].dims == ("batch", 4)
 
 
-def test_the_axis_that_a_model_refuses_is_found_and_its_limit_told(tmp_path: Path) -> None:
+def test_refused_axis_found_with_limit(tmp_path: Path) -> None:
+    """The axis that a model refuses is found and its limit told."""
     text = """
     positions (int64[N, S] input_ids) => (float[N, S, 2] y) {
         word = Gather (words, input_ids)
@@ -106,7 +113,8 @@ def test_the_axis_that_a_model_refuses_is_found_and_its_limit_told(tmp_path: Pat
     assert '--shapes "input_ids=1x1:2x8:4x40"' in caught.value.remedy
 
 
-def test_a_lack_of_memory_is_not_looked_for_among_the_axes(tmp_path: Path) -> None:
+def test_memory_lack_not_blamed_on_axes(tmp_path: Path) -> None:
+    """A lack of memory is not looked for among the axes."""
     text = """
     pairs (float[N, S] x) => (float[N, S, S] y) {
         column = Unsqueeze (x, last)
@@ -114,15 +122,16 @@ def test_a_lack_of_memory_is_not_looked_for_among_the_axes(tmp_path: Path) -> No
         y = Mul (column, row)
     }"""
     path = save(text, tmp_path, first=np.array([1]), last=np.array([2]))
-    told: list[str] = []
+    messages: list[str] = []
     ranges = {"x": {"min": (1, 1), "opt": (1, 8), "max": (1, 4_000_000)}}
     with pytest.raises(Exception, match="Failed to allocate memory") as caught:
-        take(path, tmp_path / "out", shapes=ranges, progress=told.append)
+        take(path, tmp_path / "out", shapes=ranges, progress=messages.append)
     assert not isinstance(caught.value, PlansmithError)
-    assert told[-1].startswith("asking the source model at max")
+    assert messages[-1].startswith("asking the source model at max")
 
 
-def test_two_axes_that_must_be_equal_are_told_to_get_one_name(tmp_path: Path) -> None:
+def test_equal_axes_need_one_name(tmp_path: Path) -> None:
+    """Two axes that must be equal are told to get one name."""
     path = save("g (float[N, A] x, float[N, B] z) => (float[N, C] y) { y = Add (x, z) }", tmp_path)
     with pytest.raises(UsageError, match="fails at batch 2, A 16, B 21") as caught:
         take(path, tmp_path / "first")
@@ -135,27 +144,29 @@ def test_local_functions_are_taken(tmp_path: Path) -> None:
     header = 'ir_version: 8, opset_import: ["": 18, "local": 1]'
     text = """g (float[N] x) => (float[N] y) { y = local.Twice (x) }
     <domain: "local", opset_import: ["": 18]> Twice (a) => (b) { b = Add (a, a) }"""
-    taken = take(save(text, tmp_path, header=header), tmp_path / "out")
-    stored = read_case(taken.reference.cases[0], tmp_path / "out")
+    model = take(save(text, tmp_path, header=header), tmp_path / "out")
+    stored = read_case(model.reference.cases[0], tmp_path / "out")
     np.testing.assert_array_equal(stored.answer["y"], 2 * stored.feed["x"])
 
 
-def test_a_first_dim_whose_samples_depend_on_each_other_is_no_batch(tmp_path: Path) -> None:
+def test_dependent_samples_make_no_batch(tmp_path: Path) -> None:
+    """A first dim whose samples depend on each other is no batch."""
     text = "g (float[?, n] x) => (float[?, n] y) { mean = ReduceMean (x) y = Sub (x, mean) }"
     path = save(text, tmp_path)
     with pytest.raises(UsageError, match="a sample's 'y' depends on the samples beside it") as caught:
         take(path, tmp_path / "first")
     assert "x: {dims: [rows, n]}" in caught.value.remedy
-    taken = take(path, tmp_path / "out", inputs={"x": {"dims": ["rows", "n"]}})
-    assert taken.components["model"].outputs[0].dims == ("rows", "n")
+    model = take(path, tmp_path / "out", inputs={"x": {"dims": ["rows", "n"]}})
+    assert model.components["model"].outputs[0].dims == ("rows", "n")
 
 
-def test_operators_that_the_author_chose_stay_though_plansmith_would_not_add_them(tmp_path: Path) -> None:
+def test_chosen_operators_stay(tmp_path: Path) -> None:
+    """Operators that the author chose stay, though plansmith would not add them."""
     header = 'ir_version: 8, opset_import: ["": 18, "com.microsoft": 1]'
     path = save("g (float[N, 4] x) => (float[N, 4] y) { y = com.microsoft.QuickGelu (x) }", tmp_path, header=header)
-    taken = take(path, tmp_path / "out")
+    model = take(path, tmp_path / "out")
     (tmp_path / "engine").mkdir()
-    compile_engine(taken, tmp_path / "out", tmp_path / "engine")
+    compile_engine(model, tmp_path / "out", tmp_path / "engine")
     assert [n.op_type for n in onnx.load(tmp_path / "engine" / "model.onnx").graph.node] == ["QuickGelu"]
 
 
@@ -188,7 +199,7 @@ FP8 = """g (float[N, 8] x) => (float[N, 4] y) {
 
 
 @pytest.mark.parametrize("stored", ["float8_e4m3fn", "int8"])
-def test_a_file_with_fp8_pairs_is_fp8(stored: str, tmp_path: Path) -> None:
+def test_fp8_pairs_make_fp8_file(stored: str, tmp_path: Path) -> None:
     """Its codes are seen in what is stored, or in what a QuantizeLinear is told to make."""
     weight = np.ones((8, 4)).astype(stored)
     path = save(FP8, tmp_path, header='ir_version: 10, opset_import: ["": 21]', weight=weight, scale=np.float32(1))
@@ -196,17 +207,18 @@ def test_a_file_with_fp8_pairs_is_fp8(stored: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "weights", "precision"), LOWERED.values(), ids=LOWERED)
-def test_a_file_in_a_lower_precision_is_taken_as_it_is(
+def test_lower_precision_file_unchanged(
     text: str, weights: dict[str, Any], precision: Precision, tmp_path: Path
 ) -> None:
+    """A file in a lower precision is taken as it is."""
     path = save(text, tmp_path, **weights)
-    taken = take(path, tmp_path / "out")
-    assert taken.precision is precision
-    written, given = (onnx.load(p).graph for p in (tmp_path / "out" / "model.onnx", path))
-    assert list(written.node) == list(given.node)
-    assert list(written.initializer) == list(given.initializer)
+    model = take(path, tmp_path / "out")
+    assert model.precision is precision
+    written, original = (onnx.load(p).graph for p in (tmp_path / "out" / "model.onnx", path))
+    assert list(written.node) == list(original.node)
+    assert list(written.initializer) == list(original.initializer)
     (tmp_path / "engine").mkdir()
-    engine = compile_engine(taken, tmp_path / "out", tmp_path / "engine")
+    engine = compile_engine(model, tmp_path / "out", tmp_path / "engine")
     assert engine.precision == precision
     assert onnx.load(tmp_path / "engine" / "model.onnx") == onnx.load(tmp_path / "out" / "model.onnx")
 
@@ -272,9 +284,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("text", "weights", "expected"), REFUSED.values(), ids=REFUSED)
-def test_a_graph_that_cannot_be_served_is_refused_with_a_reason(
+def test_unservable_graph_refused_with_reason(
     text: str, weights: dict[str, Any], expected: tuple[type[PlansmithError], str, str], tmp_path: Path
 ) -> None:
+    """A graph that cannot be served is refused with a reason."""
     path = save(text, tmp_path, header='ir_version: 8, opset_import: ["": 18, "others": 1]', **weights)
     kind, says, remedy = expected
     with pytest.raises(kind) as caught:

@@ -16,7 +16,7 @@ import pytest
 from plansmith.config.source_reference import parse_reference
 from plansmith.config.spec import make_spec
 from plansmith.errors import SourceError
-from plansmith.sources import external_data
+from plansmith.sources import onnx_file
 from plansmith.sources.onnx_file import files_of, weights_of
 from plansmith.steps.fetch import fetch, require_unchanged
 from plansmith.steps.runner import Listener, StageRunner
@@ -24,7 +24,8 @@ from plansmith.steps.runner import Listener, StageRunner
 from ..support.models.graphs import save, save_product, take
 
 
-def test_the_weights_beside_a_graph_belong_to_the_model(tmp_path: Path) -> None:
+def test_neighbouring_weights_belong_to_model(tmp_path: Path) -> None:
+    """The weights beside a graph belong to the model."""
     path, _ = save_product(tmp_path)
     (tmp_path / "other.bin").write_bytes(b"of another model")
     assert files_of(path, weights_of(path)) == [path, tmp_path / "weights.bin"]
@@ -56,7 +57,8 @@ def made_a_folder(folder: Path) -> None:
     ],
     ids=["a link out of the folder", "cut off", "a folder", "missing"],
 )
-def test_weights_that_are_not_all_there_are_refused(change: Callable[[Path], None], says: str, tmp_path: Path) -> None:
+def test_incomplete_weights_refused(change: Callable[[Path], None], says: str, tmp_path: Path) -> None:
+    """Weights that are not all there are refused."""
     folder = tmp_path / "model"
     folder.mkdir()
     path, _ = save_product(folder)
@@ -67,16 +69,18 @@ def test_weights_that_are_not_all_there_are_refused(change: Callable[[Path], Non
 
 
 @pytest.mark.parametrize("location", ["/etc/hostname", "../weights.bin", "a/../../weights.bin", ""])
-def test_a_graph_that_wants_files_of_other_folders_is_refused(location: str, tmp_path: Path) -> None:
+def test_graph_with_foreign_files_refused(location: str, tmp_path: Path) -> None:
+    """A graph that wants files of other folders is refused."""
     path, _ = save_product(tmp_path)
     model = onnx.load(path, load_external_data=False)
-    external_data.relocate(model, {"weights.bin": location})
+    onnx_file.relocate(model, {"weights.bin": location})
     onnx.save(model, path)
     with pytest.raises(SourceError, match="which is no path inside its own folder"):
         files_of(path, weights_of(path))
 
 
-def test_weights_of_a_branch_are_found_too(tmp_path: Path) -> None:
+def test_branch_weights_found(tmp_path: Path) -> None:
+    """Weights of a branch are found too."""
     text = """
     branching (bool[1] c, float[2] x) => (float[2] y) {
         y = If (c) <
@@ -93,23 +97,25 @@ def test_weights_of_a_branch_are_found_too(tmp_path: Path) -> None:
     constant.ClearField("raw_data")
     (tmp_path / "inner.bin").write_bytes(bytes(8))
     onnx.save(model, path)
-    assert external_data.locations(onnx.load(path, load_external_data=False)) == {"inner.bin": 8}
+    assert onnx_file.locations(onnx.load(path, load_external_data=False)) == {"inner.bin": 8}
     assert files_of(path, weights_of(path)) == [tmp_path / "inner.bin", path]
 
 
-def test_weights_with_several_hard_links_are_taken_which_onnx_itself_refuses(tmp_path: Path) -> None:
+def test_hard_linked_weights_accepted(tmp_path: Path) -> None:
+    """Weights with several hard links are taken, which ONNX itself refuses."""
     folder = tmp_path / "a model"
     folder.mkdir()
     path, _ = save_product(folder, "weights.bin")
     (tmp_path / "second name").hardlink_to(folder / "weights.bin")
     with pytest.raises(onnx.checker.ValidationError, match="hard links"):
         onnx.checker.check_model(path)
-    taken = take(path, tmp_path / "out").components["model"]
-    assert taken.files == ("model.onnx", "model.onnx.data")
+    component = take(path, tmp_path / "out").components["model"]
+    assert component.files == ("model.onnx", "model.onnx.data")
     assert not (tmp_path / "out" / "model.onnx.data").samefile(folder / "weights.bin"), "the user's file is not ours"
 
 
-def test_weights_in_folders_and_several_files_lie_beside_the_graph_afterwards(tmp_path: Path) -> None:
+def test_scattered_weights_end_beside_graph(tmp_path: Path) -> None:
+    """Weights in folders and several files lie beside the graph afterwards."""
     path, _ = save_product(tmp_path)
     model = onnx.load(path, load_external_data=False)
     second = model.graph.initializer.add()
@@ -119,8 +125,8 @@ def test_weights_in_folders_and_several_files_lie_beside_the_graph_afterwards(tm
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "reference").write_bytes((tmp_path / "weights.bin").read_bytes())
     onnx.save(model, path)
-    taken = take(path, tmp_path / "out").components["model"]
-    assert taken.external_files == ("model.onnx.data", "model.onnx.data.1")
+    component = take(path, tmp_path / "out").components["model"]
+    assert component.external_files == ("model.onnx.data", "model.onnx.data.1")
 
 
 def runner(folder: Path, *, force: bool = False, dry: bool = False) -> StageRunner:
@@ -144,16 +150,18 @@ print(json.dumps({"files": [path.name for path in source.files], "modules": sort
 
 
 @pytest.mark.slow
-def test_the_process_that_must_survive_never_reads_a_graph(tmp_path: Path) -> None:
+def test_surviving_process_reads_no_graph(tmp_path: Path) -> None:
+    """The process that must survive never reads a graph."""
     path, _ = save_product(tmp_path)
     command = [sys.executable, "-c", LIGHT, str(path), str(tmp_path / "artifacts")]
-    told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    assert told["files"] == ["net.onnx", "weights.bin"]
-    assert not {"onnx", "google.protobuf", "numpy"} & set(told["modules"])
+    report = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert report["files"] == ["net.onnx", "weights.bin"]
+    assert not {"onnx", "google.protobuf", "numpy"} & set(report["modules"])
 
 
 @pytest.mark.slow
-def test_a_graph_is_read_once_for_its_content_wherever_it_lies(tmp_path: Path) -> None:
+def test_graph_read_once_by_content(tmp_path: Path) -> None:
+    """A graph is read once for its content wherever it lies."""
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         path, _ = save_product(tmp_path / name)
@@ -163,11 +171,11 @@ def test_a_graph_is_read_once_for_its_content_wherever_it_lies(tmp_path: Path) -
     stages = runner(tmp_path)
     first = fetch(stages, spec, parse_reference("onnx:first/net.onnx", relative_to=tmp_path))
     stages.close()
-    found = fetch(runner(tmp_path, dry=True), spec, reference)
+    result = fetch(runner(tmp_path, dry=True), spec, reference)
     assert first is not None
-    assert found is not None
-    assert found.files == (path, path.parent / "weights.bin")
-    assert (found.digest, first.cached) == (first.digest, False)
+    assert result is not None
+    assert result.files == (path, path.parent / "weights.bin")
+    assert (result.digest, first.cached) == (first.digest, False)
     path.write_bytes(path.read_bytes()[:-9])
     stages = runner(tmp_path)
     with pytest.raises(SourceError, match="is no ONNX model, or is cut off"):
@@ -176,7 +184,8 @@ def test_a_graph_is_read_once_for_its_content_wherever_it_lies(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("change", [cut, lambda folder: (folder / "weights.bin").unlink()], ids=["cut off", "missing"])
-def test_weights_that_change_while_they_are_read_are_noticed(change: Callable[[Path], None], tmp_path: Path) -> None:
+def test_changing_weights_noticed(change: Callable[[Path], None], tmp_path: Path) -> None:
+    """Weights that change while they are read are noticed."""
     save_product(tmp_path)
     spec = make_spec({"source": "onnx:net.onnx"})
     stages = runner(tmp_path, force=True)

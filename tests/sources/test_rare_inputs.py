@@ -123,9 +123,8 @@ FED = {
 
 
 @pytest.mark.parametrize("fed", FED.values(), ids=FED.keys())
-def test_the_configuration_sizes_what_only_one_family_takes_and_the_answer_is_one_and_the_same(
-    fed: Fed, tmp_path: Path
-) -> None:
+def test_configuration_sizes_family_inputs(fed: Fed, tmp_path: Path) -> None:
+    """The configuration sizes what only one family takes, and the answer is one and the same."""
     live = load(save(tmp_path / "model", fed.model, fed.config, **fed.fields))
     assert {t.name: f"[{', '.join(map(str, t.dims))}]" for t in live.inputs.tensors} == fed.inputs
     feed = live.inputs.make({axis: r.opt for axis, r in live.inputs.axes.items()})
@@ -134,15 +133,16 @@ def test_the_configuration_sizes_what_only_one_family_takes_and_the_answer_is_on
     assert not live.inputs.guessed
 
 
-def words() -> Any:
+def make_tokenizer() -> Any:
     """A tokenizer, whose sixth token stands for an image."""
     names = ("pad_token", "unk_token", "bos_token", "eos_token", "mask_token", "sep_token")
     return tokenizer(**{name: f"<{name}>" for name in names})
 
 
-def test_of_two_names_for_one_input_the_one_that_the_tokenizer_makes_is_fed(tmp_path: Path) -> None:
+def test_tokenizer_name_fed_of_two(tmp_path: Path) -> None:
+    """Of two names for one input, the one that the tokenizer makes is fed."""
     fields = {**PERCEIVER, "vocab_size": 99, "max_position_embeddings": 40}
-    live = load(save(tmp_path / "model", "PerceiverForMaskedLM", "PerceiverConfig", words(), **fields))
+    live = load(save(tmp_path / "model", "PerceiverForMaskedLM", "PerceiverConfig", make_tokenizer(), **fields))
     assert {t.name for t in live.inputs.tensors} == {"input_ids", "attention_mask"}
     assert live.inputs.data == "plansmith's sample sentences"
 
@@ -157,11 +157,12 @@ def llava(folder: Path, **text: Any) -> Path:
         "vision_config": {**IMAGE, "model_type": "clip_vision_model"},
         "image_token_id": 5,
     }
-    processors = (words(), CLIPImageProcessor(**sides))
+    processors = (make_tokenizer(), CLIPImageProcessor(**sides))
     return save(folder, "LlavaForConditionalGeneration", "LlavaConfig", *processors, **fields)
 
 
-def test_an_image_stands_in_a_text_as_often_as_the_model_makes_vectors_of_it(tmp_path: Path) -> None:
+def test_image_marks_match_vectors(tmp_path: Path) -> None:
+    """An image stands in a text as often as the model makes vectors of it."""
     live = load(llava(tmp_path / "model"))
     assert {t.name: t.dims for t in live.inputs.tensors}["pixel_values"] == ("batch", 3, 32, 32)
     assert live.inputs.axes["sequence"].min == 17
@@ -175,18 +176,20 @@ def test_an_image_stands_in_a_text_as_often_as_the_model_makes_vectors_of_it(tmp
             live.inputs.make({"batch": 1, "sequence": length})
 
 
-def test_a_model_without_positions_for_its_image_and_a_text_says_so(tmp_path: Path) -> None:
+def test_missing_image_positions_told(tmp_path: Path) -> None:
+    """A model without positions for its image and a text says so."""
     with pytest.raises(SourceError, match="holds 16 image or sound tokens, and the model has positions for 16"):
         load(llava(tmp_path / "model", max_position_embeddings=16))
 
 
-def test_a_text_of_one_length_may_hold_an_image() -> None:
+def test_fixed_length_text_holds_image() -> None:
+    """A text of one length may hold an image."""
     source = Source(SimpleNamespace(vocab_size=50), Preprocessors(), Path(), {})
     ids = Tensor(name="input_ids", dtype="int64", dims=("batch", 32))
     assert set(source.plan([ids], {"input_ids": KINDS["input_ids"][0]}, (32, 32), (5, 5)).axes) == {"batch"}
 
 
-def test_sizes_of_images_that_no_form_has_cost_no_try() -> None:
+def test_formless_image_sizes_cost_nothing() -> None:
     """A dozen combinations are tried; thirteen sizes for a text would be all of them."""
     sides = tuple((side, side) for side in range(32, 45))
     source: Any = SimpleNamespace(has=lambda *_: True, is_worth=lambda _: False, usual_sides=lambda: sides)
@@ -196,7 +199,7 @@ def test_sizes_of_images_that_no_form_has_cost_no_try() -> None:
     assert len(forms) > 1
 
 
-def test_a_model_is_never_compiled_without_its_images(tmp_path: Path) -> None:
+def test_model_always_keeps_its_images(tmp_path: Path) -> None:
     """It answers to texts alone; what its images would have to be beside it, nothing says."""
     from transformers import CLIPImageProcessor
 
@@ -206,7 +209,7 @@ def test_a_model_is_never_compiled_without_its_images(tmp_path: Path) -> None:
         "image_token_id": 5,
         "image_grid_pinpoints": [[32, 64]],
     }
-    processors = (words(), CLIPImageProcessor())
+    processors = (make_tokenizer(), CLIPImageProcessor())
     model = "LlavaNextForConditionalGeneration"
     folder = save(tmp_path / "model", model, "LlavaNextConfig", *processors, **fields)
     with pytest.raises(SourceError, match="nothing says what image_sizes look like") as caught:
@@ -214,7 +217,8 @@ def test_a_model_is_never_compiled_without_its_images(tmp_path: Path) -> None:
     assert "image_sizes: {dtype: int64, dims: [batch, 2]" in caught.value.remedy
 
 
-def test_a_fact_that_the_configuration_lacks_is_named(tmp_path: Path) -> None:
+def test_missing_configuration_fact_named(tmp_path: Path) -> None:
+    """A fact that the configuration lacks is named."""
     fields: dict[str, Any] = {
         "prediction_length": 4,
         "context_length": 8,
@@ -228,7 +232,8 @@ def test_a_fact_that_the_configuration_lacks_is_named(tmp_path: Path) -> None:
         load(folder)
 
 
-def test_a_pair_of_encoder_and_decoder_takes_the_sound_under_the_name_of_its_extractor(tmp_path: Path) -> None:
+def test_pair_takes_sound_by_extractor_name(tmp_path: Path) -> None:
+    """A pair of encoder and decoder takes the sound under the name of its extractor."""
     import transformers
 
     fields: dict[str, Any] = {

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from plansmith.errors import EnvironmentFault
-from plansmith.sources.memory_check import LIBRARIES_BYTES, TIMES_WEIGHTS, require_memory, weights_bytes
+from plansmith.sources.loaded_model import LIBRARIES_BYTES, TIMES_WEIGHTS, require_memory, weights_bytes
 from plansmith.system.memory import usable_memory
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ def saved(folder: Path) -> Path:
     return folder
 
 
-def test_weights_are_counted_as_they_are_loaded_in_fp32_from_headers_alone(tmp_path: Path) -> None:
+def test_fp32_weights_counted_from_headers(tmp_path: Path) -> None:
+    """Weights are counted as they are loaded in FP32, from headers alone."""
     assert weights_bytes(saved(tmp_path)) == 4 * (64 * 32 + 100 + 1)
 
 
@@ -36,12 +37,14 @@ def test_pickles_count_with_their_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"\x05\0\0\0\0\0\0\0{", b"\xff" * 16, b"\x02\0\0\0\0\0\0\0[]"])
-def test_a_damaged_file_is_left_to_whoever_loads_it(tmp_path: Path, damage: bytes) -> None:
+def test_damaged_file_left_to_loader(tmp_path: Path, damage: bytes) -> None:
+    """A damaged file is left to whoever loads it."""
     (tmp_path / "model.safetensors").write_bytes(damage)
     assert weights_bytes(tmp_path) <= len(damage)
 
 
-def test_a_model_without_room_is_refused_with_what_it_takes_and_what_is_left(tmp_path: Path) -> None:
+def test_oversized_model_refused_with_room(tmp_path: Path) -> None:
+    """A model without room is refused with what it takes and what is left."""
     folder = saved(tmp_path)
     needed = LIBRARIES_BYTES + round(TIMES_WEIGHTS * weights_bytes(folder))
     require_memory(folder, needed)
@@ -51,11 +54,12 @@ def test_a_model_without_room_is_refused_with_what_it_takes_and_what_is_left(tmp
     assert "more memory" in caught.value.remedy
 
 
-def test_room_is_what_is_free_and_no_more_than_the_control_group_grants(tmp_path: Path) -> None:
+def test_room_respects_control_group(tmp_path: Path) -> None:
+    """Room is what is free and no more than the control group grants."""
     (tmp_path / "meminfo").write_text(MEMINFO)
     (tmp_path / "cgroup").write_text("0::/job\n")
     (tmp_path / "job").mkdir()
-    given = (tmp_path / "meminfo", tmp_path, tmp_path / "cgroup")
-    assert usable_memory(*given) == 20 << 30
+    paths = (tmp_path / "meminfo", tmp_path, tmp_path / "cgroup")
+    assert usable_memory(*paths) == 20 << 30
     (tmp_path / "job" / "memory.max").write_text(f"{3 << 30}\n")
-    assert usable_memory(*given) == 3 << 30
+    assert usable_memory(*paths) == 3 << 30

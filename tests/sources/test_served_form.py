@@ -58,10 +58,10 @@ def save_pooled(folder: Path) -> None:
     onnx.save(onnx.load(path), path, save_as_external_data=True, location="weights.bin", size_threshold=50)
 
 
-def published(folder: Path, name: str, text: str, *words: str) -> str:
+def published(folder: Path, name: str, text: str, *arguments: str) -> str:
     """Compile a spec, with the check on Triton, and return the text of the served configuration."""
     (folder / f"{name}.yaml").write_text(text)
-    CommandLine(folder).document("compile", f"{name}.yaml", *words)
+    CommandLine(folder).document("compile", f"{name}.yaml", *arguments)
     return (folder / "artifacts" / "repository" / name / "config.pbtxt").read_text()
 
 
@@ -81,13 +81,13 @@ def test_token_ids_are_int32(tmp_path: Path, engine: str) -> None:
             Client(url, model=name) as client,
         ):
             feed = {"input_ids": ids.astype(dtype), "attention_mask": (ids > 0).astype(dtype)}
-            known = {tensor.name for tensor in client.signature().inputs}
-            feed |= {name: np.zeros_like(ids) for name in known - feed.keys()}
+            names = {tensor.name for tensor in client.signature().inputs}
+            feed |= {name: np.zeros_like(ids) for name in names - feed.keys()}
             answers.append(client.infer(feed)["logits"])
     np.testing.assert_allclose(answers[0], answers[1], rtol=1e-5, atol=1e-6)
 
 
-def test_ids_of_an_onnx_file_are_int32(tmp_path: Path) -> None:
+def test_onnx_ids_are_int32(tmp_path: Path) -> None:
     """Triton takes INT32, which the graph converts, and answers as the file does to the same in INT64."""
     save_pooled(tmp_path)
     assert published(tmp_path, "file", FILE).count("TYPE_INT32") == 2
@@ -122,7 +122,7 @@ def test_images_have_their_channels_last(tmp_path: Path) -> None:
         ("io_layouts: {pixel_values: nhwc}\npipeline: {}", ("leave `io_layouts` out",)),
     ],
 )
-def test_forms_that_a_model_does_not_have(tmp_path: Path, keys: str, says: tuple[str, ...]) -> None:
+def test_forms_missing_from_model(tmp_path: Path, keys: str, says: tuple[str, ...]) -> None:
     """An input that is not there, or cannot be served so, is refused with the ones that can."""
     save_bert(tmp_path / "bert", "ForSequenceClassification")
     (tmp_path / "m.yaml").write_text(f"source: hf:./bert\n{keys}\n")
@@ -137,7 +137,7 @@ def test_forms_that_a_model_does_not_have(tmp_path: Path, keys: str, says: tuple
         ("io_layouts: {ids: nhwc}", ("ids has dims [batch, s]", "leave ids out")),
     ],
 )
-def test_forms_that_an_onnx_file_does_not_have(tmp_path: Path, keys: str, says: tuple[str, ...]) -> None:
+def test_forms_missing_from_onnx_file(tmp_path: Path, keys: str, says: tuple[str, ...]) -> None:
     """They are refused as those of any other model."""
     save_pooled(tmp_path)
     (tmp_path / "m.yaml").write_text(f"source: onnx:./net.onnx\n{keys}\n")

@@ -55,14 +55,14 @@ def inputs(length: int) -> dict[str, NDArray[Any]]:
 
 
 @pytest.mark.parametrize("length", [1, 4])
-def test_a_graph_in_another_form_answers_as_the_file_does(tmp_path: Path, length: int) -> None:
+def test_reformed_graph_answers_like_file(tmp_path: Path, length: int) -> None:
     """Rows of one id go through one branch, and rows of four through the other."""
     path = save(BRANCHES, tmp_path, **WEIGHTS)
     onnx.save(onnx.load(path), path, save_as_external_data=True, location="weights.bin", size_threshold=50)
-    taken = take(path, tmp_path / "out", inputs=FORMS)
-    found = {tensor.name: (tensor.dtype, tensor.dims) for tensor in taken.components["model"].inputs}
-    assert found["ids"] == ("int32", ("batch", "s"))
-    assert found["image"] == ("float32", ("batch", 4, 5, 3))
+    model = take(path, tmp_path / "out", inputs=FORMS)
+    by_name = {tensor.name: (tensor.dtype, tensor.dims) for tensor in model.components["model"].inputs}
+    assert by_name["ids"] == ("int32", ("batch", "s"))
+    assert by_name["image"] == ("float32", ("batch", 4, 5, 3))
     feed = inputs(length)
     served = {"image": feed["image"].transpose(0, 2, 3, 1).copy(), "ids": feed["ids"].astype(np.int32)}
     expected, answer = OriginalGraph(path).run(feed), OriginalGraph(tmp_path / "out" / "model.onnx").run(served)
@@ -70,14 +70,14 @@ def test_a_graph_in_another_form_answers_as_the_file_does(tmp_path: Path, length
         np.testing.assert_array_equal(answer[name], array)
 
 
-def test_an_input_that_is_an_output_has_one_form(tmp_path: Path) -> None:
+def test_passthrough_input_has_one_form(tmp_path: Path) -> None:
     """What goes straight through the graph would have two types under one name."""
     path = save("through (int64[n] x) => (int64[n] x, int64[n] y) { y = Neg (x) }", tmp_path)
     with pytest.raises(UsageError, match="io_dtypes: x is an output of the graph, too"):
         plan_graph(path, {"x": DescribedInput(served_dtype="int32")}, ())
 
 
-def test_samples_are_in_the_served_form_and_answered_by_the_file(tmp_path: Path) -> None:
+def test_samples_served_and_answered_by_file(tmp_path: Path) -> None:
     """What a lowered graph is calibrated with and judged by."""
     path, out = save(BRANCHES, tmp_path, **WEIGHTS), tmp_path / "samples"
     model = {"scheme": "onnx", "folder": tmp_path, "location": str(path), "inputs": FORMS}

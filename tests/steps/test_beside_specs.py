@@ -31,29 +31,32 @@ TOPICS: dict[str, Any] = {"source": "hf:topics"}
 
 def spec_of(beside: dict[str, Any], *, script: str = "", **values: Any) -> ModelSpec:
     """A spec of a model named reader, with others beside it."""
-    given = {"source": "hf:mood", "name": "reader", "pipeline": {"models": beside, "script": script}}
-    return make_spec(given | values)
+    defaults = {"source": "hf:mood", "name": "reader", "pipeline": {"models": beside, "script": script}}
+    return make_spec(defaults | values)
 
 
-def source_of(folder: str, **found: Any) -> SourceModel:
+def source_of(folder: str, **fields: Any) -> SourceModel:
     """What a fetch found."""
     usual: dict[str, Any] = {"scheme": "hf", "location": folder, "revision": None, "licence": None, "digest": ""}
-    return SourceModel(**usual | {"random_weights": False, "trust_remote_code": False} | found)
+    return SourceModel(**usual | {"random_weights": False, "trust_remote_code": False} | fields)
 
 
 @pytest.mark.parametrize("name", ["topics", "a", "topics_2", "x" * 32])
-def test_a_model_beside_has_a_name_that_outputs_can_begin_with(name: str) -> None:
+def test_neighbour_name_fits_outputs(name: str) -> None:
+    """A model beside has a name that outputs can begin with."""
     assert list(companion_specs(spec_of({name: TOPICS}))) == [name]
 
 
 @pytest.mark.parametrize("name", ["main", "model", "", "Topics", "2nd", "_a", "a-b", "a.b", "ä", "x" * 33])
-def test_other_names_and_those_that_are_taken_are_refused(name: str) -> None:
+def test_other_or_taken_names_refused(name: str) -> None:
+    """Other names and those that are taken are refused."""
     with pytest.raises(UsageError, match="is no name for a further model: a-z, 0-9 and _, and none of main, model"):
         spec_of({name: TOPICS})
 
 
 @pytest.mark.parametrize("key", ["target", "triton", "inputs", "name", "publish"])
-def test_what_belongs_to_the_release_cannot_be_said_of_a_model_beside(key: str) -> None:
+def test_release_facts_refused_for_neighbour(key: str) -> None:
+    """What belongs to the release cannot be said of a model beside."""
     with pytest.raises(UsageError, match=f"unknown key.*pipeline.models.topics.{key}"):
         spec_of({"topics": TOPICS | {key: "other"}})
 
@@ -73,12 +76,14 @@ def test_old_name_of_models(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["models", "script"])
-def test_models_beside_have_no_models_beside_them_and_no_scripts(key: str) -> None:
+def test_neighbours_have_no_neighbours(key: str) -> None:
+    """Models beside have no models beside them and no scripts."""
     with pytest.raises(UsageError, match=f"unknown key.*pipeline.models.topics.pipeline.{key}"):
         spec_of({"topics": TOPICS | {"pipeline": {key: {}}}})
 
 
-def test_what_is_not_said_of_a_model_beside_is_as_the_spec_says_it() -> None:
+def test_unsaid_facts_follow_spec() -> None:
+    """What is not said of a model beside is as the spec says it."""
     values: dict[str, Any] = {
         "precision": "fp16",
         "engine": "python",
@@ -96,7 +101,8 @@ def test_what_is_not_said_of_a_model_beside_is_as_the_spec_says_it() -> None:
     assert (topics.pipeline.models, topics.pipeline.script) == ({}, "")
 
 
-def test_what_the_spec_says_of_its_own_model_alone_is_not_said_of_one_beside() -> None:
+def test_own_model_facts_stay_own() -> None:
+    """What the spec says of its own model alone is not said of one beside."""
     own: dict[str, Any] = {
         "task": "fill-mask",
         "data": {"path": "own.csv"},
@@ -117,20 +123,23 @@ def test_what_the_spec_says_of_its_own_model_alone_is_not_said_of_one_beside() -
     assert {name for name in own if getattr(topics, name) != getattr(plain, name)} == set()
 
 
-def test_what_is_said_of_a_model_beside_is_its_own() -> None:
-    said = {"precision": "int8", "task": "text-classification", "random_weights": True, "pipeline": {"top_k": 2}}
-    topics = companion_specs(spec_of({"topics": TOPICS | said, "tags": {"source": "hf:tags"}}))["topics"]
+def test_neighbour_facts_are_own() -> None:
+    """What is said of a model beside is its own."""
+    settings = {"precision": "int8", "task": "text-classification", "random_weights": True, "pipeline": {"top_k": 2}}
+    topics = companion_specs(spec_of({"topics": TOPICS | settings, "tags": {"source": "hf:tags"}}))["topics"]
     assert (topics.precision, topics.task, topics.random_weights) == (Precision.INT8, "text-classification", True)
     assert topics.pipeline is not None
     assert topics.pipeline.top_k == 2
 
 
-def test_a_spec_without_any_has_none_beside_it() -> None:
+def test_plain_spec_has_no_neighbour() -> None:
+    """A spec without any has none beside it."""
     assert companion_specs(make_spec({"source": "hf:mood"})) == {}
     assert companion_specs(make_spec({"source": "hf:mood", "pipeline": {}})) == {}
 
 
-def test_an_onnx_file_has_no_pipeline_and_so_stands_beside_nothing(tmp_path: Path) -> None:
+def test_onnx_file_stands_beside_nothing(tmp_path: Path) -> None:
+    """An ONNX file has no pipeline, and so stands beside nothing."""
     (tmp_path / "topics.onnx").touch()
     topics = companion_specs(spec_of({"topics": {"source": "onnx:topics.onnx"}}))["topics"]
     with pytest.raises(UsageError, match="an ONNX file brings no tokenizer or processor"):
@@ -144,9 +153,7 @@ def test_an_onnx_file_has_no_pipeline_and_so_stands_beside_nothing(tmp_path: Pat
         ("writer", {GENERATES: "text", STREAMS: "true"}, "writer streams its text"),
     ],
 )
-def test_generating_models_that_stand_beside_no_other(
-    name: str, options: dict[str, str], words: str, tmp_path: Path
-) -> None:
+def test_generators_beside_no_other(name: str, options: dict[str, str], words: str, tmp_path: Path) -> None:
     """What is known only once the source was fetched is refused before anything is written."""
     from ..support.made import made_model
 
@@ -154,12 +161,12 @@ def test_generating_models_that_stand_beside_no_other(
     alone: Any = {"input": "text", "output": "text", "before": (), "after": (), "cases": (), "source": ""}
     pipeline = Pipeline(**alone, inputs=(text,), outputs=(text,))
     engine = Engine(kind=EngineKind.PYTHON, components={}, precision=Precision.FP32, options=options, toolchain={})
-    made = made_model(
+    model = made_model(
         pipeline=StepResult(pipeline, tmp_path, "", cached=False), engine=StepResult(engine, tmp_path, "", cached=False)
     )
     stages = StageRunner("reader", tmp_path, listener=Listener(), force=False, dry=False)
     with pytest.raises(UsageError, match=words):
-        _Writer(stages, "reader", "cpu", Packer(stages, {})).branch(name, made, TritonOptions(), tmp_path)
+        _Writer(stages, "reader", "cpu", Packer(stages, {})).branch(name, model, TritonOptions(), tmp_path)
 
 
 def _together(tmp_path: Path, *pipelines: dict[str, Any]) -> None:
@@ -168,16 +175,23 @@ def _together(tmp_path: Path, *pipelines: dict[str, Any]) -> None:
     pipeline = {"models": {"topics": topics}, "input": "text"}
     spec = make_spec({"source": own["source"], "name": "reader", "pipeline": pipeline})
     models = {"": spec, **companion_specs(spec)}
-    require_compatible({name: (one, parse_reference(one.source, relative_to=tmp_path)) for name, one in models.items()})
+    require_compatible(
+        {
+            name: (model_spec, parse_reference(model_spec.source, relative_to=tmp_path))
+            for name, model_spec in models.items()
+        }
+    )
 
 
 @pytest.mark.parametrize("topics", [{"source": "timm:resnet10t"}, TOPICS | {"pipeline": {"input": "image"}}])
-def test_models_that_take_other_raw_inputs_are_refused_before_any_work(topics: dict[str, Any], tmp_path: Path) -> None:
+def test_differing_raw_inputs_refused_early(topics: dict[str, Any], tmp_path: Path) -> None:
+    """Models that take other raw inputs are refused before any work."""
     with pytest.raises(UsageError, match="topics takes image where the spec's own takes text"):
         _together(tmp_path, {"source": "hf:org/mood"}, topics)
 
 
-def test_what_nobody_knows_of_a_model_yet_refuses_nothing(tmp_path: Path) -> None:
+def test_unknown_facts_refuse_nothing(tmp_path: Path) -> None:
+    """What nobody knows of a model yet refuses nothing."""
     _together(tmp_path, {"source": "hf:org/mood"}, {"source": "hf:org/topics"})
 
 
@@ -190,7 +204,8 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize(("text", "words"), SCRIPTS.values(), ids=SCRIPTS.keys())
-def test_a_script_that_cannot_answer_is_refused_by_its_text(text: str, words: str, tmp_path: Path) -> None:
+def test_unanswering_script_refused_by_text(text: str, words: str, tmp_path: Path) -> None:
+    """A script that cannot answer is refused by its text."""
     (tmp_path / "route.py").write_text(text)
     with pytest.raises(UsageError, match=words) as refused:
         script_of(spec_of({"topics": TOPICS}, script="route.py"), tmp_path)
@@ -198,7 +213,8 @@ def test_a_script_that_cannot_answer_is_refused_by_its_text(text: str, words: st
 
 
 @pytest.mark.parametrize("text", ["def answer(inputs, models): ...", "answer = print"])
-def test_a_script_may_come_by_its_function_in_any_way_and_is_not_run(text: str, tmp_path: Path) -> None:
+def test_script_function_read_not_run(text: str, tmp_path: Path) -> None:
+    """A script may come by its function in any way and is not run."""
     (tmp_path / "route.py").write_text(f"{text}\nraise SystemExit\n")
     assert script_of(spec_of({}, script="route.py"), tmp_path) == tmp_path / "route.py"
     assert script_of(spec_of({}), tmp_path) is None
@@ -206,25 +222,25 @@ def test_a_script_may_come_by_its_function_in_any_way_and_is_not_run(text: str, 
         script_of(spec_of({}, script="elsewhere.py"), tmp_path)
 
 
-def test_the_spec_in_a_release_has_both_sources_data_and_the_script_in_full(tmp_path: Path) -> None:
-    topics = {"source": "hf:org/topics", "data": {"path": "topics.csv"}, "lowering": {"autocast": "env/python"}}
+def test_released_spec_holds_everything(tmp_path: Path) -> None:
+    """The spec in a release has both sources, data and the script in full."""
+    topics = {"source": "hf:org/topics", "data": {"path": "topics.csv"}}
     local = {"source": "hf:./tags", "data": {"entry_point": "mine:texts"}}
     (tmp_path / "tags").mkdir()
     spec = spec_of({"topics": topics, "tags": local}, script="route.py", source="hf:org/mood")
     commit = "0123456789" * 4
-    made: Any = {
+    companions: Any = {
         "topics": ReleasedModel.model_construct(source=source_of("org/topics", revision=commit), data=None),
         "tags": ReleasedModel.model_construct(source=source_of(str(tmp_path / "tags")), data=None),
     }
     reference = parse_reference(spec.source, relative_to=tmp_path)
-    again = reproduction(spec, reference, source_of("org/mood"), relative_to=tmp_path, data=None, beside=made)
-    found = make_spec(yaml.safe_load(again["spec.yaml"])).pipeline
-    assert found is not None
-    assert found.script == str(tmp_path / "route.py")
-    assert found.models["topics"].source == f"hf:org/topics@{commit}"
-    assert found.models["tags"].source == f"hf:{tmp_path / 'tags'}"
-    assert found.models["topics"].data is not None
-    assert found.models["topics"].data.path == str(tmp_path / "topics.csv")
-    assert found.models["topics"].lowering.autocast == str(tmp_path / "env/python")
+    again = reproduction(spec, reference, source_of("org/mood"), relative_to=tmp_path, data=None, beside=companions)
+    options = make_spec(yaml.safe_load(again["spec.yaml"])).pipeline
+    assert options is not None
+    assert options.script == str(tmp_path / "route.py")
+    assert options.models["topics"].source == f"hf:org/topics@{commit}"
+    assert options.models["tags"].source == f"hf:{tmp_path / 'tags'}"
+    assert options.models["topics"].data is not None
+    assert options.models["topics"].data.path == str(tmp_path / "topics.csv")
     assert "mine:texts" in again["reproduce.sh"]
     assert str(tmp_path) in again["reproduce.sh"]

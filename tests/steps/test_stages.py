@@ -60,9 +60,8 @@ def make(stages: StageRunner, step: str) -> None:
     stages.stage(step, StepRecord, [], {}, build)
 
 
-def test_steps_of_a_model_beside_are_told_as_a_part_of_the_one_step_with_its_name(
-    stages: StageRunner, heard: Heard
-) -> None:
+def test_neighbour_steps_told_as_part(stages: StageRunner, heard: Heard) -> None:
+    """Steps of a model beside are told as a part of the one step with its name."""
     with stages.timed("beside topics"), stages.nested("topics"):
         make(stages, "export")
     assert heard.lines == [
@@ -77,7 +76,8 @@ def test_steps_of_a_model_beside_are_told_as_a_part_of_the_one_step_with_its_nam
     ]
 
 
-def test_steps_aside_of_no_other_model_are_told_by_their_own_names(stages: StageRunner, heard: Heard) -> None:
+def test_lone_side_steps_keep_names(stages: StageRunner, heard: Heard) -> None:
+    """Steps aside of no other model are told by their own names."""
     with stages.timed("validate"), stages.nested():
         make(stages, "lower")
     assert ("progress", "lower", "asking") in heard.lines
@@ -85,21 +85,21 @@ def test_steps_aside_of_no_other_model_are_told_by_their_own_names(stages: Stage
     assert not [line for line in heard.lines if line[0] == "made"]
 
 
-def test_what_steps_aside_make_is_not_the_compiles_own(stages: StageRunner) -> None:
+def test_side_products_not_the_compile(stages: StageRunner) -> None:
+    """What steps aside make is not the compile's own."""
     make(stages, "export")
-    records, made = list(stages.records), dict(stages.results)
+    records, outcomes = list(stages.records), dict(stages.results)
     with stages.timed("beside"):
         with stages.nested("topics"):
             make(stages, "lower")
             make(stages, "export")
             assert [record.name for record in stages.records] == ["export", "lower", "export"]
-        assert (stages.records, stages.results, stages.step) == (records, made, "beside")
+        assert (stages.records, stages.results, stages.step) == (records, outcomes, "beside")
     assert [record.name for record in stages.records] == ["export", "beside"]
 
 
-def test_an_error_aside_names_the_model_and_the_step_that_failed_and_later_ones_the_compile(
-    stages: StageRunner, heard: Heard
-) -> None:
+def test_side_error_names_model_and_step(stages: StageRunner, heard: Heard) -> None:
+    """An error aside names the model and the step that failed, and later ones the compile."""
     with pytest.raises(GateError) as failed, stages.timed("beside"), stages.nested("topics"), stages.timed("validate"):
         raise GateError("it differs")
     assert (failed.value.model, failed.value.step) == ("reader, topics beside it", "validate")

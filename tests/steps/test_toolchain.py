@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from plansmith.steps.cache import toolchain
-from plansmith.steps.cache.toolchain import environment, step_toolchain
+from plansmith.steps.cache.toolchain import step_toolchain
 
 from ..support.source import PACKAGE, reached_files
 
@@ -21,20 +21,22 @@ ASKED = (
 
 
 @pytest.mark.parametrize("build", ["onnxruntime-gpu", "onnxruntime-openvino"])
-def test_an_upgrade_of_another_build_of_onnx_runtime_changes_the_key(build: str, tmp_path: Path) -> None:
+def test_runtime_upgrade_changes_key(build: str, tmp_path: Path) -> None:
+    """An upgrade of another build of ONNX Runtime changes the key."""
     package = Path(__file__).parents[2] / "src"
-    said = []
+    outputs = []
     for version in ("1.20.0", "1.21.0"):
         folder = tmp_path / version / f"{build.replace('-', '_')}-{version}.dist-info"
         folder.mkdir(parents=True)
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {build}\nVersion: {version}\n")
         command = [sys.executable, "-I", "-S", "-c", ASKED.format("compile"), str(folder.parent), str(package)]
-        said.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    assert "'onnxruntime': '1.20.0'" in said[0]
-    assert "'onnxruntime': '1.21.0'" in said[1]
+        outputs.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert "'onnxruntime': '1.20.0'" in outputs[0]
+    assert "'onnxruntime': '1.21.0'" in outputs[1]
 
 
-def test_an_onnx_file_is_taken_anew_for_no_library_that_has_no_part_in_it() -> None:
+def test_unrelated_library_keeps_onnx_file() -> None:
+    """An ONNX file is taken anew for no library that has no part in it."""
     assert set(step_toolchain("import_onnx")) == {"onnx", "onnxruntime", "numpy", "code"}
     assert {"torch", "transformers", "timm"} < set(step_toolchain("export"))
     assert all(step_toolchain("import_onnx").values())
@@ -45,15 +47,15 @@ WORK = {
     "run_reference": ("compilers.export.export",),
     "import_onnx": ("steps.worker.import_onnx",),
     "sample": ("steps.worker.sampling",),
-    "lower": ("compilers.precision.lowering", "compilers.precision.prelowered"),
+    "lower": ("compilers.precision.lowering",),
     "plan_lint": ("compilers.trt.lint",),
     "compile": ("compilers.onnxrt",),
     "compile_python": ("compilers.python_backend.model_folder",),
-    "validate": ("validation.gate", "validation.held_out", "validation.plan_gate"),
-    "validate_python": ("validation.gate", "validation.held_out", "compilers.python_backend.candidate"),
+    "validate": ("validation.gate", "validation.plan_gate"),
+    "validate_python": ("validation.gate", "compilers.python_backend.candidate"),
     "measure": ("compilers.trt.evaluation.latency",),
     "join": ("pipelines.build",),
-    "script": ("pipelines.script",),
+    "script": ("pipelines.build",),
     "package": ("steps.release.package",),
     "check_served": ("steps.release.check_served",),
     "check_served_python": (
@@ -68,34 +70,31 @@ WORK = {
 
 # Words, the disk, the spec's form (its values are in the key), and what only refuses or carries a step out.
 NO_SAY = {
-    "records/fingerprint",
+    "records/release",
     "system/urls",
     "errors",
     "config/messages",
     "formatting",
     "records/fields",
-    "config/target",
+    "config/target_names",
+    "config/targets",
     "system/files",
-    "system/temporary",
     "config/spec",
     "records/destination",
     "config/pipeline",
     "steps/artifacts",
-    "config/python",
-    "config/tensorrt",
     "config/triton",
-    "report/text/plan",
-    "report/text/precision",
+    "report/text",
     "validation/coverage",
 }
 NO_SAY_IN = {
-    "export": {"compilers/precision", "config/precision"},
-    "run_reference": {"compilers/precision", "config/precision"},
-    "import_onnx": {"compilers/precision", "config/precision"},
-    "sample": {"config/precision"},
-    "plan_lint": {"config/precision"},  # a request of another task is made of it
-    "join": {"config/precision", "system/process"},
-    "script": {"config/precision", "system/process"},
+    "export": {"compilers/precision", "config/engine_options"},
+    "run_reference": {"compilers/precision", "config/engine_options"},
+    "import_onnx": {"compilers/precision", "config/engine_options"},
+    "sample": {"config/engine_options"},
+    "plan_lint": {"config/engine_options"},  # a request of another task is made of it
+    "join": {"config/engine_options", "system/process"},
+    "script": {"config/engine_options", "system/process"},
 }
 _ABOUT_STEPS = {
     "steps/runner",
@@ -104,12 +103,15 @@ _ABOUT_STEPS = {
     "system/memory",
     "steps/cache/toolchain",
     "config/data",
-    "config/precision",
+    "config/engine_options",
     "config/shapes",
 }
 NO_SAY_IN["zoo"] = NO_SAY_IN["export"] | {"system/process"}
-NO_SAY_IN |= {"compile_python": _ABOUT_STEPS, "validate_python": {"config/precision"}}
+NO_SAY_IN |= {"compile_python": _ABOUT_STEPS, "validate_python": {"config/engine_options"}}
 NO_SAY_IN |= {step: {"data", "config/data"} for step in ("lower", "validate")}  # these know names of outputs
+NO_SAY_IN["lower"] |= {"config/shapes"}  # of profiles
+NO_SAY_IN["plan_lint"] |= {"config/shapes"}
+NO_SAY_IN["measure"] = {"config/engine_options"}
 NO_SAY_IN |= {
     "environment": {*_ABOUT_STEPS, "compilers/python_backend", "pipelines", "triton"},  # which models need one
     "package": {*_ABOUT_STEPS, "compilers/python_backend"},
@@ -120,15 +122,15 @@ NO_SAY_IN |= {
 
 def _deciding() -> dict[str, list[str]]:
     """The modules that decide what a step makes, with the steps: all that these reach and that has a say."""
-    found: dict[str, list[str]] = {}
+    by_place: dict[str, list[str]] = {}
     for step, modules in WORK.items():
         silent = NO_SAY | NO_SAY_IN.get(step, set())
         for path in reached_files(*(f"plansmith.{module}" for module in modules)):
             place = path.relative_to(PACKAGE)
             around = {place.with_suffix("").as_posix(), *(parent.as_posix() for parent in place.parents)}
             if path.name != "__init__.py" and around.isdisjoint(silent):  # these hold a line of words
-                found.setdefault(place.as_posix(), []).append(step)
-    return dict(sorted(found.items()))
+                by_place.setdefault(place.as_posix(), []).append(step)
+    return dict(sorted(by_place.items()))
 
 
 DECIDING = _deciding()
@@ -143,9 +145,8 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("module", DECIDING)
-def test_an_edit_of_a_module_changes_the_keys_of_the_steps_that_run_it(
-    module: str, copied: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_module_edit_changes_step_keys(module: str, copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An edit of a module changes the keys of the steps that run it."""
     monkeypatch.setattr(toolchain, "_PACKAGE", copied)
     monkeypatch.setattr(toolchain, "_code_digest", toolchain._code_digest.__wrapped__)
     before = {step: step_toolchain(step)["code"] for step in DECIDING[module]}
@@ -156,17 +157,7 @@ def test_an_edit_of_a_module_changes_the_keys_of_the_steps_that_run_it(
     assert not [step for step in before if before[step] == after[step]]
 
 
-def test_what_is_named_as_deciding_is_there() -> None:
+def test_deciding_names_exist() -> None:
+    """What is named as deciding is there."""
     named = {*toolchain._COMMON_CODE, *(place for places in toolchain._CODE.values() for place in places)}
     assert not [place for place in named if not (PACKAGE / place).exists()]
-
-
-def test_another_environment_is_known_by_its_distributions_and_its_python(tmp_path: Path) -> None:
-    found = environment(sys.executable)
-    assert found["python"] == sys.version
-    assert found["pytest"] == pytest.__version__
-    assert environment(str(tmp_path / "python")) == {}
-    silent = tmp_path / "silent"
-    silent.write_text("#!/bin/sh\nexit 1\n")
-    silent.chmod(0o755)
-    assert environment(str(silent)) == {}

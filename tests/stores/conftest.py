@@ -10,14 +10,13 @@ import pytest
 from plansmith.records.destination import Location
 from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.backend.object_store import Objects
-from plansmith.stores.open import open_objects
-from plansmith.stores.store import Store
+from plansmith.stores.store import Store, open_objects
 
 from ..support.servers.aws_server import aws, s3_server
 from ..support.stores.crowds import Publishers, publishers
-from ..support.stores.s3 import S3, plain_client, proxy, s3, seen, standing_proxy
+from ..support.stores.s3 import S3, plain_client, proxy, s3, server_abilities, standing_proxy
 
-__all__ = ["aws", "plain_client", "proxy", "s3", "s3_server", "seen", "standing_proxy"]
+__all__ = ["aws", "plain_client", "proxy", "s3", "s3_server", "server_abilities", "standing_proxy"]
 
 
 @pytest.fixture(scope="session")
@@ -30,8 +29,8 @@ def crowd() -> Iterator[Publishers]:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of 5 MiB, the least that S3 takes, and pieces of 2 MiB, so that files need not be large."""
-    monkeypatch.setattr("plansmith.stores.backend.s3.upload._SMALLEST_PART_BYTES", 5 << 20)
-    monkeypatch.setattr("plansmith.stores.backend.s3.download._PIECE_BYTES", 2 << 20)
+    monkeypatch.setattr("plansmith.stores.backend.s3_transfer._SMALLEST_PART_BYTES", 5 << 20)
+    monkeypatch.setattr("plansmith.stores.backend.s3_transfer._PIECE_BYTES", 2 << 20)
 
 
 @pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.slow)])

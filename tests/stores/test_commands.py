@@ -42,25 +42,26 @@ def run(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: py
 
 
 @pytest.fixture
-def kept(run: InProcess) -> Store:
+def folder_store(run: InProcess) -> Store:
     """The store in that folder."""
     return Store(FolderObjects(run.folder / "store"))
 
 
-def lines(run: InProcess, *words: str) -> list[str]:
+def lines(run: InProcess, *arguments: str) -> list[str]:
     """What a command prints that goes well."""
-    answer = run(*words)
+    answer = run(*arguments)
     assert (answer.status, answer.stderr) == (0, ""), answer
     return answer.stdout.splitlines()
 
 
-def test_versions_shows_what_stands_for_each_where_it_is_live_and_what_is_pinned(run: InProcess, kept: Store) -> None:
-    kept.promote(MODEL, 2, "champion")
-    kept.promote(MODEL, 3, "canary", 0.1)
-    kept.pin(MODEL, 1, "audit")
-    report_live(kept, 2)
+def test_versions_shows_aliases_live_pinned(run: InProcess, folder_store: Store) -> None:
+    """The versions command shows what stands for each, where it is live and what is pinned."""
+    folder_store.promote(MODEL, 2, "champion")
+    folder_store.promote(MODEL, 3, "canary", 0.1)
+    folder_store.pin(MODEL, 1, "audit")
+    report_live(folder_store, 2)
     head, titles, *rows = lines(run, "versions", MODEL, *STORE)
-    assert head == f"{MODEL} in {kept.place}: 3 versions"
+    assert head == f"{MODEL} in {folder_store.place}: 3 versions"
     assert titles.split() == [
         "VERSION",
         "PUBLISHED",
@@ -79,15 +80,14 @@ def test_versions_shows_what_stands_for_each_where_it_is_live_and_what_is_pinned
     assert cells[0][8:] == ["audit"]
     assert cells[1][8:] == ["champion", "gpu-7"]
     assert cells[2][8:] == ["canary", "10%,", "current"]
-    told = run("versions", MODEL, *STORE, "--json").document
-    assert [version["aliases"] for version in told["versions"]] == [[], ["champion"], ["canary", "current"]]
-    assert told["versions"][2]["shares"] == {"canary": 0.1}
+    listing = run("versions", MODEL, *STORE, "--json").document
+    assert [version["aliases"] for version in listing["versions"]] == [[], ["champion"], ["canary", "current"]]
+    assert listing["versions"][2]["shares"] == {"canary": 0.1}
 
 
-def test_versions_leaves_empty_columns_and_pruned_versions_out(
-    run: InProcess, kept: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prune(run, kept, monkeypatch)
+def test_versions_omits_empty_and_pruned(run: InProcess, folder_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The versions command leaves empty columns and pruned versions out."""
+    prune(run, folder_store, monkeypatch)
     head, titles, *rows = lines(run, "versions", MODEL, *STORE)
     assert head.endswith("2 versions, 1 pruned")
     assert "LIVE" not in titles
@@ -98,23 +98,25 @@ def test_versions_leaves_empty_columns_and_pruned_versions_out(
     assert len(every) == 5
 
 
-def prune(run: InProcess, kept: Store, monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:
+def prune(run: InProcess, folder_store: Store, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[str]:
     """Prune as if all were forty days older."""
     with monkeypatch.context() as patched:
-        let_pass(patched, kept, 40)
-        now = kept.objects.now
+        let_pass(patched, folder_store, 40)
+        now = folder_store.objects.now
         patched.setattr(FolderObjects, "now", lambda _: now())
         patched.setattr("time.sleep", lambda _: None)
-        return lines(run, "prune", "--keep", "1", *STORE, *words)
+        return lines(run, "prune", "--keep", "1", *STORE, *arguments)
 
 
-def test_versions_of_all_models_are_a_line_each(run: InProcess) -> None:
+def test_all_models_take_line_each(run: InProcess) -> None:
+    """Versions of all models are a line each."""
     assert [line.split()[:2] for line in lines(run, "versions", *STORE)[2:]] == [[MODEL, "3"], ["other", "1"]]
     models = run("versions", *STORE, "--json").document["models"]
     assert [(model["model"], len(model["versions"])) for model in models] == [(MODEL, 3), ("other", 1)]
 
 
-def test_without_a_store_it_is_the_repository_whose_versions_are_listed(run: InProcess) -> None:
+def test_repository_versions_listed_without_store(run: InProcess) -> None:
+    """Without a store it is the repository whose versions are listed."""
     head, titles, *rows = lines(run, "versions", MODEL)
     assert head == f"{MODEL} in {run.folder / 'artifacts' / 'repository'}: 3 versions"
     assert "TRITON" in titles
@@ -123,64 +125,71 @@ def test_without_a_store_it_is_the_repository_whose_versions_are_listed(run: InP
     assert len(run("versions", MODEL, "--json").document["versions"]) == 3
 
 
-def test_the_store_of_the_environment_is_taken_unless_a_repository_is_typed(
-    run: InProcess, kept: Store, monkeypatch: pytest.MonkeyPatch
+def test_environment_store_used_by_default(
+    run: InProcess, folder_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The store of the environment is taken unless a repository is typed."""
     monkeypatch.setenv("PLANSMITH_STORE", "store")
-    assert lines(run, "versions", MODEL)[0] == f"{MODEL} in {kept.place}: 3 versions"
+    assert lines(run, "versions", MODEL)[0] == f"{MODEL} in {folder_store.place}: 3 versions"
     assert "artifacts" in lines(run, "versions", MODEL, "--repository", "artifacts/repository")[0]
     assert lines(run, "promote", f"{MODEL}@1", "champion")
 
 
-def test_an_alias_is_moved_rolled_back_and_taken_away(run: InProcess, kept: Store) -> None:
+def test_alias_moved_rolled_back_removed(run: InProcess, folder_store: Store) -> None:
+    """An alias is moved, rolled back and taken away."""
     assert lines(run, "promote", f"{MODEL}@1", "champion", *STORE) == [f"champion of {MODEL} is version 1"]
     moved = lines(run, "promote", f"{MODEL}@current", "champion", "--share", "25%", *STORE)
     assert moved == [f"champion of {MODEL} is version 3, no longer 1, for 25% of the requests"]
-    assert kept.catalogue(MODEL).aliases["champion"].share == 0.25
+    assert folder_store.catalogue(MODEL).aliases["champion"].share == 0.25
     again = lines(run, "promote", f"{MODEL}@3", "champion", "--share", "0.25", *STORE)
     assert again == [f"champion of {MODEL} is version 3, as before, for 25% of the requests"]
     back = run("rollback", MODEL, "--alias", "champion", *STORE, "--json").document
     assert (back["version"], back["was"]) == (1, 3)
-    gone = lines(run, "promote", MODEL, "champion", "--off", *STORE)
-    assert gone == [f"{MODEL} has no alias champion any more; it stood for version 1"]
-    assert kept.catalogue(MODEL).aliases.keys() == {"current"}
+    output = lines(run, "promote", MODEL, "champion", "--off", *STORE)
+    assert output == [f"{MODEL} has no alias champion any more; it stood for version 1"]
+    assert folder_store.catalogue(MODEL).aliases.keys() == {"current"}
     assert lines(run, "rollback", MODEL, *STORE) == [f"current of {MODEL} is version 2 again, no longer 3"]
 
 
 @pytest.mark.parametrize(
     ("words", "version"), [(("rollback", MODEL), 2), (("promote", f"{MODEL}@1", "current", "--share", "10%"), 1)]
 )
-def test_a_repository_that_is_not_renewed_does_not_hide_that_the_alias_was_moved(
-    run: InProcess, kept: Store, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], version: int
+def test_unrenewed_repository_shows_alias_move(
+    run: InProcess, folder_store: Store, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], version: int
 ) -> None:
+    """A repository that is not renewed does not hide that the alias was moved."""
+
     def fails(*_: object) -> None:
         raise EnvironmentFault("the server is gone", remedy="start it", transient=True)
 
     monkeypatch.setattr("plansmith.stores.repository_view.refresh_view", fails)
-    again = f"plansmith promote {MODEL}@{version} current{' --share 0.1' if version == 1 else ''} --store {kept.place}"
+    share = " --share 0.1" if version == 1 else ""
+    again = f"plansmith promote {MODEL}@{version} current{share} --store {folder_store.place}"
     check_refusal(run(*words, *STORE, "--json"), 9, (f"is version {version} now", "the server is gone", again))
-    assert kept.catalogue(MODEL).aliases["current"].version == version
+    assert folder_store.catalogue(MODEL).aliases["current"].version == version
     monkeypatch.undo()
     monkeypatch.chdir(run.folder)
     run(*again.split()[1:])
-    assert kept.catalogue(MODEL).aliases["current"].version == version
+    assert folder_store.catalogue(MODEL).aliases["current"].version == version
 
 
-def test_an_alias_is_not_moved_to_another_interface_unless_that_is_meant(run: InProcess, kept: Store) -> None:
-    other = INTERFACE.model_copy(update={"outputs": INTERFACE.outputs[:1]})
-    made = make_release(run.folder / "artifacts" / "repository", 4, interface=other)
-    publish(kept, made, "canary")
+def test_alias_keeps_interface_unless_meant(run: InProcess, folder_store: Store) -> None:
+    """An alias is not moved to another interface unless that is meant."""
+    other_interface = INTERFACE.model_copy(update={"outputs": INTERFACE.outputs[:1]})
+    release = make_release(run.folder / "artifacts" / "repository", 4, interface=other_interface)
+    publish(folder_store, release, "canary")
     refused = run("promote", f"{MODEL}@canary", "current", *STORE, "--json")
     check_refusal(refused, 7, ("differ from those of answers@3: three is gone", "--allow-interface-change"))
-    assert kept.catalogue(MODEL).aliases["current"].version == 3
+    assert folder_store.catalogue(MODEL).aliases["current"].version == 3
     moved = lines(run, "promote", f"{MODEL}@canary", "current", "--allow-interface-change", *STORE)
     assert moved == [f"current of {MODEL} is version 4, no longer 3"]
 
 
-def test_without_a_store_a_rollback_withdraws_the_newest_version_of_the_repository(run: InProcess) -> None:
+def test_rollback_withdraws_newest_without_store(run: InProcess) -> None:
+    """Without a store a rollback withdraws the newest version of the repository."""
     repository = ModelRepository(run.folder / "artifacts" / "repository")
-    said = lines(run, "rollback", MODEL)
-    assert said == [f"version 3 of {MODEL} is withdrawn, and Triton is shown version 2 again"]
+    output = lines(run, "rollback", MODEL)
+    assert output == [f"version 3 of {MODEL} is withdrawn, and Triton is shown version 2 again"]
     assert repository.views(MODEL).shown() == [1, 2]
     assert repository.withdrawals(MODEL).reason(3) == "rolled back"
     assert run("rollback", MODEL, "--json").document["withdrawn"] == 2
@@ -188,18 +197,18 @@ def test_without_a_store_a_rollback_withdraws_the_newest_version_of_the_reposito
     assert repository.views(MODEL).shown() == [1]
 
 
-def test_a_pin_has_a_reason_and_goes_again(run: InProcess, kept: Store) -> None:
+def test_pin_has_reason_and_goes(run: InProcess, folder_store: Store) -> None:
+    """A pin has a reason, and can be taken away again."""
     assert lines(run, "pin", f"{MODEL}@1", "--reason", "audit", *STORE) == [f"version 1 of {MODEL} is pinned: audit"]
-    assert [(pin.version, pin.reason) for pin in kept.catalogue(MODEL).pins] == [(1, "audit")]
+    assert [(pin.version, pin.reason) for pin in folder_store.catalogue(MODEL).pins] == [(1, "audit")]
     assert run("pin", f"{MODEL}@1", "--off", *STORE, "--json").document["pins"] == []
 
 
-def test_prune_says_what_goes_and_why_the_rest_stays(
-    run: InProcess, kept: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    planned = prune(run, kept, monkeypatch, "--dry-run")
-    assert len(kept.catalogue(MODEL).standing()) == 3
-    done = prune(run, kept, monkeypatch)
+def test_prune_explains_itself(run: InProcess, folder_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prune command says what goes and why the rest stays."""
+    planned = prune(run, folder_store, monkeypatch, "--dry-run")
+    assert len(folder_store.catalogue(MODEL).standing()) == 3
+    done = prune(run, folder_store, monkeypatch)
     assert [line.replace("would be ", "") for line in planned] == done
     assert done[0].startswith(f"  {MODEL}@1  published 20")
     assert "1 version and " in done[1]
@@ -209,24 +218,26 @@ def test_prune_says_what_goes_and_why_the_rest_stays(
         f"a rollback of current leads to it  {MODEL}@2",
         f"current stands for it              {MODEL}@3, other@1",
     }
-    assert [version.version for version in kept.catalogue(MODEL).standing()] == [2, 3]
+    assert [version.version for version in folder_store.catalogue(MODEL).standing()] == [2, 3]
 
 
-def test_verify_ends_with_an_error_that_names_what_is_broken(run: InProcess, kept: Store) -> None:
+def test_verify_error_names_breakage(run: InProcess, folder_store: Store) -> None:
+    """The verify command ends with an error that names what is broken."""
     assert lines(run, "verify", *STORE)[-1] == "  all as it was published"
-    key = next(held.key for held in kept.objects.below("objects/") if held.bytes > 3000)
-    kept.objects.put(key, b"other")
+    key = next(item.key for item in folder_store.objects.below("objects/") if item.bytes > 3000)
+    folder_store.objects.put(key, b"other")
     answer = run("verify", *STORE)
     assert answer.status == 7
     assert [line for line in answer.stdout.splitlines() if "has 5 bytes instead of" in line]
     assert "Next: publish it again" in answer.message
     assert "--resend --no-alias" in answer.message
-    told = run("verify", *STORE, "--json")
-    assert told.status == 7
-    assert told.document["damages"][0]["key"] == key
+    result = run("verify", *STORE, "--json")
+    assert result.status == 7
+    assert result.document["damages"][0]["key"] == key
 
 
-def test_verify_without_a_store_reads_the_repository(run: InProcess) -> None:
+def test_verify_reads_repository_without_store(run: InProcess) -> None:
+    """The verify command without a store reads the repository."""
     assert lines(run, "verify")[-1] == "  all as it was published"
     graph = run.folder / "artifacts/repository.plansmith/releases" / MODEL / "2/model/model.onnx"
     content = graph.read_bytes()
@@ -239,17 +250,19 @@ def test_verify_without_a_store_reads_the_repository(run: InProcess) -> None:
     assert run("verify", "other").status == 0
 
 
-def test_store_says_what_it_is_and_is_asked_again_when_told(run: InProcess) -> None:
-    said = dict(line.split(maxsplit=1) for line in lines(run, "store", *STORE)[1:])
-    assert said["target"] == "local-cpu"
-    assert said["models"] == "2 models, 4 versions"
-    assert said["writes"].startswith("conditional")
-    told = run("store", *STORE, "--probe", "--json").document
-    assert (told["models"], told["versions"]) == (2, 4)
-    assert told["abilities"]["swap"] is True
+def test_store_describes_and_reprobes_itself(run: InProcess) -> None:
+    """The store command says what it is, and is asked again when told."""
+    facts = dict(line.split(maxsplit=1) for line in lines(run, "store", *STORE)[1:])
+    assert facts["target"] == "local-cpu"
+    assert facts["models"] == "2 models, 4 versions"
+    assert facts["writes"].startswith("conditional")
+    report = run("store", *STORE, "--probe", "--json").document
+    assert (report["models"], report["versions"]) == (2, 4)
+    assert report["abilities"]["swap"] is True
 
 
-def test_diff_compares_versions_of_a_store_of_the_repository_and_a_folder(run: InProcess) -> None:
+def test_diff_compares_store_repository_folder(run: InProcess) -> None:
+    """The diff command compares versions of a store, of the repository and of a folder."""
     stored = lines(run, "diff", f"{MODEL}@1", MODEL, *STORE)
     local = lines(run, "diff", f"{MODEL}@1", f"{MODEL}@3")
     folder = lines(run, "diff", f"{MODEL}@1", f"artifacts/repository.plansmith/releases/{MODEL}/3", *STORE)
@@ -289,14 +302,16 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("refused", REFUSED.values(), ids=REFUSED.keys())
-def test_what_makes_no_sense_is_refused_with_what_to_type_instead(refused: Refused, run: InProcess) -> None:
-    answer = run(*refused.words, "--json")
+def test_senseless_command_refused_with_alternative(refused: Refused, run: InProcess) -> None:
+    """What makes no sense is refused with what to type instead."""
+    answer = run(*refused.arguments, "--json")
     check_refusal(answer, refused.status, refused.says)
     assert "secret" not in answer.stdout + answer.stderr
 
 
 @pytest.mark.slow
-def test_what_there_is_to_type_names_how_the_store_is_reached(run: InProcess, s3: S3) -> None:
+def test_suggested_commands_name_store(run: InProcess, s3: S3) -> None:
+    """What there is to type names how the store is reached."""
     place = f"s3://{s3.bucket}/team/models"
     reached = (place, "--endpoint-url", s3.endpoint)
     typed = " ".join(reached)
@@ -312,12 +327,13 @@ def test_what_there_is_to_type_names_how_the_store_is_reached(run: InProcess, s3
     assert f"plansmith publish {MODEL}@3 {typed} --resend" in damaged
 
 
-def test_a_store_that_can_only_be_read_is_read(run: InProcess, kept: Store) -> None:
-    report_live(kept, 2)
+def test_read_only_store_is_read(run: InProcess, folder_store: Store) -> None:
+    """A store that can only be read is read."""
+    report_live(folder_store, 2)
     with read_only(run.folder / "store", run.folder / "mounted") as store:
         assert "gpu-7" in run("versions", MODEL, "--store", store).stdout
-        for words in (("diff", f"{MODEL}@1", f"{MODEL}@2"), ("verify", MODEL), ("pull", MODEL, "--into", "mirror")):
-            answer = run(*words, "--store", store)
+        for arguments in (("diff", f"{MODEL}@1", f"{MODEL}@2"), ("verify", MODEL), ("pull", MODEL, "--into", "mirror")):
+            answer = run(*arguments, "--store", store)
             assert answer.status == 0, answer
         refused = run("pin", f"{MODEL}@1", "--reason", "audit", "--store", store, "--json")
         check_refusal(refused, 7, ("cannot write to",))

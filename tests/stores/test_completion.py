@@ -8,10 +8,9 @@ import pytest
 from click.shell_completion import ZshComplete
 
 from plansmith.cli import cli
-from plansmith.cli.store import completion as store_completion
+from plansmith.cli.store import options as store_completion
 from plansmith.stores.backend.folder import FolderObjects
-from plansmith.stores.maintenance.prune import Pruner
-from plansmith.stores.maintenance.retention import Retention
+from plansmith.stores.prune import Pruner, Retention
 from plansmith.stores.store import Store
 
 from ..support.cli.command import CommandLine
@@ -65,14 +64,15 @@ def taken_apart(words: tuple[str, ...]) -> tuple[str, ...]:
 
 def offered_for(words: tuple[str, ...]) -> list[str]:
     """What a shell is offered that leaves words whole, as zsh does."""
-    found = ZshComplete(cli, {}, "plansmith", "_PLANSMITH_COMPLETE").get_completions(list(words[:-1]), words[-1])
-    return sorted(item.value if item.type == "plain" else f"<{item.type}>" for item in found)
+    completions = ZshComplete(cli, {}, "plansmith", "_PLANSMITH_COMPLETE").get_completions(list(words[:-1]), words[-1])
+    return sorted(item.value if item.type == "plain" else f"<{item.type}>" for item in completions)
 
 
 @pytest.mark.parametrize(("words", "offered"), OFFERED.values(), ids=OFFERED.keys())
-def test_a_shell_is_offered_what_a_store_has(
+def test_shell_offered_store_contents(
     words: tuple[str, ...], offered: list[str], run: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A shell is offered what a store has."""
     monkeypatch.chdir(run.folder)
     assert offered_for(words) == sorted(offered)
 
@@ -81,15 +81,17 @@ WITH_AT = {name: OFFERED[name] for name in ("the start of an alias", "versions o
 
 
 @pytest.mark.parametrize(("words", "offered"), WITH_AT.values(), ids=WITH_AT.keys())
-def test_bash_which_takes_words_apart_at_the_at_is_offered_what_comes_from_there(
-    words: tuple[str, ...], offered: list[str], run: CommandLine
-) -> None:
+def test_bash_completes_after_at_sign(words: tuple[str, ...], offered: list[str], run: CommandLine) -> None:
+    """Bash, which takes words apart at the @, is offered what comes from there."""
     before = words[-1].partition("@")[0] if "@" in words[-1] else ""
     assert sorted(bash(run, taken_apart(words))) == sorted(word.removeprefix(before) for word in offered)
 
 
 @pytest.mark.slow
-def test_a_store_in_s3_is_asked(s3: S3, tmp_path: Path, s3_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s3_store_asked_for_completion(
+    s3: S3, tmp_path: Path, s3_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store in S3 is asked."""
     monkeypatch.setattr(store_completion, "_MOST_SECONDS", 60)
     fill(s3_store, tmp_path, 1)
     reach = ("--store", s3_store.place, "--endpoint-url", s3.endpoint)
@@ -98,6 +100,7 @@ def test_a_store_in_s3_is_asked(s3: S3, tmp_path: Path, s3_store: Store, monkeyp
 
 
 @pytest.mark.usefixtures("aws")
-def test_a_store_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_store_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that does not answer is not waited for."""
     monkeypatch.setattr(store_completion, "_MOST_SECONDS", 0.01)
     assert offered_for(("versions", "--store", "s3://models", "--endpoint-url", "http://127.0.0.1:9", "")) == []

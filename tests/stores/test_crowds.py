@@ -9,7 +9,7 @@ import pytest
 
 from plansmith.stores.initialize import require_store
 from plansmith.stores.layout import TURNS
-from plansmith.stores.open import open_store
+from plansmith.stores.store import open_store
 
 from ..support.faults.packages import TARGET
 from ..support.stores.crowds import Publishers, small_release
@@ -35,9 +35,10 @@ ROUNDS = int(os.environ.get("PLANSMITH_SOAK_ROUNDS") or 0) // 40
 
 
 @pytest.mark.parametrize(("handling", "processes"), KINDS.values(), ids=KINDS)
-def test_every_publisher_gets_a_number_of_its_own(
+def test_publishers_get_own_numbers(
     s3: S3, proxy: FaultProxy, crowd: Publishers, tmp_path: Path, handling: Handling, processes: int
 ) -> None:
+    """Every publisher gets a number of its own."""
     proxy.handling = handling
     for attempt in range(ROUNDS or 1):
         prefix = f"round-{attempt}"
@@ -52,7 +53,8 @@ def test_every_publisher_gets_a_number_of_its_own(
         assert list(open_store(place, Path()).objects.below(TURNS)) == []
 
 
-def test_publishers_who_find_no_store_make_one(s3: S3, proxy: FaultProxy, crowd: Publishers, tmp_path: Path) -> None:
+def test_publishers_make_missing_store(s3: S3, proxy: FaultProxy, crowd: Publishers, tmp_path: Path) -> None:
+    """Publishers who find no store make one."""
     proxy.handling = looking_then_writing
     place = s3.place(endpoint_url=proxy.endpoint)
     outcome = crowd.publish(place, [small_release(tmp_path / str(answer), answer) for answer in range(3)])

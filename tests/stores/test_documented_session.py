@@ -39,18 +39,19 @@ def typed() -> list[tuple[list[str], list[str]]]:
     block = code_blocks(section(read_page("stores"), "Versions and aliases"), "")[0].strip()
     first, *commands = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
     assert first == f"export PLANSMITH_STORE={PLACE}\n"
-    said = []
+    session = []
     for command in commands:
         line, _, printed = command.partition("\n")
-        program, *words = shlex.split(line)
+        program, *arguments = shlex.split(line)
         assert program == "plansmith"
-        said.append((words, plain(printed)))
-    return said
+        session.append((arguments, plain(printed)))
+    return session
 
 
-def test_commands_on_a_store_print_what_the_page_says(
+def test_store_commands_print_documented_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """Commands on a store print what the page says."""
     store = Store(FolderObjects(tmp_path / "store"))
     fill(store, tmp_path, 3, model="minilm")
     store.promote("minilm", 2, "champion")
@@ -61,8 +62,8 @@ def test_commands_on_a_store_print_what_the_page_says(
     run = InProcess(tmp_path, monkeypatch, capfd)
     monkeypatch.setenv("PLANSMITH_STORE", "store")
     commands = typed()
-    assert [words[0] for words, _ in commands] == ["versions", "promote", "rollback", "pin", "verify"]
-    for words, printed in commands:
-        answer = run(*words)
+    assert [arguments[0] for arguments, _ in commands] == ["versions", "promote", "rollback", "pin", "verify"]
+    for arguments, printed in commands:
+        answer = run(*arguments)
         assert (answer.status, answer.stderr) == (0, "")
         assert plain(answer.stdout.replace(store.place, PLACE)) == printed

@@ -14,10 +14,9 @@ from plansmith.errors import PlansmithError
 from plansmith.records.destination import Publication
 from plansmith.stores.initialize import require_store
 from plansmith.stores.layout import catalogue_key
-from plansmith.stores.open import open_store
-from plansmith.stores.store import Store
-from plansmith.stores.transfer.publication import publish_release
-from plansmith.system.aws.s3.client import ATTEMPTS
+from plansmith.stores.publication import publish_release
+from plansmith.stores.store import Store, open_store
+from plansmith.system.aws.bucket import ATTEMPTS
 from plansmith.system.digest import Digester
 
 from ..support.faults.packages import TARGET
@@ -38,7 +37,7 @@ from ..support.stores.fault_proxy import (
     truncated,
 )
 from ..support.stores.publishers import Watch
-from ..support.stores.releases import MODEL, Made
+from ..support.stores.releases import MODEL, PackagedRelease
 from ..support.stores.s3 import S3
 
 pytestmark = pytest.mark.slow
@@ -68,7 +67,7 @@ def store(s3: S3, proxy: FaultProxy) -> Store:
     return made_store(s3, proxy)
 
 
-def publish(store: Store, made: Made) -> Publication:
+def publish(store: Store, made: PackagedRelease) -> Publication:
     digester = Digester(made.folder.parent / "no-memo", read_only=True)
     return publish_release(store, made.folder, made.manifest, digester)
 
@@ -78,26 +77,27 @@ def publish(store: Store, made: Made) -> Publication:
     [(passed, PUBLICATIONS), (looking_then_writing, PUBLICATIONS // 3)],
     ids=["keeps conditions", "looks and then writes"],
 )
-def test_every_version_that_can_be_seen_is_whole_whatever_the_network_does(
+def test_visible_versions_always_whole(
     s3: S3, proxy: FaultProxy, tmp_path: Path, kind: Handling, publications: int
 ) -> None:
+    """Every version that can be seen is whole, whatever the network does."""
     store = made_store(s3, proxy, kind)
     watch = Watch(open_store(s3.place(), Path()), MODEL)
     proxy.handling = sometimes(CHANCE, SEED, kind)
     for number in range(1, publications + 1):
-        made = small_release(tmp_path / str(number), number)
+        release = small_release(tmp_path / str(number), number)
         attempts = 0
-        while not isinstance(published := publish_or_fail(store, made), Publication):
+        while not isinstance(published := publish_or_fail(store, release), Publication):
             attempts += 1
             assert (published.transient, attempts < 10, SEED) == (True, True, SEED), published
             watch.look()
             assert (watch.problems, SEED) == ([], SEED)
         watch.look()
         assert (watch.problems, SEED) == ([], SEED)
-        assert (published.version, list(watch.seen), SEED) == (number, list(range(1, number + 1)), SEED)
+        assert (published.version, list(watch.entries), SEED) == (number, list(range(1, number + 1)), SEED)
 
 
-def publish_or_fail(store: Store, made: Made) -> Publication | PlansmithError:
+def publish_or_fail(store: Store, made: PackagedRelease) -> Publication | PlansmithError:
     try:
         return publish(store, made)
     except PlansmithError as error:
@@ -105,13 +105,12 @@ def publish_or_fail(store: Store, made: Made) -> Publication | PlansmithError:
 
 
 @pytest.mark.parametrize("fault", [cut_before, cut_after, failed, slowed, truncated])
-def test_a_server_that_never_gets_better_is_given_up(
-    store: Store, proxy: FaultProxy, tmp_path: Path, fault: Handling
-) -> None:
-    made = small_release(tmp_path / "one", 1)
+def test_hopeless_server_given_up(store: Store, proxy: FaultProxy, tmp_path: Path, fault: Handling) -> None:
+    """A server that never gets better is given up."""
+    release = small_release(tmp_path / "one", 1)
     proxy.reset(fault)
     with pytest.raises(PlansmithError) as refused:
-        publish(store, made)
+        publish(store, release)
     assert len(proxy.requests) == ATTEMPTS
     assert refused.value.exit_code in {7, 9}
     assert refused.value.remedy
@@ -119,18 +118,20 @@ def test_a_server_that_never_gets_better_is_given_up(
 
 
 @pytest.mark.parametrize("kind", [passed, looking_then_writing], ids=["keeps conditions", "looks and then writes"])
-def test_a_version_whose_answer_got_lost_is_given_one_number(
-    s3: S3, proxy: FaultProxy, tmp_path: Path, kind: Handling
-) -> None:
+def test_lost_answer_gives_one_number(s3: S3, proxy: FaultProxy, tmp_path: Path, kind: Handling) -> None:
+    """A version whose answer got lost is given one number."""
     store = made_store(s3, proxy, kind)
     for number in (1, 2):
-        proxy.reset(at(1, lambda request, forward: cut_after(request, lambda one: kind(one, forward)), kind, _is_entry))
+        proxy.reset(
+            at(1, lambda request, forward: cut_after(request, lambda inner: kind(inner, forward)), kind, _is_entry)
+        )
         assert publish(store, small_release(tmp_path / str(number), number)).version == number
         assert sum(map(_is_entry, proxy.requests)) == 2
     assert [version.version for version in store.catalogue(MODEL).versions] == [1, 2]
 
 
-def test_a_rollback_whose_answer_got_lost_goes_back_once(store: Store, proxy: FaultProxy, tmp_path: Path) -> None:
+def test_lost_answer_rolls_back_once(store: Store, proxy: FaultProxy, tmp_path: Path) -> None:
+    """A rollback whose answer got lost goes back once."""
     for number in (1, 2, 3):
         publish(store, small_release(tmp_path / str(number), number))
     proxy.reset(at(1, cut_after, among=_is_entry))

@@ -10,13 +10,13 @@ import pytest
 
 from plansmith.stores.initialize import require_store
 from plansmith.stores.layout import catalogue_key
-from plansmith.stores.open import open_store
+from plansmith.stores.store import open_store
 
 from ..support.faults.packages import TARGET
 from ..support.stores.crowds import Publishers, small_release
 from ..support.stores.fault_proxy import FaultProxy, Handling, Request, at, cut_after, cut_before, killing
 from ..support.stores.publishers import PART_BYTES, Watch
-from ..support.stores.releases import MODEL, Made
+from ..support.stores.releases import MODEL, PackagedRelease
 from ..support.stores.s3 import S3
 
 pytestmark = pytest.mark.slow
@@ -32,11 +32,11 @@ def _is_write(request: Request) -> bool:
 
 
 def _is_part(request: Request) -> bool:
-    return "partNumber" in request.words
+    return "partNumber" in request.query
 
 
 def _is_completion(request: Request) -> bool:
-    return request.method == "POST" and "uploadId" in request.words
+    return request.method == "POST" and "uploadId" in request.query
 
 
 def _is_list(request: Request) -> bool:
@@ -69,15 +69,22 @@ def tiny_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def bulk_release(tmp_path_factory: pytest.TempPathFactory) -> PackagedRelease:
     """A release with a file that is sent in parts."""
     return small_release(tmp_path_factory.mktemp("kills") / "repository", 1, bulk_bytes=BULK_BYTES)
 
 
 @pytest.mark.parametrize(("among", "number", "cut"), MOMENTS.values(), ids=MOMENTS)
-def test_a_killed_publisher_leaves_nothing_to_see_and_the_next_one_goes_on(
-    s3: S3, proxy: FaultProxy, crowd: Publishers, made: Made, among: Among, number: int, cut: Handling
+def test_killed_publisher_leaves_nothing(
+    s3: S3,
+    proxy: FaultProxy,
+    crowd: Publishers,
+    bulk_release: PackagedRelease,
+    among: Among,
+    number: int,
+    cut: Handling,
 ) -> None:
+    """A killed publisher leaves nothing to see, and the next one goes on."""
     store = open_store(s3.place(), Path())
     require_store(store, TARGET)
     place, watch = s3.place(endpoint_url=proxy.endpoint), Watch(store, MODEL)
@@ -85,25 +92,25 @@ def test_a_killed_publisher_leaves_nothing_to_see_and_the_next_one_goes_on(
     def lie_in_wait(processes: list[int]) -> None:
         proxy.handling = at(number, killing(processes[0], cut), among=among)
 
-    assert crowd.publish(place, [made], lie_in_wait).told == [None]
+    assert crowd.publish(place, [bulk_release], lie_in_wait).answers == [None]
     proxy.wait_until_idle()
     watch.look()
     was_entered = any(_is_entry(request) for request in proxy.done)
-    assert (list(watch.seen), watch.problems) == ([1] if was_entered else [], [])
+    assert (list(watch.entries), watch.problems) == ([1] if was_entered else [], [])
 
     before = _contents(proxy)
     proxy.reset()
-    assert crowd.publish(place, [made]).versions == [1]
+    assert crowd.publish(place, [bulk_release]).versions == [1]
     assert before & _contents(proxy) == set(), "what had arrived was sent again"
     watch.look()
-    assert (list(watch.seen), watch.problems) == ([1], [])
+    assert (list(watch.entries), watch.problems) == ([1], [])
     assert s3.client.list_multipart_uploads(Bucket=s3.bucket).get("Uploads", []) == []
 
 
 def _contents(proxy: FaultProxy) -> set[tuple[str, ...]]:
     """The objects and parts whose contents arrived."""
     return {
-        (request.path, *request.words.get("partNumber", []))
+        (request.path, *request.query.get("partNumber", []))
         for request in proxy.done
         if request.method == "PUT" and "/objects/" in request.path
     }

@@ -8,10 +8,8 @@ import pytest
 
 from plansmith.errors import RepositoryError
 from plansmith.stores.layout import object_key
-from plansmith.stores.listing import QUIET_SECONDS, list_versions
-from plansmith.stores.maintenance.prune import Pruner
-from plansmith.stores.maintenance.retention import Retention
-from plansmith.stores.overview import look_over
+from plansmith.stores.prune import Pruner, Retention
+from plansmith.stores.reader import QUIET_SECONDS, list_versions, look_over
 from plansmith.stores.store import Store
 
 from ..support.stores.filled import fill, let_pass, report_live
@@ -19,10 +17,9 @@ from ..support.stores.releases import MODEL
 
 
 @pytest.mark.slow
-def test_each_version_is_listed_with_what_stands_for_it_and_what_its_manifest_tells(
-    store: Store, tmp_path: Path
-) -> None:
-    made = fill(store, tmp_path, 3)
+def test_versions_listed_with_manifest_facts(store: Store, tmp_path: Path) -> None:
+    """Each version is listed with what stands for it and what its manifest tells."""
+    releases = fill(store, tmp_path, 3)
     store.promote(MODEL, 2, "champion")
     store.promote(MODEL, 3, "canary", 0.1)
     store.pin(MODEL, 1, "audit")
@@ -34,15 +31,14 @@ def test_each_version_is_listed_with_what_stands_for_it_and_what_its_manifest_te
     assert (first.pinned, second.pinned) == ("audit", None)
     assert [live.loader for live in second.live] == ["gpu-7", "gpu-8"]
     assert (first.live, third.live) == ((), ())
-    for listed, release in zip((first, second, third), made, strict=True):
+    for listed, release in zip((first, second, third), releases, strict=True):
         assert (listed.verdict, listed.precision, listed.engine) == ("passed", "fp32", "onnxruntime")
         assert listed.bytes == sum(file.bytes for file in release.manifest.files)
         assert listed.problem is None
 
 
-def test_a_loader_that_says_nothing_for_long_is_told_to_be_quiet(
-    in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_silent_loader_called_quiet(in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loader that says nothing for long is told to be quiet."""
     fill(in_folder, tmp_path, 1)
     report_live(in_folder, 1)
     assert not list_versions(in_folder, MODEL)[0].live[0].is_quiet
@@ -50,9 +46,8 @@ def test_a_loader_that_says_nothing_for_long_is_told_to_be_quiet(
     assert list_versions(in_folder, MODEL)[0].live[0].is_quiet
 
 
-def test_pruned_versions_and_those_whose_manifest_is_lost_are_listed_and_say_so(
-    in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pruned_and_lost_versions_listed(in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pruned versions and those whose manifest is lost are listed and say so."""
     fill(in_folder, tmp_path, 3)
     let_pass(monkeypatch, in_folder, 40)
     Pruner(in_folder, Retention(keep=1, seconds=0), dry=False, settle_seconds=0).prune()
@@ -66,7 +61,8 @@ def test_pruned_versions_and_those_whose_manifest_is_lost_are_listed_and_say_so(
     assert third.problem == f"manifest.json of {MODEL} in {in_folder.place} is missing"
 
 
-def test_an_alias_that_is_taken_away_is_gone_and_the_others_stay(in_folder: Store, tmp_path: Path) -> None:
+def test_removed_alias_leaves_others(in_folder: Store, tmp_path: Path) -> None:
+    """An alias that is taken away is gone and the others stay."""
     fill(in_folder, tmp_path, 1)
     in_folder.promote(MODEL, 1, "champion")
     assert in_folder.take_alias_away(MODEL, "champion").aliases.keys() == {"current"}
@@ -79,13 +75,14 @@ def test_an_alias_that_is_taken_away_is_gone_and_the_others_stay(in_folder: Stor
     assert in_folder.models() == [MODEL]
 
 
-def test_a_store_is_told_of_in_figures(store: Store, tmp_path: Path) -> None:
+def test_store_told_in_figures(store: Store, tmp_path: Path) -> None:
+    """A store is told of in figures."""
     with pytest.raises(RepositoryError, match="is no store"):
         look_over(store)
     fill(store, tmp_path, 2)
-    found = look_over(store)
+    summary = look_over(store)
     contents = list(store.objects.below("objects/"))
-    assert (found.target, found.models, found.versions) == ("local-cpu", 1, 2)
-    assert found.held["objects"].objects == len(contents)
-    assert found.held["objects"].bytes == sum(held.bytes for held in contents)
-    assert found.held["releases"].objects == 2
+    assert (summary.target, summary.models, summary.versions) == ("local-cpu", 1, 2)
+    assert summary.held["objects"].objects == len(contents)
+    assert summary.held["objects"].bytes == sum(content.bytes for content in contents)
+    assert summary.held["releases"].objects == 2

@@ -12,24 +12,22 @@ from plansmith.records.destination import Location
 from plansmith.stores import repository_view
 from plansmith.stores.diff import differences, side_of_folder, side_of_stored
 from plansmith.stores.layout import OBJECTS, VIEW
-from plansmith.stores.maintenance.prune import Pruner
-from plansmith.stores.maintenance.retention import Retention
-from plansmith.stores.maintenance.verify import verify_repository, verify_store
+from plansmith.stores.prune import Pruner, Retention
+from plansmith.stores.publication import publish_release
 from plansmith.stores.repository_view import keep_view, refresh_view
 from plansmith.stores.store import Store
-from plansmith.stores.sync.mirror import Mirror
-from plansmith.stores.sync.pull import Pulled, pull
-from plansmith.stores.transfer.publication import publish_release
+from plansmith.stores.sync.mirror import Mirror, Pulled, pull
+from plansmith.stores.verify import verify_repository, verify_store
 from plansmith.system.digest import Digester
-from plansmith.triton.repository.ensemble_members import MEMBERS
+from plansmith.triton.repository.ensembles import MEMBERS
 from plansmith.triton.repository.repository import ModelRepository
-from plansmith.triton.server.control.live import RunningTriton
 from plansmith.triton.server.installation import Installation
+from plansmith.triton.server.live import RunningTriton
 from plansmith.triton.server.server import TritonServer
 
 from ..support.faults.wholeness import repository_problems, shown_parts
 from ..support.stores.filled import let_pass
-from ..support.stores.followed import Beside, Site
+from ..support.stores.followed import MirrorTriton, Site
 from ..support.stores.places import IN_A_FOLDER
 from ..support.triton.clients import Clients
 from ..support.triton.installed import installation
@@ -59,23 +57,22 @@ def publish_into(
     store: Store, repository: ModelRepository, folder: Path, *, initialize: str = "pass", salt: str = ""
 ) -> set[str]:
     """The same, with each a place of its own."""
-    made = publish_pipeline(repository, folder / "packages", initialize=initialize, salt=salt)
-    manifest = repository.manifest(MODEL, made.version)
-    publish_release(store, Path(made.release), manifest, Digester(folder / "digests"))
+    publication = publish_pipeline(repository, folder / "packages", initialize=initialize, salt=salt)
+    manifest = repository.manifest(MODEL, publication.version)
+    publish_release(store, Path(publication.release), manifest, Digester(folder / "digests"))
     return {member.model for member in manifest.package.members}
 
 
 def bring(store: Store, mirror: Mirror, text: str = MODEL) -> Pulled:
     """As `plansmith pull`."""
     catalogue, version = store.find(text)
-    with mirror.held(store, alone=False):
+    with mirror.lock(store, alone=False):
         return pull(store, mirror, catalogue, version)
 
 
 @pytest.mark.slow
-def test_a_mirror_shows_an_ensemble_with_its_parts_and_takes_those_away_that_no_view_names(
-    store: Store, publish: Publish, tmp_path: Path
-) -> None:
+def test_mirror_shows_ensemble_parts(store: Store, publish: Publish, tmp_path: Path) -> None:
+    """A mirror shows an ensemble with its parts, and takes those away that no view names."""
     mirror = Mirror(tmp_path / "mirror")
     named = {}
     for number in (1, 2, 3):
@@ -90,9 +87,8 @@ def test_a_mirror_shows_an_ensemble_with_its_parts_and_takes_those_away_that_no_
 
 
 @IN_A_FOLDER
-def test_a_release_whose_parts_have_names_that_lead_elsewhere_is_not_brought(
-    store: Store, repository: ModelRepository, tmp_path: Path
-) -> None:
+def test_escaping_part_names_refused(store: Store, repository: ModelRepository, tmp_path: Path) -> None:
+    """A release whose parts have names that lead elsewhere is not brought."""
     package = tmp_path / "package"
     draft = write_pipeline(package, 1).model_copy(update={"version": 1})
     members = (draft.package.members[0].model_copy(update={"model": "../elsewhere"}), *draft.package.members[1:])
@@ -109,9 +105,8 @@ def test_a_release_whose_parts_have_names_that_lead_elsewhere_is_not_brought(
 
 
 @IN_A_FOLDER
-def test_the_differences_of_two_ensembles_name_the_parts_that_differ(
-    store: Store, repository: ModelRepository, publish: Publish
-) -> None:
+def test_ensemble_diff_names_parts(store: Store, repository: ModelRepository, publish: Publish) -> None:
+    """The differences of two ensembles name the parts that differ."""
     publish()
     publish()
     old, new = (side_of_stored(store, f"{MODEL}@{number}") for number in (1, 2))
@@ -124,9 +119,8 @@ def test_the_differences_of_two_ensembles_name_the_parts_that_differ(
 
 
 @IN_A_FOLDER
-def test_prune_takes_the_contents_of_parts_that_no_version_has_any_more(
-    store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prune_removes_unused_part_contents(store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prune takes the contents of parts that no version has any more."""
     publish()
     own = {
         file.sha256
@@ -137,25 +131,24 @@ def test_prune_takes_the_contents_of_parts_that_no_version_has_any_more(
     publish()
     let_pass(monkeypatch, store, 40)
     Pruner(store, Retention(keep=1, seconds=0), dry=False, settle_seconds=0).prune()
-    kept = {held.key.rpartition("/")[2] for held in store.objects.below(OBJECTS)}
+    keys = {item.key.rpartition("/")[2] for item in store.objects.below(OBJECTS)}
     assert own
-    assert not any(sha256 in key for sha256 in own for key in kept)
+    assert not any(sha256 in key for sha256 in own for key in keys)
     assert verify_store(store).damages == ()
 
 
 def viewed(store: Store) -> dict[str, set[str]]:
     """What lies in the store's repository: files by model."""
-    found: dict[str, set[str]] = {}
-    for held in store.objects.below(VIEW):
-        model, _, name = held.key.removeprefix(VIEW).partition("/")
-        found.setdefault(model, set()).add(name)
-    return found
+    by_model: dict[str, set[str]] = {}
+    for item in store.objects.below(VIEW):
+        model, _, name = item.key.removeprefix(VIEW).partition("/")
+        by_model.setdefault(model, set()).add(name)
+    return by_model
 
 
 @pytest.mark.slow
-def test_parts_are_there_before_the_configuration_that_names_them_and_each_ones_own_comes_last(
-    store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_precede_naming_configuration(store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts are there before the configuration that names them, and each one's own comes last."""
     named = publish()
     acts: list[str] = []
     copy, put = store.objects.copy, store.objects.put
@@ -183,9 +176,8 @@ def test_parts_are_there_before_the_configuration_that_names_them_and_each_ones_
 
 @pytest.mark.slow
 @IN_A_FOLDER
-def test_parts_that_no_configuration_names_go_from_the_stores_repository_after_a_while(
-    store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unnamed_parts_leave_repository(store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts that no configuration names go from the store's repository after a while."""
     named = {}
     for number in (1, 2):
         named[number] = publish()
@@ -202,9 +194,10 @@ def test_parts_that_no_configuration_names_go_from_the_stores_repository_after_a
 
 
 @pytest.mark.slow
-def test_a_triton_that_reads_the_store_serves_an_ensemble_with_its_parts_and_loses_no_request(
+def test_triton_on_store_serves_ensemble(
     store: Store, place: Location, publish: Publish, tmp_path: Path, installation: Installation
 ) -> None:
+    """A Triton that reads the store serves an ensemble with its parts and loses no request."""
     publish()
     keep_view(store, MODEL)
     where = f"s3://{place.endpoint_url}/{place.to.removeprefix('s3://')}" if place.is_s3 else place.to
@@ -232,34 +225,36 @@ def site(tmp_path: Path) -> Site:
 
 
 @pytest.fixture
-def beside(site: Site, installation: Installation) -> Iterator[Beside]:
+def mirror_triton(site: Site, installation: Installation) -> Iterator[MirrorTriton]:
     """A Triton that reads the site's mirror."""
-    with Beside(site.mirror.repository.root, installation) as beside:
-        yield beside
+    with MirrorTriton(site.mirror.repository.root, installation) as mirror_triton:
+        yield mirror_triton
 
 
 @pytest.mark.slow
-def test_a_triton_beside_a_mirror_follows_an_ensemble_and_goes_back_where_a_part_does_not_load(
-    site: Site, beside: Beside, repository: ModelRepository, tmp_path: Path
+def test_triton_on_mirror_follows_ensemble(
+    site: Site, mirror_triton: MirrorTriton, repository: ModelRepository, tmp_path: Path
 ) -> None:
+    """A Triton beside a mirror follows an ensemble, and goes back where a part does not load."""
+
     def parts_ready() -> set[str]:
-        rows = RunningTriton(beside.url).index()
+        rows = RunningTriton(mirror_triton.url).index()
         return {row["name"] for row in rows if row["state"] == "READY" and row["name"] != MODEL}
 
     root = site.mirror.repository.root
     publish_into(site.store, repository, tmp_path)
-    with site.sync(beside.url) as sync:
-        assert (sync.look(), beside.ready()) == ([], [1])
-        with Clients(beside.server.http_url, beside.server.grpc_url, count=2) as clients:
+    with site.sync(mirror_triton.url) as sync:
+        assert (sync.look(), mirror_triton.ready()) == ([], [1])
+        with Clients(mirror_triton.server.http_url, mirror_triton.server.grpc_url, count=2) as clients:
             clients.wait_for(1)
             second = publish_into(site.store, repository, tmp_path)
-            assert (sync.look(), beside.ready()) == ([], [2])
+            assert (sync.look(), mirror_triton.ready()) == ([], [2])
             clients.wait_for(2)
             assert parts_ready() == second
             publish_into(site.store, repository, tmp_path, initialize=BROKEN, salt="sound")
             (fault,) = sync.look()
             assert "there are no words" in fault.message
-            assert (beside.ready(), parts_ready()) == ([2], second)
+            assert (mirror_triton.ready(), parts_ready()) == ([2], second)
             assert site.mirror.repository.views(MODEL).shown() == [2]
         assert clients.lost == clients.torn == []
     assert second <= set(shown_parts(root))

@@ -13,14 +13,14 @@ from plansmith.records.destination import Location
 from plansmith.records.release import CONFIG_FILE, Interface
 from plansmith.stores import repository_view
 from plansmith.stores.layout import VIEW
+from plansmith.stores.publication import Terms, publish_release
 from plansmith.stores.repository_view import keep_view, refresh_view
 from plansmith.stores.store import Store
-from plansmith.stores.transfer.publication import Terms, publish_release
 from plansmith.system.digest import Digester
 from plansmith.triton.config.model_config import parse_config
 from plansmith.triton.repository.repository import ModelRepository
-from plansmith.triton.server.control.live import RunningTriton
 from plansmith.triton.server.installation import Installation
+from plansmith.triton.server.live import RunningTriton
 from plansmith.triton.server.server import TritonServer
 
 from ..support.stores.places import IN_A_FOLDER
@@ -37,33 +37,33 @@ OTHER = Interface(inputs=INTERFACE.inputs, outputs=INTERFACE.outputs[:1])
 
 def publish(store: Store, folder: Path, answer: int, interface: Interface = INTERFACE, bulk_bytes: int = 0) -> int:
     """Make a release that answers with a number and have `current` stand for it; its number."""
-    made = make_release(folder / "repository", answer, interface=interface, bulk_bytes=bulk_bytes)
+    release = make_release(folder / "repository", answer, interface=interface, bulk_bytes=bulk_bytes)
     terms = Terms(allow_interface_change=True)
-    return publish_release(store, made.folder, made.manifest, Digester(folder / "digests"), terms=terms).version
+    return publish_release(store, release.folder, release.manifest, Digester(folder / "digests"), terms=terms).version
 
 
 def shown(store: Store) -> list[str]:
     """The keys of the model in the view."""
     root = f"{VIEW}{MODEL}/"
-    return [held.key.removeprefix(root) for held in store.objects.below(root)]
+    return [item.key.removeprefix(root) for item in store.objects.below(root)]
 
 
 def served(store: Store) -> list[int]:
     """The versions that the configuration in the view names."""
-    found = store.objects.read(f"{VIEW}{MODEL}/{CONFIG_FILE}")
-    assert found is not None
-    return list(parse_config(found.content.decode()).version_policy.specific.versions)
+    document = store.objects.read(f"{VIEW}{MODEL}/{CONFIG_FILE}")
+    assert document is not None
+    return list(parse_config(document.content.decode()).version_policy.specific.versions)
 
 
 @pytest.fixture
 def acts(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is copied and written to the view, in turn."""
-    found: list[str] = []
+    keys: list[str] = []
     copy, put = store.objects.copy, store.objects.put
 
     def note(key: str) -> None:
         if key.startswith(VIEW):
-            found.append(key.removeprefix(f"{VIEW}{MODEL}/"))
+            keys.append(key.removeprefix(f"{VIEW}{MODEL}/"))
 
     def copied(source: str, key: str) -> None:
         note(key)
@@ -75,11 +75,12 @@ def acts(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(store.objects, "copy", copied)
     monkeypatch.setattr(store.objects, "put", written)
-    return found
+    return keys
 
 
 @pytest.mark.slow
-def test_a_version_is_there_before_the_configuration_names_it(store: Store, tmp_path: Path, acts: list[str]) -> None:
+def test_version_precedes_configuration(store: Store, tmp_path: Path, acts: list[str]) -> None:
+    """A version is there before the configuration names it."""
     publish(store, tmp_path, 1, bulk_bytes=10)
     assert refresh_view(store, MODEL) == (), "nobody asked for a view"
     assert shown(store) == []
@@ -98,9 +99,8 @@ def test_a_version_is_there_before_the_configuration_names_it(store: Store, tmp_
 
 
 @pytest.mark.slow
-def test_the_view_follows_the_alias_both_ways_and_what_nobody_needs_goes_after_a_while(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_view_follows_alias_both_ways(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The view follows the alias both ways, and what nobody needs goes after a while."""
     publish(store, tmp_path, 1)
     keep_view(store, MODEL)
     publish(store, tmp_path, 2, OTHER)
@@ -116,9 +116,8 @@ def test_the_view_follows_the_alias_both_ways_and_what_nobody_needs_goes_after_a
 
 @pytest.mark.slow
 @IN_A_FOLDER
-def test_what_neither_the_old_nor_the_new_configuration_names_goes_when_the_next_version_is_shown(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unnamed_version_goes_at_next(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What neither the old nor the new configuration names goes when the next version is shown."""
     for number in (1, 2, 3):
         publish(store, tmp_path, number, (INTERFACE, OTHER)[number % 2])
         keep_view(store, MODEL)
@@ -131,7 +130,8 @@ def test_what_neither_the_old_nor_the_new_configuration_names_goes_when_the_next
 
 @pytest.mark.slow
 @IN_A_FOLDER
-def test_a_file_from_the_future_holds_nothing_up(store: Store, tmp_path: Path) -> None:
+def test_future_file_holds_nothing_up(store: Store, tmp_path: Path) -> None:
+    """A file from the future holds nothing up."""
     publish(store, tmp_path, 1)
     keep_view(store, MODEL)
     graph = Path(store.place, VIEW, MODEL, "1/model.onnx")
@@ -142,32 +142,33 @@ def test_a_file_from_the_future_holds_nothing_up(store: Store, tmp_path: Path) -
 
 
 @IN_A_FOLDER
-def test_a_clock_that_stands_still_is_told(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_clock_told(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that stands still is told."""
     publish(store, tmp_path, 1)
     keep_view(store, MODEL)
     publish(store, tmp_path, 2)
     monkeypatch.setattr("time.sleep", lambda _: None)
     monkeypatch.setattr(repository_view, "_CLOCK_STEP_SECONDS", 1e3)
-    with pytest.raises(RepositoryError, match="does not go on") as told:
+    with pytest.raises(RepositoryError, match="does not go on") as error:
         refresh_view(store, MODEL)
-    assert told.value.remedy
+    assert error.value.remedy
 
 
 @IN_A_FOLDER
-def test_a_configuration_that_another_process_wrote_meanwhile_is_no_error(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_configuration_is_no_error(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A configuration that another process wrote meanwhile is no error."""
     publish(store, tmp_path, 1)
     keep_view(store, MODEL)
     below = store.objects.below
     monkeypatch.setattr(
-        store.objects, "below", lambda prefix: (held for held in below(prefix) if not held.key.endswith(CONFIG_FILE))
+        store.objects, "below", lambda prefix: (item for item in below(prefix) if not item.key.endswith(CONFIG_FILE))
     )
     assert refresh_view(store, MODEL) == (1,)
 
 
 @IN_A_FOLDER
-def test_a_view_of_an_alias_that_is_none_is_refused(store: Store, tmp_path: Path) -> None:
+def test_invalid_alias_view_refused(store: Store, tmp_path: Path) -> None:
+    """A view of an alias that does not exist is refused."""
     publish(store, tmp_path, 1)
     with pytest.raises(RepositoryError, match="no alias 'champion'") as refused:
         keep_view(store, MODEL, "champion")
@@ -175,9 +176,10 @@ def test_a_view_of_an_alias_that_is_none_is_refused(store: Store, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_triton_that_reads_the_store_serves_what_is_promoted_and_rolled_back(
+def test_triton_serves_promotions_and_rollbacks(
     store: Store, place: Location, tmp_path: Path, installation: Installation
 ) -> None:
+    """A Triton that reads the store serves what is promoted and rolled back."""
     publish_python(store, tmp_path)
     keep_view(store, PYTHON_MODEL)
     where = f"s3://{place.endpoint_url}/{place.to.removeprefix('s3://')}" if place.is_s3 else place.to
@@ -197,6 +199,6 @@ def test_a_triton_that_reads_the_store_serves_what_is_promoted_and_rolled_back(
 def publish_python(store: Store, folder: Path) -> None:
     """Make a release that loads fast and have `current` stand for it."""
     repository = ModelRepository(folder / "python")
-    made = python_release(repository, folder / "packages")
-    manifest = repository.manifest(PYTHON_MODEL, made.version)
-    publish_release(store, Path(made.release), manifest, Digester(folder / "digests"))
+    publication = python_release(repository, folder / "packages")
+    manifest = repository.manifest(PYTHON_MODEL, publication.version)
+    publish_release(store, Path(publication.release), manifest, Digester(folder / "digests"))

@@ -13,10 +13,9 @@ from plansmith.records.model import FileEntry
 from plansmith.records.release import MANIFEST_FILE
 from plansmith.stores.backend.documents import content_of
 from plansmith.stores.layout import catalogue_key, release_key
+from plansmith.stores.publication import publish_release
 from plansmith.stores.store import Store
-from plansmith.stores.sync.mirror import Mirror
-from plansmith.stores.sync.pull import pull
-from plansmith.stores.transfer.publication import publish_release
+from plansmith.stores.sync.mirror import Mirror, pull
 from plansmith.system.digest import Digester, digest_of_files
 
 from ..support.stores.releases import MODEL, make_release
@@ -24,15 +23,16 @@ from ..support.stores.releases import MODEL, make_release
 
 def publish(store: Store, folder: Path) -> Publication:
     """Publish a release of a repository of its own."""
-    made = make_release(folder / "repository")
-    return publish_release(store, made.folder, made.manifest, Digester(folder / "no-memo", read_only=True))
+    release = make_release(folder / "repository")
+    return publish_release(store, release.folder, release.manifest, Digester(folder / "no-memo", read_only=True))
 
 
 @pytest.mark.parametrize("path", ["../outside", "/etc/passwd", "model/../../outside", "a\\b", "model//x", ""])
-def test_a_list_that_names_files_outside_is_refused(in_folder: Store, tmp_path: Path, path: str) -> None:
-    told = publish(in_folder, tmp_path)
+def test_list_with_outside_files_refused(in_folder: Store, tmp_path: Path, path: str) -> None:
+    """A list that names files outside is refused."""
+    publication = publish(in_folder, tmp_path)
     files = (FileEntry(path=path, bytes=1, sha256="0" * 64),)
-    document = {**_list(in_folder, told), "files": [files[0].model_dump()], "digest": digest_of_files(files)}
+    document = {**_list(in_folder, publication), "files": [files[0].model_dump()], "digest": digest_of_files(files)}
     forged = in_folder.find(MODEL)[1].model_copy(update={"digest": digest_of_files(files)})
     in_folder.objects.put(release_key(MODEL, forged.digest), json.dumps(document).encode())
     with pytest.raises(RepositoryError, match="would lie outside of its release") as caught:
@@ -47,7 +47,8 @@ def test_names_lead_nowhere_else(in_folder: Store, name: str) -> None:
     assert caught.value.remedy
 
 
-def test_a_digest_that_is_none_is_refused(in_folder: Store, tmp_path: Path) -> None:
+def test_invalid_digest_refused(in_folder: Store, tmp_path: Path) -> None:
+    """A digest that is no digest is refused."""
     publish(in_folder, tmp_path)
     forged = in_folder.find(MODEL)[1].model_copy(update={"digest": "../../marker"})
     with pytest.raises(RepositoryError, match="where a SHA-256 should") as caught:
@@ -56,16 +57,18 @@ def test_a_digest_that_is_none_is_refused(in_folder: Store, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("field", ["model", "digest"])
-def test_a_list_that_says_to_be_of_another_release_is_refused(in_folder: Store, tmp_path: Path, field: str) -> None:
-    told = publish(in_folder, tmp_path)
-    document = {**_list(in_folder, told), field: "../../outside"}
-    in_folder.objects.put(release_key(MODEL, told.digest), json.dumps(document).encode())
+def test_list_of_other_release_refused(in_folder: Store, tmp_path: Path, field: str) -> None:
+    """A list that says to be of another release is refused."""
+    publication = publish(in_folder, tmp_path)
+    document = {**_list(in_folder, publication), field: "../../outside"}
+    in_folder.objects.put(release_key(MODEL, publication.digest), json.dumps(document).encode())
     with pytest.raises(RepositoryError, match="is damaged: it lists other files") as caught:
         in_folder.release(MODEL, in_folder.find(MODEL)[1])
     assert caught.value.remedy
 
 
-def test_a_catalogue_that_says_to_be_of_another_model_is_refused(in_folder: Store, tmp_path: Path) -> None:
+def test_catalogue_of_other_model_refused(in_folder: Store, tmp_path: Path) -> None:
+    """A catalogue that says to be of another model is refused."""
     publish(in_folder, tmp_path)
     forged = in_folder.catalogue(MODEL).model_copy(update={"model": "../../outside"})
     in_folder.objects.put(catalogue_key(MODEL), content_of(forged))
@@ -83,19 +86,18 @@ def test_a_catalogue_that_says_to_be_of_another_model_is_refused(in_folder: Stor
         {"support_files": ("config.pbtxt", "labels.txt")},
     ],
 )
-def test_a_manifest_that_has_a_view_made_of_other_files_is_refused(
-    in_folder: Store, tmp_path: Path, forged: dict[str, tuple[str, ...]]
-) -> None:
-    made = make_release(tmp_path / "repository")
+def test_manifest_with_other_view_refused(in_folder: Store, tmp_path: Path, forged: dict[str, tuple[str, ...]]) -> None:
+    """A manifest that has a view made of other files is refused."""
+    release = make_release(tmp_path / "repository")
     (tmp_path / "secret").write_text("not ours")
-    manifest = made.manifest.model_copy(update={"package": made.manifest.package.model_copy(update=forged)})
-    (made.folder / MANIFEST_FILE).unlink()
-    (made.folder / MANIFEST_FILE).write_text(manifest.model_dump_json())
-    publish_release(in_folder, made.folder, manifest, Digester(tmp_path / "no-memo", read_only=True))
+    manifest = release.manifest.model_copy(update={"package": release.manifest.package.model_copy(update=forged)})
+    (release.folder / MANIFEST_FILE).unlink()
+    (release.folder / MANIFEST_FILE).write_text(manifest.model_dump_json())
+    publish_release(in_folder, release.folder, manifest, Digester(tmp_path / "no-memo", read_only=True))
     mirror = Mirror(tmp_path / "mirror")
     catalogue, version = in_folder.find(MODEL)
     with (
-        mirror.held(in_folder, alone=True),
+        mirror.lock(in_folder, alone=True),
         pytest.raises(RepositoryError, match="holds other files than its manifest says") as caught,
     ):
         pull(in_folder, mirror, catalogue, version)
@@ -104,7 +106,7 @@ def test_a_manifest_that_has_a_view_made_of_other_files_is_refused(
 
 
 def _list(in_folder: Store, told: Publication) -> dict[str, object]:
-    found = in_folder.objects.read(release_key(MODEL, told.digest))
-    assert found is not None
-    document: dict[str, object] = json.loads(found.content)
+    item = in_folder.objects.read(release_key(MODEL, told.digest))
+    assert item is not None
+    document: dict[str, object] = json.loads(item.content)
     return document

@@ -17,14 +17,15 @@ def store(tmp_path: Path) -> Store:
     return Store(FolderObjects(tmp_path / "store"))
 
 
-def test_a_store_without_releases_is_of_no_target_and_takes_the_first_one(store: Store) -> None:
+def test_empty_store_takes_first_target(store: Store) -> None:
+    """A store without releases is of no target and takes the first one."""
     assert require_store(store).target == ""
-    made = store.marker()
+    before = store.marker()
     assert require_store(store, "local-cpu").target == "local-cpu"
     marker = store.marker()
-    assert made is not None
+    assert before is not None
     assert marker is not None
-    assert (marker.target, marker.created) == ("local-cpu", made.created)
+    assert (marker.target, marker.created) == ("local-cpu", before.created)
     assert require_store(store) == marker
 
 
@@ -37,7 +38,8 @@ def test_a_target_stays(store: Store) -> None:
     assert require_store(store, "local-cpu").target == "local-cpu"
 
 
-def test_of_two_first_releases_one_gives_the_target(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_first_release_sets_target(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two first releases, one gives the target."""
     require_store(store)
     behind = store.marker()
     require_store(Store(FolderObjects(Path(store.place))), "local-cpu")
@@ -46,7 +48,8 @@ def test_of_two_first_releases_one_gives_the_target(store: Store, monkeypatch: p
         require_store(store, "triton-26.05")
 
 
-def test_what_is_not_ours_is_not_made_a_store(store: Store) -> None:
+def test_foreign_folder_made_no_store(store: Store) -> None:
+    """What is not ours is not made a store."""
     Path(store.place).mkdir()
     (Path(store.place) / "thesis.tex").write_text("mine")
     with pytest.raises(RepositoryError, match="not plansmith's"):

@@ -28,9 +28,9 @@ _FLAGS = (
 
 def chromium() -> str:
     """The program; without it these tests fail, as they prove nothing then."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
-    assert found is not None, "these tests need Chromium: apt-get install chromium"
-    return found
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert program is not None, "these tests need Chromium: apt-get install chromium"
+    return program
 
 
 @dataclass
@@ -107,9 +107,9 @@ class Browser:
             assert read, "Chromium has ended"
             self._read += read
         message, _, self._read = self._read.partition(b"\0")
-        found = json.loads(message)
-        assert isinstance(found, dict)
-        return found
+        event = json.loads(message)
+        assert isinstance(event, dict)
+        return event
 
 
 @contextmanager

@@ -17,7 +17,7 @@ def write_certificate(path: Path) -> Path:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.datetime.now(datetime.UTC)
-    found = (
+    certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -32,6 +32,7 @@ def write_certificate(path: Path) -> Path:
     plain = serialization.NoEncryption()
     form = serialization.PrivateFormat.PKCS8
     path.write_bytes(
-        found.public_bytes(serialization.Encoding.PEM) + key.private_bytes(serialization.Encoding.PEM, form, plain)
+        certificate.public_bytes(serialization.Encoding.PEM)
+        + key.private_bytes(serialization.Encoding.PEM, form, plain)
     )
     return path

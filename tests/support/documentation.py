@@ -31,8 +31,8 @@ def without_code(text: str) -> str:
 
 def section(text: str, heading: str) -> str:
     """What stands below a heading of the second level, up to the next one."""
-    (found,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    return str(found).strip()
+    (body,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    return str(body).strip()
 
 
 def code_blocks(text: str, language: str) -> list[str]:

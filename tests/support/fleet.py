@@ -7,13 +7,12 @@ from typing import Any
 
 import yaml
 
-from plansmith.config.target.targets import name_of
+from plansmith.config.targets import name_of
 from plansmith.fleet.members import Member, members_in
 from plansmith.fleet.plan import plan_fleet
 from plansmith.fleet.records import PlannedModel
-from plansmith.records.fingerprint import Fingerprint
 from plansmith.records.model import SourceModel
-from plansmith.records.release import PublishedVersion
+from plansmith.records.release import Fingerprint, PublishedVersion
 from plansmith.steps.provenance.fingerprint import Hub, fingerprint_of
 from plansmith.system.digest import Digester
 from plansmith.triton.repository.repository import ModelRepository
@@ -48,16 +47,16 @@ class Place:
         path.write_text(values if isinstance(values, str) else yaml.safe_dump(values))
         return path
 
-    def basis(self, member: Member, **known: Any) -> Fingerprint:
+    def basis(self, member: Member, **fields: Any) -> Fingerprint:
         """What the member's model is made from now."""
         digester = Digester(Path(member.spec.artifacts) / "cache" / "digests.sqlite")
         values = member.spec.model_dump(mode="json", include={"source", "data"})
         noted = Fingerprint(
             version=0, spec=values, source="", revision="", data="", target="", tools={}, destinations=()
         )
-        then = noted.model_copy(update=known)
+        then = noted.model_copy(update=fields)
         return fingerprint_of(
-            member.spec, relative_to=member.file.parent, digester=digester, hub=Hub(ask=False), known=then
+            member.spec, relative_to=member.file.parent, digester=digester, hub=Hub(ask=False), previous=then
         )
 
     def publish(
@@ -78,15 +77,15 @@ class Place:
             source: of the model; the usual one when left out.
             noted: fields of the note that are others than those that were found.
         """
-        member = next(one for one in members_in(file, {}) if isinstance(one, Member))
+        member = next(entry for entry in members_in(file, {}) if isinstance(entry, Member))
         package = write_package(self.folder / "packages" / member.name / content, content)
         draft = draft_of(package, model=member.name, target=name_of(member.spec.target))
         if source is not None:
             draft = draft.model_copy(update={"source": source})
         published = publish(member.repository, package, draft)
         if note:
-            found = self.basis(member, **noted).model_copy(update={"version": published.version, **noted})
-            ModelRepository(member.repository).store_fingerprint(member.name, found)
+            fingerprint = self.basis(member, **noted).model_copy(update={"version": published.version, **noted})
+            ModelRepository(member.repository).store_fingerprint(member.name, fingerprint)
         return published
 
     def plan(self, *places: Path, **options: Any) -> list[PlannedModel]:
@@ -96,7 +95,7 @@ class Place:
 
     def why(self, **options: Any) -> str:
         """Why the only model is built; empty where it is fresh."""
-        (one,) = self.plan(**options)
-        assert one.failure is None, one
-        assert (one.state == "stale") == bool(one.reasons)
-        return "; ".join(f"{reason.cause}: {reason.words}" for reason in one.reasons)
+        (member,) = self.plan(**options)
+        assert member.failure is None, member
+        assert (member.state == "stale") == bool(member.reasons)
+        return "; ".join(f"{reason.cause}: {reason.words}" for reason in member.reasons)

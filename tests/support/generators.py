@@ -20,20 +20,20 @@ def unigram(size: int, *, longest: int, sentences: Sequence[str] = ()) -> PreTra
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
-    made = Tokenizer(models.Unigram())
-    made.normalizer = normalizers.NFKC()
-    made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
-    made.decoder = decoders.Metaspace(prepend_scheme="always")
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
     trainer = trainers.UnigramTrainer(
         vocab_size=size, special_tokens=[PAD, EOS, UNKNOWN], unk_token=UNKNOWN, show_progress=False
     )
-    made.train_from_iterator(sentences or real_sentences(), trainer)
-    made.post_processor = processors.TemplateProcessing(
-        single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}", special_tokens=[(EOS, made.token_to_id(EOS))]
+    tokenizer.train_from_iterator(sentences or real_sentences(), trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {EOS}", pair=f"$A {EOS} $B {EOS}", special_tokens=[(EOS, tokenizer.token_to_id(EOS))]
     )
     kind: Any = PreTrainedTokenizerFast
     return kind(  # type: ignore[no-any-return]
-        tokenizer_object=made,
+        tokenizer_object=tokenizer,
         pad_token=PAD,
         eos_token=EOS,
         unk_token=UNKNOWN,
@@ -48,19 +48,19 @@ def byte_level(size: int, *, longest: int) -> PreTrainedTokenizerFast:
     from transformers import PreTrainedTokenizerFast
 
     end = "<|endoftext|>"
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         special_tokens=[end],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    made.train_from_iterator(real_sentences(), trainer)
+    tokenizer.train_from_iterator(real_sentences(), trainer)
     kind: Any = PreTrainedTokenizerFast
     return kind(  # type: ignore[no-any-return]
-        tokenizer_object=made,
+        tokenizer_object=tokenizer,
         bos_token=end,
         eos_token=end,
         unk_token=end,
@@ -69,7 +69,7 @@ def byte_level(size: int, *, longest: int) -> PreTrainedTokenizerFast:
     )
 
 
-def write_t5(folder: Path, *, seed: int = 0, **told: Any) -> Path:
+def write_t5(folder: Path, *, seed: int = 0, **fields: Any) -> Path:
     """A T5 of two layers; its weights are large enough that other questions get other answers."""
     import torch
     from transformers import T5Config, T5ForConditionalGeneration
@@ -78,7 +78,7 @@ def write_t5(folder: Path, *, seed: int = 0, **told: Any) -> Path:
     sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0}
     kind: Any = T5Config
     config = kind(
-        **(sizes | told),
+        **(sizes | fields),
         vocab_size=len(tokenizer),
         initializer_factor=4.0,  # with less, it says one token again and again, whatever it is asked
         pad_token_id=tokenizer.pad_token_id,
@@ -92,7 +92,7 @@ def write_t5(folder: Path, *, seed: int = 0, **told: Any) -> Path:
     return folder
 
 
-def write_gpt2(folder: Path, *, seed: int = 0, **told: Any) -> Path:
+def write_gpt2(folder: Path, *, seed: int = 0, **fields: Any) -> Path:
     """A GPT-2 of two layers with 64 positions; its weights are large, likewise."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -100,7 +100,7 @@ def write_gpt2(folder: Path, *, seed: int = 0, **told: Any) -> Path:
     tokenizer = byte_level(600, longest=64)
     sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "initializer_range": 0.4}
     config = GPT2Config(
-        **(sizes | told),
+        **(sizes | fields),
         vocab_size=len(tokenizer),
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,

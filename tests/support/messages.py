@@ -46,8 +46,8 @@ def record_errors() -> None:
     """Have every error of this process noted when it is made."""
     make = PlansmithError.__init__
 
-    def noting(self: PlansmithError, *arguments: object, **words: object) -> None:
-        make(self, *arguments, **words)  # type: ignore[arg-type]
+    def noting(self: PlansmithError, *arguments: object, **keywords: object) -> None:
+        make(self, *arguments, **keywords)  # type: ignore[arg-type]
         note(self)
 
     PlansmithError.__init__ = noting  # type: ignore[method-assign]
@@ -55,11 +55,11 @@ def record_errors() -> None:
 
 def main(place: Path) -> None:
     """Print what was noted."""
-    found: dict[tuple[int, str], set[str]] = defaultdict(set)
+    by_kind: dict[tuple[int, str], set[str]] = defaultdict(set)
     for line in place.read_text(encoding="utf-8").splitlines():
         fields = json.loads(line)
-        found[fields["status"], fields["kind"]].add(fields["text"])
-    for (status, kind), texts in sorted(found.items()):
+        by_kind[fields["status"], fields["kind"]].add(fields["text"])
+    for (status, kind), texts in sorted(by_kind.items()):
         print(f"\n===== exit code {status}: {kind}, {len(texts)} messages =====\n")
         print("\n\n".join(sorted(texts)))
 

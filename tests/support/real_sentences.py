@@ -21,8 +21,8 @@ _SHORT = ("e.g.", "i.e.", "cf.", "vs.", "etc.", "Dr.", "al.", "pp.", "Vol.", "No
 @cache
 def real_sentences() -> tuple[str, ...]:
     """More than eight hundred different sentences, always in the same order, neighbours from different texts."""
-    found = {sentence for text in _texts() for paragraph in _paragraphs(text) for sentence in _sentences(paragraph)}
-    return tuple(sorted(found, key=lambda sentence: sha256(sentence.encode()).digest()))
+    sentences = {sentence for text in _texts() for paragraph in _paragraphs(text) for sentence in _sentences(paragraph)}
+    return tuple(sorted(sentences, key=lambda sentence: sha256(sentence.encode()).digest()))
 
 
 def real_paragraphs() -> list[str]:

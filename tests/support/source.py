@@ -37,5 +37,5 @@ def _graph() -> grimp.ImportGraph:
 def reached_files(*modules: str) -> set[Path]:
     """The files of modules and of all that they import, at once or later, but for types alone."""
     files = dict(source_files())
-    found = {*modules, *(name for module in modules for name in _graph().find_upstream_modules(module))}
-    return {files[module] for module in found & files.keys()}
+    names = {*modules, *(name for module in modules for name in _graph().find_upstream_modules(module))}
+    return {files[module] for module in names & files.keys()}

@@ -180,11 +180,10 @@ VARIABLES = {
         "model.yaml:1: 'artifacts' begins with ~",
         "model.yaml:1: 'target' begins with ~",
     ),
-    "a home folder of data and of an interpreter": _no(
-        "source: hf:bert\ndata:\n  path: ~/reviews.csv\nlowering: {autocast: ~/modelopt/bin/python}\n",
-        "2 problem(s)",
+    "a home folder of data": _no(
+        "source: hf:bert\ndata:\n  path: ~/reviews.csv\n",
+        "1 problem(s)",
         "model.yaml:3: 'data.path' begins with ~",
-        "model.yaml:4: 'lowering.autocast' begins with ~",
         'or leave it out and type --data "$HOME/reviews.csv"',
     ),
     "for data": _no(

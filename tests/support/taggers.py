@@ -21,21 +21,21 @@ def word_piece(size: int, *, longest: int) -> Any:
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
-    made = Tokenizer(models.WordPiece(unk_token=UNKNOWN))
-    made.normalizer = normalizers.BertNormalizer(lowercase=False)
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.decoder = decoders.WordPiece()
+    tokenizer = Tokenizer(models.WordPiece(unk_token=UNKNOWN))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
     trainer = trainers.WordPieceTrainer(
         vocab_size=size, special_tokens=[PAD, UNKNOWN, FIRST, LAST, MASK], show_progress=False
     )
-    made.train_from_iterator(real_paragraphs(), trainer)
-    marks = {mark: made.token_to_id(mark) for mark in (FIRST, LAST)}
-    made.post_processor = processors.TemplateProcessing(
+    tokenizer.train_from_iterator(real_paragraphs(), trainer)
+    marks = {mark: tokenizer.token_to_id(mark) for mark in (FIRST, LAST)}
+    tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{FIRST} $A {LAST}", pair=f"{FIRST} $A {LAST} $B:1 {LAST}:1", special_tokens=[*marks.items()]
     )
     kind: Any = PreTrainedTokenizerFast
     return kind(
-        tokenizer_object=made,
+        tokenizer_object=tokenizer,
         pad_token=PAD,
         unk_token=UNKNOWN,
         cls_token=FIRST,

@@ -19,9 +19,9 @@ def soon(read: Callable[[], T], expected: T, seconds: float = SECONDS) -> T:
     Triton answers before it counts: what its statistics and metrics say of a request comes a moment after the answer.
     """
     deadline = time.monotonic() + seconds
-    while (found := read()) != expected and time.monotonic() < deadline:
+    while (value := read()) != expected and time.monotonic() < deadline:
         time.sleep(0.05)
-    return found
+    return value
 
 
 def wait_until(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plansmith.errors import InternalError, PlansmithError, UsageError
-from plansmith.system.aws.call import Call, require_valid
+from plansmith.system.aws.service import Call, require_valid
 
 
 @pytest.mark.parametrize(

@@ -23,24 +23,25 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("is_gone", [False, True], ids=["it ends later", "it has ended before"])
-def test_it_is_asked_to_end_even_where_its_last_words_fail(is_gone: bool) -> None:
-    with subprocess.Popen(["sleep", "600"]) as other:
+def test_end_requested_after_failed_words(is_gone: bool) -> None:
+    """A process is asked to end even where its last words fail."""
+    with subprocess.Popen(["sleep", "600"]) as process:
         if is_gone:
-            other.kill()
-            other.wait()
+            process.kill()
+            process.wait()
         with subprocess.Popen(
-            [sys.executable, "-c", FOLLOWER, str(other.pid)],
+            [sys.executable, "-c", FOLLOWER, str(process.pid)],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
         ) as follower:
             try:
                 assert follower.stdout is not None
-                said = [follower.stdout.readline()]
-                other.kill()
+                lines = [follower.stdout.readline()]
+                process.kill()
                 assert follower.wait(60) == -signal.SIGTERM
-                said += follower.stdout.readlines()
+                lines += follower.stdout.readlines()
             finally:
                 follower.kill()
-                other.kill()
-    assert "before" in "".join(said)
+                process.kill()
+    assert "before" in "".join(lines)

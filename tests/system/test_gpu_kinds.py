@@ -11,7 +11,7 @@ from plansmith.system.gpu_catalog import find_kind, is_kind, kind_names, kind_of
 GIB = 2**30
 
 
-def here(name: str, compute_capability: str, gib: int = 40) -> Gpu:
+def make_gpu(name: str, compute_capability: str, gib: int = 40) -> Gpu:
     """A GPU as NVML tells of it."""
     return Gpu(
         name=name,
@@ -24,7 +24,8 @@ def here(name: str, compute_capability: str, gib: int = 40) -> Gpu:
 
 
 @pytest.mark.parametrize("name", kind_names())
-def test_every_kind_is_found_by_the_drivers_name_in_any_writing(name: str) -> None:
+def test_kind_found_by_driver_name(name: str) -> None:
+    """Every kind is found by the driver's name, in any writing."""
     kind = find_kind(name)
     assert kind.name == name
     assert (kind.uuid, kind.index, kind.driver) == ("", -1, "")
@@ -61,17 +62,19 @@ def test_names_are_there_once() -> None:
         ("a3-highgpu", "NVIDIA H100 80GB HBM3", "9.0"),
     ],
 )
-def test_short_names_and_cloud_instances_mean_a_kind(text: str, name: str, compute_capability: str) -> None:
+def test_short_and_cloud_names_understood(text: str, name: str, compute_capability: str) -> None:
+    """Short names and cloud instances mean a kind."""
     kind = find_kind(text)
     assert (kind.name, kind.compute_capability) == (name, compute_capability)
 
 
-def test_a_name_of_several_kinds_means_the_one_that_is_here() -> None:
-    big, other = here("NVIDIA A100 80GB PCIe", "8.0", 80), here("NVIDIA L4", "8.9", 24)
-    assert find_kind("A100", [other, big]).name == big.name
+def test_ambiguous_name_means_present_gpu() -> None:
+    """A name of several kinds means the one that is here."""
+    big, small = make_gpu("NVIDIA A100 80GB PCIe", "8.0", 80), make_gpu("NVIDIA L4", "8.9", 24)
+    assert find_kind("A100", [small, big]).name == big.name
     assert find_kind("A100-SXM4-40GB", [big]).name == "NVIDIA A100-SXM4-40GB"
     with pytest.raises(UsageError):
-        find_kind("A100", [other])
+        find_kind("A100", [small])
 
 
 @pytest.mark.parametrize(
@@ -85,14 +88,16 @@ def test_a_name_of_several_kinds_means_the_one_that_is_here() -> None:
         ("A100-80GB", "NVIDIA A100-SXM4-80GB or NVIDIA A100 80GB PCIe"),
     ],
 )
-def test_a_name_of_several_kinds_is_refused_with_theirs_where_none_is_here(text: str, names: str) -> None:
+def test_ambiguous_name_refused_with_kinds(text: str, names: str) -> None:
+    """A name of several kinds is refused, with theirs, where none is here."""
     with pytest.raises(UsageError, match=f"{text}.* none is in this machine") as refused:
         find_kind(text)
     assert refused.value.remedy == f"write {names}"
 
 
-def test_a_gpu_that_is_here_needs_no_place_in_the_table() -> None:
-    new = here("NVIDIA Z900", "12.0")
+def test_present_gpu_needs_no_table() -> None:
+    """A GPU that is here needs no place in the table."""
+    new = make_gpu("NVIDIA Z900", "12.0")
     assert find_kind("z900", [new]) == Gpu(name="NVIDIA Z900", compute_capability="12.0", memory_bytes=40 * GIB)
     with pytest.raises(UsageError):
         find_kind("z900")
@@ -109,14 +114,16 @@ def test_a_gpu_that_is_here_needs_no_place_in_the_table() -> None:
         ("L4=8.9:23g", Gpu(name="L4", compute_capability="8.9", memory_bytes=23 * GIB)),
     ],
 )
-def test_what_is_not_in_the_table_is_described(text: str, gpu: Gpu) -> None:
+def test_untabled_gpu_described(text: str, gpu: Gpu) -> None:
+    """What is not in the table is described."""
     assert find_kind(text) == gpu
 
 
 @pytest.mark.parametrize(
     ("text", "near"), [("A10O", "A10"), ("RTX 4091", "RTX 4090"), ("H1000", "H100"), ("RTX 409O", "RTX 4090")]
 )
-def test_a_mistyped_name_is_answered_with_near_ones(text: str, near: str) -> None:
+def test_mistyped_name_suggests_near_ones(text: str, near: str) -> None:
+    """A mistyped name is answered with near ones."""
     with pytest.raises(UsageError, match=text) as refused:
         find_kind(text)
     assert near in refused.value.remedy
@@ -125,25 +132,29 @@ def test_a_mistyped_name_is_answered_with_near_ones(text: str, near: str) -> Non
 @pytest.mark.parametrize(
     "text", ["", "   ", "GPU", "My GPU=8.9", "=8.9:24G", "My GPU=sm89:24G", "My GPU=8.9:0G", "x=y"]
 )
-def test_what_is_no_gpu_is_refused_with_both_ways_to_name_one(text: str) -> None:
+def test_invalid_gpu_refused_with_forms(text: str) -> None:
+    """What is no GPU is refused with both ways to name one."""
     with pytest.raises(UsageError, match="is no ") as refused:
         find_kind(text)
     assert '"My GPU=8.9:24G"' in refused.value.remedy
 
 
-def test_the_kind_of_a_gpu_is_the_same_on_every_driver() -> None:
-    assert kind_of(here("A10G", "8.6", 22)) == kind_of(here("NVIDIA A10G", "8.6", 24)) == find_kind("A10G")
-    assert kind_of(here("NVIDIA Z900", "12.0")).uuid == ""
+def test_kind_same_on_every_driver() -> None:
+    """The kind of a GPU is the same on every driver."""
+    assert kind_of(make_gpu("A10G", "8.6", 22)) == kind_of(make_gpu("NVIDIA A10G", "8.6", 24)) == find_kind("A10G")
+    assert kind_of(make_gpu("NVIDIA Z900", "12.0")).uuid == ""
 
 
-def test_a_gpu_is_of_a_kind_by_its_name_and_its_compute_capability() -> None:
-    assert is_kind(here("NVIDIA L4", "8.9"), find_kind("L4"))
-    assert not is_kind(here("NVIDIA L40S", "8.9"), find_kind("L4"))
-    assert not is_kind(here("NVIDIA L4", "9.9"), find_kind("L4"))
+def test_kind_by_name_and_capability() -> None:
+    """A GPU is of a kind by its name and its compute capability."""
+    assert is_kind(make_gpu("NVIDIA L4", "8.9"), find_kind("L4"))
+    assert not is_kind(make_gpu("NVIDIA L40S", "8.9"), find_kind("L4"))
+    assert not is_kind(make_gpu("NVIDIA L4", "9.9"), find_kind("L4"))
 
 
-def test_newer_cuda_on_an_older_driver_is_for_data_centres() -> None:
+def test_newer_cuda_needs_data_centre() -> None:
+    """Newer CUDA on an older driver is for data centres."""
     assert takes_newer_cuda(find_kind("T4")) is True
     assert takes_newer_cuda(find_kind("RTX 4090")) is False
     assert takes_newer_cuda(find_kind("RTX A6000")) is None
-    assert takes_newer_cuda(here("NVIDIA Z900", "12.0")) is None
+    assert takes_newer_cuda(make_gpu("NVIDIA Z900", "12.0")) is None

@@ -77,7 +77,7 @@ _CHANGES: tuple[Callable[[bytes, random.Random], bytes], ...] = (_cut, _flip, _i
 def _change_of_headers(sent: Sent, chance: random.Random) -> Sent:
     name = chance.choice([HEADERS.delivery, HEADERS.timestamp, HEADERS.signature])
     value = sent.headers[name]
-    other = chance.choice(
+    replacement = chance.choice(
         [
             "",
             f"{value} ",
@@ -91,17 +91,18 @@ def _change_of_headers(sent: Sent, chance: random.Random) -> Sent:
             "nan",
         ]
     )
-    return Sent(sent.headers | {name: other}, sent.body)
+    return Sent(sent.headers | {name: replacement}, sent.body)
 
 
 def _posted(receiver: Receiver, requests: list[Sent], path: str) -> list[Answer]:
     async def one_after_another() -> list[Answer]:
-        return [await ask(receiver.app, "POST", path, one.body, headers=one.headers) for one in requests]
+        return [await ask(receiver.app, "POST", path, request.body, headers=request.headers) for request in requests]
 
     return asyncio.run(one_after_another())
 
 
-def test_whatever_is_changed_without_the_secret_is_refused() -> None:
+def test_unsigned_mutations_refused() -> None:
+    """Whatever is changed without the secret is refused."""
     chance = random.Random(11)
     receiver = Receiver(per_minute=10_000)
     changed = []
@@ -111,15 +112,16 @@ def test_whatever_is_changed_without_the_secret_is_refused() -> None:
             changed.append(_change_of_headers(sent, chance))
         else:
             changed.append(Sent(sent.headers, chance.choice(_CHANGES)(sent.body, chance)))
-    changed = [one for one in changed if one not in DELIVERIES]
+    changed = [item for item in changed if item not in DELIVERIES]
     assert len(changed) > 0.95 * _ROUNDS
     answers = _posted(receiver, changed, "/hooks/ours")
     assert {answer.status for answer in answers} == {401}
     assert {answer.body for answer in answers} == {b""}
-    assert not receiver.inbox.kept
+    assert not receiver.inbox.deliveries
 
 
-def test_whatever_is_changed_by_who_knows_the_secret_is_malformed_or_means_something() -> None:
+def test_signed_mutations_malformed_or_meaningful() -> None:
+    """Whatever is changed by someone who knows the secret is malformed or means something."""
     chance = random.Random(12)
     receiver = Receiver(per_minute=10_000)
     bodies = [chance.choice(_CHANGES)(chance.choice(DELIVERIES[:8]).body, chance) for _ in range(_ROUNDS)]
@@ -130,7 +132,8 @@ def test_whatever_is_changed_by_who_knows_the_secret_is_malformed_or_means_somet
     _assert_plain(receiver)
 
 
-def test_whatever_is_changed_in_a_push_is_malformed_or_means_something() -> None:
+def test_push_mutations_malformed_or_meaningful() -> None:
+    """Whatever is changed in a push is malformed or means something."""
     chance = random.Random(13)
     receiver = Receiver(per_minute=10_000)
     body = json.dumps(PUSH).encode()
@@ -141,7 +144,8 @@ def test_whatever_is_changed_in_a_push_is_malformed_or_means_something() -> None
     _assert_plain(receiver)
 
 
-def test_the_delivery_that_all_of_them_began_as_is_taken() -> None:
+def test_original_delivery_accepted() -> None:
+    """The delivery that all of them began as is taken."""
     receiver = Receiver()
     assert ALIAS_SET.timestamp == NOW
     assert receiver.post(ALIAS_SET, "/hooks/ours").status == 202
@@ -149,7 +153,7 @@ def test_the_delivery_that_all_of_them_began_as_is_taken() -> None:
 
 def _assert_plain(receiver: Receiver) -> None:
     """What was stored can be stored: short, printable text."""
-    events = [event for events in receiver.inbox.kept.values() for event in events]
+    events = [event for events in receiver.inbox.deliveries.values() for event in events]
     assert events
     for text in (text for event in events for text in event.model_dump(exclude={"at"}).values()):
         assert text.isprintable()

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from plansmith.cli import cli
-from plansmith.config.service.triggers import TriggersConfig
+from plansmith.config.service_triggers import TriggersConfig
 from plansmith.errors import EnvironmentFault
-from plansmith.triggers.requirements import registries_of_workers, require_libraries
+from plansmith.triggers.configuration import registries_of_workers, require_libraries
 
 from ..support.triggers.watched import WatchedService
 
@@ -28,10 +28,10 @@ def missing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """A library that is not installed."""
     name = str(request.param)
 
-    def find(wanted: str) -> ModuleSpec | None:
-        return None if wanted == name else find_spec(wanted)
+    def find(module: str) -> ModuleSpec | None:
+        return None if module == name else find_spec(module)
 
-    monkeypatch.setattr("plansmith.triggers.requirements.find_spec", find)
+    monkeypatch.setattr("plansmith.triggers.configuration.find_spec", find)
     return name
 
 
@@ -41,7 +41,8 @@ def config_of(**registries: Any) -> TriggersConfig:
     return TriggersConfig.model_validate({"registries": registries, "rules": [rule]})
 
 
-def test_what_is_missing_for_a_registry_is_named_with_the_extra_that_brings_it(missing: str) -> None:
+def test_missing_package_named_with_extra(missing: str) -> None:
+    """What is missing for a registry is named with the extra that brings it."""
     config = config_of(hub=HUB, shelf=BUCKET, packages=PACKAGES, here={"type": "folder", "path": "models"})
     with pytest.raises(EnvironmentFault, match=f"{missing} is not installed") as refused:
         require_libraries(config.registries)
@@ -49,16 +50,18 @@ def test_what_is_missing_for_a_registry_is_named_with_the_extra_that_brings_it(m
     require_libraries({"here": config.registries["here"]})
 
 
-def test_workers_ask_the_hub_and_packages_that_are_written_to() -> None:
+def test_workers_ask_written_registries() -> None:
+    """Workers ask the hub and packages that are written to."""
     config = config_of(hub=HUB, shelf=BUCKET, packages=PACKAGES, told=PACKAGES | {"write_back": True})
     assert list(registries_of_workers(config)) == ["hub", "packages", "told"]
 
 
 @pytest.mark.parametrize("missing", ["huggingface_hub"], indirect=True)
 @pytest.mark.parametrize("words", [("serve", "--dry-run"), ("watch", "--once")], ids=["serve --dry-run", "watch"])
-def test_a_service_with_rules_on_the_hub_says_at_the_start_that_it_cannot_ask_it(
+def test_hub_rules_without_client_told(
     missing: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A service with rules on the hub says at the start that it cannot ask it."""
     WatchedService(tmp_path, {"hub": HUB}, BRANCH)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(EnvironmentFault, match=f"{missing} is not installed, and hub"):

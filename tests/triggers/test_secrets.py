@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from plansmith.config.service.triggers import TriggersConfig
+from plansmith.config.service_triggers import TriggersConfig
 from plansmith.errors import EnvironmentFault, UsageError
 from plansmith.triggers.secrets import Secrets
 
-from ..support.deliveries.receiving import HOOK, Receiver, asked
+from ..support.deliveries.receiving import HOOK, Receiver, signed_request
 from ..support.waiting import soon
 
 REGISTRIES: dict[str, Any] = {
@@ -54,73 +54,75 @@ def secrets_of(prefect: Prefect) -> Secrets:
     return Secrets(config.registries, prefect.read)
 
 
-def test_where_all_are_there_none_is_awaited(prefect: Prefect) -> None:
-    found = secrets_of(prefect)
-    assert found.known == {"ours": ("a", "o"), "hub": ("h",), "ci": ("c",)}
-    assert (found.awaited, found.fault) == (set(), "")
-    found.work(threading.Event())
+def test_complete_secrets_await_none(prefect: Prefect) -> None:
+    """Where all are there, none is awaited."""
+    secrets = secrets_of(prefect)
+    assert secrets.by_registry == {"ours": ("a", "o"), "hub": ("h",), "ci": ("c",)}
+    assert (secrets.awaited, secrets.fault) == (set(), "")
+    secrets.work(threading.Event())
 
 
-def test_what_prefect_keeps_is_awaited_while_it_is_away_and_known_when_it_is_there(
-    prefect: Prefect, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_prefect_secrets_awaited_while_away(prefect: Prefect, caplog: pytest.LogCaptureFixture) -> None:
+    """What Prefect keeps is awaited while it is away, and known when it is there."""
     prefect.goes()
-    found = secrets_of(prefect)
-    assert {name: one for name, one in found.known.items() if one} == {"ours": ("a",), "ci": ("c",)}
-    assert found.awaited == {"ours", "hub"}
-    assert found.fault == "the API cannot be reached; start it"
-    working = threading.Thread(target=found.work, args=(threading.Event(),))
+    secrets = secrets_of(prefect)
+    assert {name: values for name, values in secrets.by_registry.items() if values} == {"ours": ("a",), "ci": ("c",)}
+    assert secrets.awaited == {"ours", "hub"}
+    assert secrets.fault == "the API cannot be reached; start it"
+    working = threading.Thread(target=secrets.work, args=(threading.Event(),))
     with caplog.at_level(logging.INFO, "plansmith.builds"):
         working.start()
         prefect.fault = UsageError("no Secret block old-one", remedy="make one")
-        assert soon(lambda: "no Secret block old-one" in found.fault, expected=True)
+        assert soon(lambda: "no Secret block old-one" in secrets.fault, expected=True)
         prefect.fault = None
         working.join(120)
-    assert found.known == {"ours": ("a", "o"), "hub": ("h",), "ci": ("c",)}
-    assert found.awaited == set()
+    assert secrets.by_registry == {"ours": ("a", "o"), "hub": ("h",), "ci": ("c",)}
+    assert secrets.awaited == set()
     first, second = [json.loads(record.getMessage()) for record in caplog.records]
     assert (first["event"], first["awaited"]) == ("secrets", ["hub", "ours"])
     assert (second["event"], second["known"]) == ("secrets", ["hub", "ours"])
 
 
-def test_it_ends_when_it_is_told_to_although_some_are_awaited(prefect: Prefect) -> None:
+def test_waiting_ends_when_told(prefect: Prefect) -> None:
+    """Waiting ends when it is told to, although some secrets are awaited."""
     prefect.goes()
-    found, stop = secrets_of(prefect), threading.Event()
+    secrets, stop = secrets_of(prefect), threading.Event()
     stop.set()
-    found.work(stop)
-    assert found.awaited == {"ours", "hub"}
+    secrets.work(stop)
+    assert secrets.awaited == {"ours", "hub"}
 
 
 @pytest.mark.parametrize(
     "fault",
     [EnvironmentFault("does not let us in", remedy="log in"), UsageError("no Secret block old-one", remedy="make one")],
 )
-def test_what_does_not_mend_itself_is_an_error_at_the_start(fault: Exception, prefect: Prefect) -> None:
+def test_lasting_fault_is_start_error(fault: Exception, prefect: Prefect) -> None:
+    """What does not mend itself is an error at the start."""
     prefect.fault = fault
     with pytest.raises(type(fault)):
         secrets_of(prefect)
 
 
-def test_a_variable_that_is_missing_is_an_error_although_prefect_is_away(
-    prefect: Prefect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_variable_error_without_prefect(prefect: Prefect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that is missing is an error, although Prefect is away."""
     prefect.goes()
     monkeypatch.delenv("CI")
     with pytest.raises(UsageError, match="env:CI is not set"):
         secrets_of(prefect)
 
 
-def test_what_cannot_be_judged_yet_is_to_be_sent_again_and_health_tells_of_which_registries() -> None:
-    known, awaited = {"ci": ["new"], "ours": ["new"]}, {"ci"}
-    receiver = Receiver(known, awaited=awaited)
-    answer = receiver.post(asked(secret="old"))
+def test_unjudged_delivery_to_be_resent() -> None:
+    """What cannot be judged yet is to be sent again, and health tells of which registries."""
+    secrets, awaited = {"ci": ["new"], "ours": ["new"]}, {"ci"}
+    receiver = Receiver(secrets, awaited=awaited)
+    answer = receiver.post(signed_request(secret="old"))
     assert (answer.status, answer.body, answer.headers["retry-after"]) == (503, b"", "30")
-    assert receiver.post(asked(secret="new")).status == 202
-    assert receiver.post(asked(secret="old"), "/hooks/ours").status == 401, "nothing is awaited for this one"
+    assert receiver.post(signed_request(secret="new")).status == 202
+    assert receiver.post(signed_request(secret="old"), "/hooks/ours").status == 401, "nothing is awaited for this one"
     health = receiver.ask("GET", "/healthz")
     assert (health.status, health.body) == (200, b"not all of its secrets are known yet: ci\n")
-    known["ci"] = ["old", "new"]
+    secrets["ci"] = ["old", "new"]
     awaited.clear()
-    assert receiver.post(asked(secret="old"), HOOK).status == 202
-    assert receiver.post(asked(secret="guessed"), HOOK).status == 401
+    assert receiver.post(signed_request(secret="old"), HOOK).status == 202
+    assert receiver.post(signed_request(secret="guessed"), HOOK).status == 401
     assert receiver.ask("GET", "/healthz").body == b""

@@ -64,7 +64,7 @@ def _graph(batch: int | str) -> onnx.ModelProto:
         helper.make_node("Add", ["ids", "ids"], ["twice"]),
     ]
     inputs, outputs = (
-        [helper.make_tensor_value_info(*one) for one in zip(names, types, dims, strict=True)]
+        [helper.make_tensor_value_info(*info) for info in zip(names, types, dims, strict=True)]
         for names in (("a", "ids"), ("half", "twice"))
     )
     inner = helper.make_graph(nodes, "tiny", inputs, outputs)

@@ -101,10 +101,10 @@ def onnxruntime_limits(*site: Path) -> tuple[int, int]:
             onnx.save(model_of_opset(opset), Path(folder, f"opset {opset}"))
         for ir_version in ir_versions:
             onnx.save(model_of_ir_version(ir_version), Path(folder, f"ir {ir_version}"))
-        words = [sys.executable, "-I", "-c", TRY, folder, *map(str, site)]
-        found = subprocess.run(words, capture_output=True, text=True, check=True)
-    sys.stderr.write(found.stderr)
-    read = set(json.loads(found.stdout))
+        command = [sys.executable, "-I", "-c", TRY, folder, *map(str, site)]
+        process = subprocess.run(command, capture_output=True, text=True, check=True)
+    sys.stderr.write(process.stderr)
+    read = set(json.loads(process.stdout))
     return _newest("opset", opsets, read), _newest("ir", ir_versions, read)
 
 

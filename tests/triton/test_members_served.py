@@ -10,9 +10,8 @@ import pytest
 
 from plansmith.errors import ServedCheckError
 from plansmith.triton.repository.repository import ModelRepository
-from plansmith.triton.server.control.live import RunningTriton
-from plansmith.triton.server.control.load_targets import ServerGroup
 from plansmith.triton.server.installation import Installation
+from plansmith.triton.server.live import RunningTriton, ServerGroup
 from plansmith.triton.server.server import TritonServer
 
 from ..support.triton.clients import Clients
@@ -66,13 +65,12 @@ def parts(repository: ModelRepository, version: int | None = None) -> set[str]:
 
 def publish(repository: ModelRepository, folder: Path, server: TritonServer, **options: str) -> int:
     """Publish the next version and have the server load it."""
-    told = ServerGroup([f"grpc://{server.grpc_url}"], load_seconds=60)
-    return publish_pipeline(repository, folder, servers=told, **options).version
+    group = ServerGroup([f"grpc://{server.grpc_url}"], load_seconds=60)
+    return publish_pipeline(repository, folder, servers=group, **options).version
 
 
-def test_publications_lose_no_request_whether_parts_are_shared_or_not_and_old_parts_go(
-    repository: ModelRepository, server: TritonServer, folder: Path
-) -> None:
+def test_publications_lose_no_request(repository: ModelRepository, server: TritonServer, folder: Path) -> None:
+    """Publications lose no request, whether parts are shared or not, and old parts go."""
     with Clients(server.http_url, server.grpc_url, count=4) as clients:
         clients.wait_for(1)
         for salt in ("", "another", "another", "a third"):
@@ -89,9 +87,8 @@ def test_publications_lose_no_request_whether_parts_are_shared_or_not_and_old_pa
     assert triton_of(server).ready(MODEL) == [number]
 
 
-def test_a_part_is_loaded_once_though_its_ensemble_is_rehearsed(
-    repository: ModelRepository, server: TritonServer, folder: Path
-) -> None:
+def test_part_loaded_once_despite_rehearsal(repository: ModelRepository, server: TritonServer, folder: Path) -> None:
+    """A part is loaded once though its ensemble is rehearsed."""
     publish(repository, folder, server, salt="loaded once")
     lines = server.log.read_text().splitlines()
     loads = {name: sum(f"loading: {name}:1" in line for line in lines) for name in parts(repository)}
@@ -101,9 +98,10 @@ def test_a_part_is_loaded_once_though_its_ensemble_is_rehearsed(
 @pytest.mark.parametrize(
     ("options", "reason"), [({"initialize": BROKEN}, "there are no words"), ({"whole": "halves"}, "failed to poll")]
 )
-def test_a_version_that_does_not_load_leaves_the_ensemble_and_its_parts_serving_and_nothing_behind(
+def test_failed_version_keeps_ensemble_serving(
     options: dict[str, str], reason: str, repository: ModelRepository, server: TritonServer, folder: Path
 ) -> None:
+    """A version that does not load leaves the ensemble and its parts serving, and nothing behind."""
     before, names = repository.views(MODEL).shown(), serving(server)
     with Clients(server.http_url, server.grpc_url, count=2) as clients:
         clients.wait_for(before[-1])
@@ -116,17 +114,16 @@ def test_a_version_that_does_not_load_leaves_the_ensemble_and_its_parts_serving_
     assert repository.withdrawals(MODEL).reason(withdrawn) is not None
 
 
-def test_a_part_that_another_ensemble_asks_stays_loaded(
-    repository: ModelRepository, server: TritonServer, folder: Path
-) -> None:
+def test_part_of_other_ensemble_stays(repository: ModelRepository, server: TritonServer, folder: Path) -> None:
+    """A part that another ensemble asks stays loaded."""
     publish(repository, folder, server, salt="for two")
     others = repository.root / "others"
     (others / "1").mkdir(parents=True)
     (others / "config.pbtxt").write_text((repository.root / MODEL / "config.pbtxt").read_text())
     assert triton_of(server).load(others) == [1]
-    asked = parts(repository)
+    earlier_parts = parts(repository)
     publish(repository, folder, server, salt="for one")
-    assert serving(server) == parts(repository) | asked
+    assert serving(server) == parts(repository) | earlier_parts
     assert triton_of(server).ready("others") == [1]
     (others / "config.pbtxt").unlink()
     (others / "1").rmdir()
@@ -136,9 +133,8 @@ def test_a_part_that_another_ensemble_asks_stays_loaded(
     assert serving(server) == parts(repository)
 
 
-def test_a_model_of_somebody_else_that_is_named_like_a_part_stays_loaded(
-    repository: ModelRepository, server: TritonServer, folder: Path
-) -> None:
+def test_foreign_model_named_like_part_stays(repository: ModelRepository, server: TritonServer, folder: Path) -> None:
+    """A model of somebody else that is named like a part stays loaded."""
     part = next(name for name in parts(repository) if f".{NUMBER_PART}." in name)
     theirs = repository.root / f"{MODEL}.theirs.0123abcd"
     (theirs / "1").mkdir(parents=True)
@@ -149,26 +145,26 @@ def test_a_model_of_somebody_else_that_is_named_like_a_part_stays_loaded(
     assert serving(server) == parts(repository) | {theirs.name}
 
 
-def test_an_ensemble_that_is_let_go_of_goes_with_its_parts(
-    repository: ModelRepository, server: TritonServer, folder: Path
-) -> None:
-    other = publish_pipeline(repository, folder, model="passing")
-    assert triton_of(server).load(repository.root / "passing", version=other.version) == [1]
+def test_released_ensemble_goes_with_parts(repository: ModelRepository, server: TritonServer, folder: Path) -> None:
+    """An ensemble that is let go of goes with its parts."""
+    publication = publish_pipeline(repository, folder, model="passing")
+    assert triton_of(server).load(repository.root / "passing", version=publication.version) == [1]
     assert len(serving(server, "passing")) == 2
     repository.withdraw("passing", 1, "nobody wants it")
     triton_of(server).unload(repository.root / "passing")
     assert (triton_of(server).ready("passing"), serving(server, "passing")) == ([], set())
 
 
-def test_a_server_that_follows_takes_ensembles_up_and_lets_go_of_them_with_their_parts(
+def test_following_server_loads_and_drops_ensembles(
     tmp_path: Path,
     installation: Installation,
 ) -> None:
+    """A server that follows takes ensembles up, and lets go of them with their parts."""
     del installation
     repository = ModelRepository(tmp_path / "repository")
     publish_pipeline(repository, tmp_path)
     with Followed(repository.root) as followed:
-        followed.told(MODEL)
+        followed.wait_for_models(MODEL)
         assert not any(line.startswith(f"{MODEL}.") for line in followed.lines), "parts are no models of their own"
         publish_pipeline(repository, tmp_path)
         followed.line(f"{MODEL}: version 2 serves, and no longer version 1")

@@ -20,8 +20,7 @@ from plansmith.data.reference import StoredCases, store_case
 from plansmith.records.model import AxisRange, EngineKind, Tensor
 from plansmith.records.release import Interface, Package
 from plansmith.triton.config.model_config import contradictions, make_config, parse_config, text_of
-from plansmith.triton.config.overrides import by_place, configure, served_package, support_files
-from plansmith.triton.config.warmup import Warmup
+from plansmith.triton.config.overrides import Warmup, by_place, configure, served_package, support_files
 from plansmith.triton.server.installation import Installation
 from plansmith.triton.server.server import TritonServer
 
@@ -71,9 +70,9 @@ class Builder:
     site: Path
     graph: onnx.ModelProto
 
-    def add(self, name: str, given: dict[str, Any], *, python: bool = False, versions: int = 1) -> Package:
+    def add(self, name: str, settings: dict[str, Any], *, python: bool = False, versions: int = 1) -> Package:
         """A model of these options; the server runs it on the CPU."""
-        options = TritonOptions.model_validate(given).with_absolute_paths(self.repository.parent)
+        options = TritonOptions.model_validate(settings).with_absolute_paths(self.repository.parent)
         folder, kind = self.repository / name, EngineKind.PYTHON if python else EngineKind.ONNXRUNTIME
         file = "model.py" if python else "model.onnx"
         largest = 8 if options.max_batch_size is None else options.max_batch_size
@@ -104,7 +103,7 @@ class Builder:
     def cases(self) -> StoredCases:
         """Inputs at the smallest, usual and largest shape, in whose first samples every value differs."""
         folder = self.repository.parent / "reference"
-        made = []
+        results = []
         for point in ("min", "opt", "max"):
             sizes = {axis: getattr(r, point) for axis, r in AXES.items()}
             batch, length = sizes["batch"], sizes["length"]
@@ -113,8 +112,8 @@ class Builder:
                 "ids": np.arange(batch * length).reshape(batch, length) + 10 * length,
             }
             answer = {"half": feed["a"] / 2, "twice": feed["ids"] * 2}
-            made.append(store_case(point, sizes, feed, answer, folder))
-        return StoredCases(made, folder.parent)
+            results.append(store_case(point, sizes, feed, answer, folder))
+        return StoredCases(results, folder.parent)
 
     def noted(self, name: str) -> list[list[dict[str, Any]]]:
         path = self.notes / f"{name}.jsonl"
@@ -196,7 +195,8 @@ def served(
 Served = tuple[TritonServer, Builder]
 
 
-def test_every_model_loads_and_triton_understood_what_was_written(served: Served) -> None:
+def test_models_load_and_options_understood(served: Served) -> None:
+    """Every model loads, and Triton understood what was written."""
     server, builder = served
     with grpc.InferenceServerClient(server.grpc_url, channel_args=[("grpc.enable_http_proxy", 0)]) as client:
         index = client.get_model_repository_index(as_json=True)["models"]
@@ -207,7 +207,8 @@ def test_every_model_loads_and_triton_understood_what_was_written(served: Served
             assert contradictions(ours, client.get_model_config(folder.name).config) == [], folder.name
 
 
-def test_a_warm_up_runs_real_inputs_at_batch_1_opt_and_max_before_the_model_is_ready(served: Served) -> None:
+def test_warm_up_runs_before_ready(served: Served) -> None:
+    """A warm-up runs real inputs at batch 1, opt and max before the model is ready."""
     _, builder = served
     executed = builder.noted("warm")
     assert [len(requests) for requests in executed] == [1, 4, 8]
@@ -221,7 +222,8 @@ def test_a_warm_up_runs_real_inputs_at_batch_1_opt_and_max_before_the_model_is_r
     assert files == [f"warmup/{point}/{name}" for point in ("max", "min", "opt") for name in ("a", "ids")]
 
 
-def test_requests_of_different_sizes_share_a_ragged_batch(served: Served) -> None:
+def test_differing_sizes_share_ragged_batch(served: Served) -> None:
+    """Requests of different sizes share a ragged batch."""
     server, builder = served
     answers: dict[int, Any] = {}
 
@@ -239,18 +241,20 @@ def test_requests_of_different_sizes_share_a_ragged_batch(served: Served) -> Non
     assert sorted(request["ids"][0] for request in requests) == [[1, 2], [1, 4]]
 
 
-def test_clients_send_and_get_other_dims_and_the_labels_of_classes(served: Served) -> None:
+def test_clients_get_own_dims_and_labels(served: Served) -> None:
+    """Clients send and get other dims, and the labels of classes."""
     server, _ = served
     a = np.array([[[4.0, 12.0, 8.0]], [[20.0, 6.0, 2.0]]], np.float32)
     answer = _ask(server, "much", a, np.ones((2, 3), np.int64))
     np.testing.assert_array_equal(answer["half"], a.reshape(2, 3, 1) / 2)
     with http.InferenceServerClient(server.http_url) as client:
-        wanted = [http.InferRequestedOutput("half", class_count=1)]
-        classes = client.infer("much", _inputs(http, a, np.ones((2, 3), np.int64)), outputs=wanted).as_numpy("half")
+        selection = [http.InferRequestedOutput("half", class_count=1)]
+        classes = client.infer("much", _inputs(http, a, np.ones((2, 3), np.int64)), outputs=selection).as_numpy("half")
     assert [text.decode().split(":")[1:] for text in classes.ravel()] == [["1", "dog"], ["0", "cat"]]
 
 
-def test_equal_requests_are_answered_from_the_cache(served: Served) -> None:
+def test_equal_requests_answered_from_cache(served: Served) -> None:
+    """Equal requests are answered from the cache."""
     server, _ = served
     before = _cache_hits(server, "much")
     for _ in range(2):
@@ -258,7 +262,8 @@ def test_equal_requests_are_answered_from_the_cache(served: Served) -> None:
     assert soon(lambda: _cache_hits(server, "much"), before + 1) == before + 1
 
 
-def test_the_versions_that_are_served_are_those_of_the_policy(served: Served) -> None:
+def test_policy_decides_served_versions(served: Served) -> None:
+    """The versions that are served are those of the policy."""
     server, _ = served
     with http.InferenceServerClient(server.http_url) as client:
         ready = {
@@ -267,12 +272,13 @@ def test_the_versions_that_are_served_are_those_of_the_policy(served: Served) ->
     assert ready == {"every_version": ["1", "2"], "second_version": ["2"]}
 
 
-def test_what_fills_the_inputs_of_a_sequence_is_not_asked_of_clients(served: Served) -> None:
+def test_sequence_inputs_not_asked_of_clients(served: Served) -> None:
+    """What fills the inputs of a sequence is not asked of clients."""
     server, builder = served
     with http.InferenceServerClient(server.http_url) as client:
         for step in range(2):
-            given = _inputs(http, np.zeros((1, 3), np.float32), np.ones((1, 2), np.int64))
-            client.infer("sequence", given, sequence_id=5, sequence_start=step == 0, sequence_end=step == 1)
+            inputs = _inputs(http, np.zeros((1, 3), np.float32), np.ones((1, 2), np.int64))
+            client.infer("sequence", inputs, sequence_id=5, sequence_start=step == 0, sequence_end=step == 1)
     first, second = (requests[0] for requests in builder.noted("sequence"))
     assert (first["START"], second["START"]) == ([[1, 1], [1]], [[1, 1], [0]])
     assert first["s"] == [[1, 1], [7.0]]
@@ -285,12 +291,12 @@ def _cache_hits(server: TritonServer, model: str) -> int:
 
 
 def _inputs(protocol: Any, a: np.ndarray, ids: np.ndarray) -> list[Any]:
-    made = []
+    inputs = []
     for name, array, kind in (("a", a, "FP32"), ("ids", ids, "INT64")):
         tensor = protocol.InferInput(name, list(array.shape), kind)
         tensor.set_data_from_numpy(array)
-        made.append(tensor)
-    return made
+        inputs.append(tensor)
+    return inputs
 
 
 def _ask(server: TritonServer, model: str, a: np.ndarray, ids: np.ndarray) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plansmith.config.python import SITE_VARIABLE
+from plansmith.config.engine_options import SITE_VARIABLE
 from plansmith.records.model import Tensor
 from plansmith.records.release import Interface
 from plansmith.triton.checker.checker import check_repository
@@ -115,7 +115,7 @@ _TENSORS = {
 
 
 @dataclass(frozen=True)
-class Asked:
+class ScriptServers:
     """A server with a script, `waiting`, which joins what comes at once, and another one, `quick`, which does not wait.
 
     Both ask the same three models.
@@ -124,39 +124,39 @@ class Asked:
     server: TritonServer
     repository: Path
 
-    def ask(self, model: str, *numbers: float, who: str = "ü") -> list[tuple[float, str]] | str:
+    def ask(self, model: str, *numbers: float, name: str = "ü") -> list[tuple[float, str]] | str:
         """The rows of the answer, or the reason of the refusal."""
         from tritonclient import http
         from tritonclient.utils import InferenceServerException
 
         x, texts = http.InferInput("x", [len(numbers), 1], "FP32"), http.InferInput("who", [len(numbers), 1], "BYTES")
         x.set_data_from_numpy(np.array(numbers, np.float32).reshape(-1, 1))
-        texts.set_data_from_numpy(np.full((len(numbers), 1), who.encode(), object))
+        texts.set_data_from_numpy(np.full((len(numbers), 1), name.encode(), object))
         with http.InferenceServerClient(self.server.http_url) as client:
             try:
                 answer = client.infer(model, [x, texts])
             except InferenceServerException as refused:
                 return str(refused.message())
-        y, words = answer.as_numpy("y"), answer.as_numpy("word")
-        return [(float(one), word.decode()) for one, word in zip(y[:, 0], words[:, 0], strict=True)]
+        y, labels = answer.as_numpy("y"), answer.as_numpy("word")
+        return [(float(number), word.decode()) for number, word in zip(y[:, 0], labels[:, 0], strict=True)]
 
     def counts(self, model: str) -> tuple[int, int]:
         """How many rows a model answered, and in how many executions."""
         from tritonclient import http
 
         with http.InferenceServerClient(self.server.http_url) as client:
-            told: Any = client.get_inference_statistics(model)["model_stats"][0]
-        return int(told["inference_count"]), int(told["execution_count"])
+            statistics: Any = client.get_inference_statistics(model)["model_stats"][0]
+        return int(statistics["inference_count"]), int(statistics["execution_count"])
 
 
-def owed(*numbers: float, who: str = "ü") -> list[tuple[float, str]]:
+def owed(*numbers: float, name: str = "ü") -> list[tuple[float, str]]:
     """The rows of an answer."""
     is_large = (numbers[0] + 1) * 2 > 100
-    return [((one + 1) * 2, f"{who}: {int(one) + 1}" if is_large else "small") for one in numbers]
+    return [((number + 1) * 2, f"{name}: {int(number) + 1}" if is_large else "small") for number in numbers]
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory, installation: Installation) -> Iterator[Asked]:
+def script_servers(tmp_path_factory: pytest.TempPathFactory, installation: Installation) -> Iterator[ScriptServers]:
     folder = tmp_path_factory.mktemp("script-model")
     root = folder / "repository"
     for name, code in _MODELS.items():
@@ -177,28 +177,33 @@ def asked(tmp_path_factory: pytest.TempPathFactory, installation: Installation) 
         written.config.dynamic_batching.max_queue_delay_microseconds = delay
         (root / name / "config.pbtxt").write_text(text_of(written.config))
     with TritonServer(root, installation, folder / "log", models=["waiting", "quick"]) as server:
-        yield Asked(server, root)
+        yield ScriptServers(server, root)
 
 
-def together(asked: Asked, model: str, requests: Sequence[Sequence[float]]) -> list[list[tuple[float, str]] | str]:
+def together(
+    script_servers: ScriptServers, model: str, requests: Sequence[Sequence[float]]
+) -> list[list[tuple[float, str]] | str]:
     """The answers to requests that are sent at once."""
     with ThreadPoolExecutor(len(requests)) as clients:
-        return list(clients.map(lambda numbers: asked.ask(model, *numbers), requests))
+        return list(clients.map(lambda numbers: script_servers.ask(model, *numbers), requests))
 
 
-def test_a_check_finds_nothing_wrong_in_the_repository(asked: Asked) -> None:
-    assert [found for found in check_repository(asked.repository) if found.severity != "note"] == []
+def test_repository_check_finds_nothing(script_servers: ScriptServers) -> None:
+    """A check finds nothing wrong in the repository."""
+    assert [finding for finding in check_repository(script_servers.repository) if finding.severity != "note"] == []
 
 
-def test_requests_take_the_way_that_the_script_chooses(asked: Asked) -> None:
-    assert asked.ask("quick", 1, 2, 3) == owed(1, 2, 3)
-    assert asked.ask("quick", 99, 2) == owed(99, 2) == [(200.0, "ü: 100"), (6.0, "ü: 3")]
+def test_requests_follow_script_choice(script_servers: ScriptServers) -> None:
+    """Requests take the way that the script chooses."""
+    assert script_servers.ask("quick", 1, 2, 3) == owed(1, 2, 3)
+    assert script_servers.ask("quick", 99, 2) == owed(99, 2) == [(200.0, "ü: 100"), (6.0, "ü: 3")]
 
 
-def test_a_step_that_two_chains_have_is_asked_once_for_a_request(asked: Asked) -> None:
-    expected = {model: asked.counts(model)[0] + 3 for model in _MODELS}
-    assert asked.ask("quick", 99, 100, 101) == owed(99, 100, 101)
-    assert soon(lambda: {model: asked.counts(model)[0] for model in _MODELS}, expected) == expected
+def test_common_chain_step_asked_once(script_servers: ScriptServers) -> None:
+    """A step that two chains have is asked once for a request."""
+    expected = {model: script_servers.counts(model)[0] + 3 for model in _MODELS}
+    assert script_servers.ask("quick", 99, 100, 101) == owed(99, 100, 101)
+    assert soon(lambda: {model: script_servers.counts(model)[0] for model in _MODELS}, expected) == expected
 
 
 REFUSED = {
@@ -210,43 +215,44 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("numbers", "words"), REFUSED.items())
-def test_bad_requests_are_told_why_and_the_good_ones_of_their_execution_are_answered(
-    numbers: tuple[float, ...], words: str, asked: Asked
-) -> None:
-    rows, executions = asked.counts("waiting")
+def test_bad_requests_told_good_answered(numbers: tuple[float, ...], words: str, script_servers: ScriptServers) -> None:
+    """Bad requests are told why, and the good ones of their execution are answered."""
+    rows, executions = script_servers.counts("waiting")
     good = (2.0,) if len(numbers) == 1 else (99.0,)
-    refusal, answer = together(asked, "waiting", [numbers, good])
+    refusal, answer = together(script_servers, "waiting", [numbers, good])
     assert isinstance(refusal, str)
     assert refusal.endswith(words)
     assert "Traceback" not in refusal
     assert answer == owed(*good)
     one_more = (rows + len(numbers) + 1, executions + 1)
-    assert soon(lambda: asked.counts("waiting"), one_more) == one_more, "Triton counts what was refused, too"
+    assert soon(lambda: script_servers.counts("waiting"), one_more) == one_more, "Triton counts what was refused, too"
 
 
-def test_the_log_has_the_traceback_of_a_script_that_fails_and_of_none_that_refuses(asked: Asked) -> None:
-    log = asked.server.log
+def test_failure_traceback_logged_refusal_not(script_servers: ScriptServers) -> None:
+    """The log has the traceback of a script that fails, and of none that refuses."""
+    log = script_servers.server.log
     already = log.stat().st_size
-    assert isinstance(asked.ask("quick", 8), str)
-    assert isinstance(asked.ask("quick", 7), str)
+    assert isinstance(script_servers.ask("quick", 8), str)
+    assert isinstance(script_servers.ask("quick", 7), str)
     assert soon(lambda: "ValueError: seven is odd" in log.read_bytes()[already:].decode(), expected=True)
-    told = log.read_bytes()[already:].decode()
-    assert re.search(r"script\.py.*, line 8, in answer.*\n.*raise ValueError", told), told
+    text = log.read_bytes()[already:].decode()
+    assert re.search(r"script\.py.*, line 8, in answer.*\n.*raise ValueError", text), text
     assert "eight is not answered" not in log.read_text()
 
 
-def test_eight_clients_are_answered_each_for_itself_and_their_requests_are_joined(asked: Asked) -> None:
-    before = asked.counts("plus")
+def test_eight_clients_joined_and_answered(script_servers: ScriptServers) -> None:
+    """Eight clients are answered each for itself, and their requests are joined."""
+    before = script_servers.counts("plus")
 
     def many(client: int) -> list[tuple[int, list[tuple[float, str]] | str]]:
         numbers = range(10 + client, 10 + client + REQUESTS * CLIENTS, CLIENTS)
-        return [(number, asked.ask("quick", number, who=f"client {client}")) for number in numbers]
+        return [(number, script_servers.ask("quick", number, name=f"client {client}")) for number in numbers]
 
     with ThreadPoolExecutor(CLIENTS) as clients:
         answers = list(clients.map(many, range(CLIENTS)))
-    for client, told in enumerate(answers):
-        for number, answer in told:
-            assert answer == owed(number, who=f"client {client}")
+    for client, replies in enumerate(answers):
+        for number, answer in replies:
+            assert answer == owed(number, name=f"client {client}")
     rows = CLIENTS * REQUESTS
-    assert soon(lambda: asked.counts("plus")[0] - before[0], rows) == rows
-    assert asked.counts("plus")[1] - before[1] < rows
+    assert soon(lambda: script_servers.counts("plus")[0] - before[0], rows) == rows
+    assert script_servers.counts("plus")[1] - before[1] < rows

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from plansmith.errors import ServedCheckError
 from plansmith.records.validation import ServedReport
 from plansmith.triton.repository.repository import ModelRepository
-from plansmith.triton.server.control.live import RunningTriton
-from plansmith.triton.server.control.load_targets import ServerGroup
 from plansmith.triton.server.installation import Installation
+from plansmith.triton.server.live import RunningTriton, ServerGroup
 from plansmith.triton.server.runtime import ServingRuntime
 from plansmith.triton.server.served_check import RawQuestion, RawQuestions, check_served
 from plansmith.triton.server.server import TritonServer
@@ -81,18 +80,17 @@ def parts(repository: ModelRepository, version: int | None = None) -> set[str]:
     return {member.model for member in repository.manifest(MODEL, version).package.members}
 
 
-def told(server: TritonServer) -> ServerGroup:
+def server_group(server: TritonServer) -> ServerGroup:
     """The server, as publications tell it."""
     return ServerGroup([f"grpc://{server.grpc_url}"], load_seconds=60)
 
 
-def test_publications_lose_no_request_whether_parts_are_shared_or_not_and_old_parts_go(
-    repository: ModelRepository, server: TritonServer, folder: Path
-) -> None:
+def test_publications_lose_no_request(repository: ModelRepository, server: TritonServer, folder: Path) -> None:
+    """Publications lose no request, whether parts are shared or not, and old parts go."""
     with Clients(server.http_url, server.grpc_url) as clients:
         clients.wait_for(1)
         for salt in ("", "another", "another", "a third"):
-            number = publish_scripted(repository, folder, servers=told(server), salt=salt).version
+            number = publish_scripted(repository, folder, servers=server_group(server), salt=salt).version
             clients.wait_for(number)
             assert serving(server) == parts(repository)
         for _ in range(2):
@@ -105,21 +103,20 @@ def test_publications_lose_no_request_whether_parts_are_shared_or_not_and_old_pa
     assert triton_of(server).ready(MODEL) == [number]
 
 
-def test_a_request_under_way_is_answered_by_the_parts_of_the_version_that_it_came_to(
-    repository: ModelRepository, server: TritonServer, folder: Path
-) -> None:
+def test_running_request_keeps_version_parts(repository: ModelRepository, server: TritonServer, folder: Path) -> None:
+    """A request under way is answered by the parts of the version that it came to."""
     waiting = (
         "import time\n\ndef answer(inputs, models):\n    time.sleep(3)\n    return models['main'](x=inputs['x'])\n"
     )
-    old = publish_scripted(repository, folder, servers=told(server), script=waiting, salt="slow").version
+    old = publish_scripted(repository, folder, servers=server_group(server), script=waiting, salt="slow").version
     answers: list[int] = []
-    client = threading.Thread(target=lambda: answers.append(_asked(server)))
+    client = threading.Thread(target=lambda: answers.append(_ask_number(server)))
     client.start()
     time.sleep(1)
-    new = publish_scripted(repository, folder, servers=told(server), salt="quick").version
+    new = publish_scripted(repository, folder, servers=server_group(server), salt="quick").version
     assert not parts(repository, old) & parts(repository, new)
     client.join()
-    assert (answers, _asked(server)) == ([old], new)
+    assert (answers, _ask_number(server)) == ([old], new)
     assert serving(server) == parts(repository)
 
 
@@ -130,79 +127,75 @@ def test_a_request_under_way_is_answered_by_the_parts_of_the_version_that_it_cam
         ({"script": "import nowhere"}, "script.py cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
     ],
 )
-def test_a_version_that_does_not_load_leaves_the_script_and_its_parts_serving_and_nothing_behind(
+def test_failed_version_keeps_script_serving(
     options: dict[str, str], reason: str, repository: ModelRepository, server: TritonServer, folder: Path
 ) -> None:
+    """A version that does not load leaves the script and its parts serving, and nothing behind."""
     before, names = repository.views(MODEL).shown(), serving(server)
     with Clients(server.http_url, server.grpc_url, count=2) as clients:
         clients.wait_for(before[-1])
         with pytest.raises(ServedCheckError, match=reason):
-            publish_scripted(repository, folder, servers=told(server), salt=reason, **options)
+            publish_scripted(repository, folder, servers=server_group(server), salt=reason, **options)
     assert clients.lost == clients.mixed == []
     assert (repository.views(MODEL).shown(), triton_of(server).ready(MODEL)) == (before, before)
     assert serving(server) == names == parts(repository)
 
 
-def test_an_ensemble_may_become_a_script_and_an_ensemble_again(
-    repository: ModelRepository, server: TritonServer, folder: Path
-) -> None:
+def test_ensemble_becomes_script_and_back(repository: ModelRepository, server: TritonServer, folder: Path) -> None:
+    """An ensemble may become a script and an ensemble again."""
     number = repository.views(MODEL).shown()[-1]
     with Clients(server.http_url, server.grpc_url, count=4) as clients:
         clients.wait_for(number)
         for publish in (publish_pipeline, publish_scripted, publish_pipeline, publish_scripted):
-            number = publish(repository, folder, servers=told(server), salt="either").version
+            number = publish(repository, folder, servers=server_group(server), salt="either").version
             clients.wait_for(number)
             assert (triton_of(server).ready(MODEL), serving(server)) == ([number], parts(repository))
     assert clients.lost == clients.torn == []
 
 
-def test_a_script_that_does_not_load_in_the_place_of_an_ensemble_leaves_that_serving(
-    repository: ModelRepository, server: TritonServer, folder: Path
-) -> None:
-    number = publish_pipeline(repository, folder, servers=told(server), salt="stays").version
+def test_failed_script_keeps_ensemble_serving(repository: ModelRepository, server: TritonServer, folder: Path) -> None:
+    """A script that does not load in the place of an ensemble leaves that serving."""
+    number = publish_pipeline(repository, folder, servers=server_group(server), salt="stays").version
     with Clients(server.http_url, server.grpc_url, count=2) as clients:
         clients.wait_for(number)
         with pytest.raises(ServedCheckError, match="nowhere"):
-            publish_scripted(repository, folder, servers=told(server), salt="fails", script="import nowhere")
+            publish_scripted(repository, folder, servers=server_group(server), salt="fails", script="import nowhere")
     assert clients.lost == clients.torn == []
     assert (triton_of(server).ready(MODEL), serving(server)) == ([number], parts(repository))
 
 
-def test_a_part_that_another_script_asks_stays_loaded(
-    repository: ModelRepository, server: TritonServer, folder: Path
-) -> None:
-    publish_scripted(repository, folder, servers=told(server), salt="for two")
+def test_part_of_other_script_stays(repository: ModelRepository, server: TritonServer, folder: Path) -> None:
+    """A part that another script asks stays loaded."""
+    publish_scripted(repository, folder, servers=server_group(server), salt="for two")
     others = repository.root / "others"
     others.mkdir()
     shown = repository.root / MODEL
     (others / "config.pbtxt").write_text((shown / "config.pbtxt").read_text().replace(f'"{MODEL}"', '"others"'))
     (others / "1").symlink_to(next(shown.glob("[0-9]*")).resolve())
     assert triton_of(server).load(others) == [1]
-    asked = parts(repository)
-    publish_scripted(repository, folder, servers=told(server), salt="for one")
-    assert serving(server) == parts(repository) | asked
+    earlier_parts = parts(repository)
+    publish_scripted(repository, folder, servers=server_group(server), salt="for one")
+    assert serving(server) == parts(repository) | earlier_parts
     (others / "config.pbtxt").unlink()
     (others / "1").unlink()
     others.rmdir()
     triton_of(server).unload(others)
-    publish_scripted(repository, folder, servers=told(server), salt="for none")
+    publish_scripted(repository, folder, servers=server_group(server), salt="for none")
     assert serving(server) == parts(repository)
 
 
-def test_a_script_that_is_let_go_of_goes_with_its_parts(
-    repository: ModelRepository, server: TritonServer, folder: Path
-) -> None:
-    other = publish_scripted(repository, folder, model="passing")
-    assert triton_of(server).load(repository.root / "passing", version=other.version) == [1]
+def test_released_script_goes_with_parts(repository: ModelRepository, server: TritonServer, folder: Path) -> None:
+    """A script that is let go of goes with its parts."""
+    publication = publish_scripted(repository, folder, model="passing")
+    assert triton_of(server).load(repository.root / "passing", version=publication.version) == [1]
     assert len(serving(server, "passing")) == 2
     repository.withdraw("passing", 1, "nobody wants it")
     triton_of(server).unload(repository.root / "passing")
     assert (triton_of(server).ready("passing"), serving(server, "passing")) == ([], set())
 
 
-def test_the_served_check_loads_a_script_with_what_it_asks_and_judges_its_answers(
-    tmp_path: Path, installation: Installation
-) -> None:
+def test_served_check_loads_script_models(tmp_path: Path, installation: Installation) -> None:
+    """The served check loads a script with what it asks, and judges its answers."""
     package = write_scripted(tmp_path / "package", 3).package
     x = np.arange(3, dtype=np.float32).reshape(3, 1)
     whole, three = np.full((3, 1), 3, np.int64), np.full((3, 3), 3, np.float32)
@@ -223,27 +216,30 @@ def test_the_served_check_loads_a_script_with_what_it_asks_and_judges_its_answer
         )
 
     report = checked({"whole": whole, "three": three})
-    assert {(one.protocol, one.batch) for one in report.checks} == {("http", 3), ("grpc", 3), ("http", 1), ("grpc", 1)}
+    assert {(check.protocol, check.batch) for check in report.checks} == {
+        ("http", 3),
+        ("grpc", 3),
+        ("http", 1),
+        ("grpc", 1),
+    }
     report = checked({"whole": whole, "three": three}, by_row=False)
-    assert [(one.protocol, one.batch) for one in report.checks] == [("http", 3), ("grpc", 3)]
+    assert [(check.protocol, check.batch) for check in report.checks] == [("http", 3), ("grpc", 3)]
     with pytest.raises(ServedCheckError, match="answer over http to three rows is wrong: whole"):
         checked({"whole": whole + 1, "three": three})
 
 
-def test_a_server_that_is_started_with_a_script_has_the_models_that_it_asks(
-    tmp_path: Path, installation: Installation
-) -> None:
+def test_script_server_has_asked_models(tmp_path: Path, installation: Installation) -> None:
+    """A server that is started with a script has the models that it asks."""
     repository = ModelRepository(tmp_path / "repository")
     publish_scripted(repository, tmp_path)
     with TritonServer(repository.root, installation, tmp_path / "log", models=[MODEL]) as server:
-        assert _asked(server) == 1
+        assert _ask_number(server) == 1
         assert serving(server) == parts(repository)
 
 
 @pytest.mark.parametrize("way", ["grpc", "http"])
-def test_a_server_whose_repository_is_not_seen_from_here_is_told_of_what_a_script_asks(
-    way: str, tmp_path: Path, installation: Installation
-) -> None:
+def test_remote_server_told_script_models(way: str, tmp_path: Path, installation: Installation) -> None:
+    """A server whose repository is not seen from here is told of what a script asks."""
     repository = ModelRepository(tmp_path / "repository")
     publish_scripted(repository, tmp_path)
     unseen = tmp_path / "elsewhere" / MODEL
@@ -263,14 +259,13 @@ def test_a_server_whose_repository_is_not_seen_from_here_is_told_of_what_a_scrip
         assert not serving(server) & (parts(repository, 3) - parts(repository, 2))
 
 
-def test_a_server_that_follows_takes_scripts_up_and_lets_go_of_them_with_their_parts(
-    tmp_path: Path, installation: Installation
-) -> None:
+def test_following_server_loads_and_drops_scripts(tmp_path: Path, installation: Installation) -> None:
+    """A server that follows takes scripts up, and lets go of them with their parts."""
     del installation
     repository = ModelRepository(tmp_path / "repository")
     publish_scripted(repository, tmp_path)
     with Followed(repository.root) as followed:
-        followed.told(MODEL)
+        followed.wait_for_models(MODEL)
         assert not any(line.startswith(f"{MODEL}.") for line in followed.lines), "parts are no models of their own"
         publish_scripted(repository, tmp_path, script=f"{SCRIPT}# another one\n")
         followed.line(f"{MODEL}: version 2 serves, and no longer version 1")
@@ -284,7 +279,7 @@ def test_a_server_that_follows_takes_scripts_up_and_lets_go_of_them_with_their_p
         assert _parts_of(followed.triton) == set()
 
 
-def _asked(server: TritonServer) -> int:
+def _ask_number(server: TritonServer) -> int:
     """The number that one answer tells."""
     from tritonclient import grpc
 

@@ -36,7 +36,7 @@ from .conftest import SEARCH
     ],
 )
 @pytest.mark.usefixtures("installation", "site")
-def test_wrong_options_are_refused_before_any_work(
+def test_wrong_options_refused_early(
     words: tuple[str, ...],
     message: str,
     net: Path,
@@ -50,7 +50,7 @@ def test_wrong_options_are_refused_before_any_work(
     assert not (net.parent / "artifacts").exists()
 
 
-def test_one_model_and_target_of_a_spec_is_picked(
+def test_spec_model_and_target_picked(
     net: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Of a spec with several models or targets, the refusal names one to type."""
@@ -64,9 +64,7 @@ def test_one_model_and_target_of_a_spec_is_picked(
 
 @pytest.mark.skipif(has_gpu(), reason="this machine has a GPU")
 @pytest.mark.usefixtures("installation", "site")
-def test_target_with_gpus_needs_a_gpu(
-    net: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_gpu_target_needs_gpu(net: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """A model for GPUs is not measured on a machine without one."""
     net.write_text(f"{net.read_text()}target: triton-26.03\n")
     check_refusal(InProcess(net.parent, monkeypatch, capfd)("tune", net, "--json"), 9, ("no NVIDIA GPU",))

@@ -9,10 +9,9 @@ import pytest
 
 from plansmith.tuning.budget import schedule_runs
 from plansmith.tuning.configuration import Configuration
-from plansmith.tuning.confirmation import Confirmation, confirm, paired_ratio
-from plansmith.tuning.constraint import parse_constraints
-from plansmith.tuning.objective import Goal
-from plansmith.tuning.trials.measurement import Measurement, TrialFailed
+from plansmith.tuning.objective import Goal, parse_constraints
+from plansmith.tuning.search import Confirmation, confirm, paired_ratio
+from plansmith.tuning.trials.history import Measurement, TrialFailed
 
 from ..support.tuning.searches import make_runner
 from ..support.tuning.surface import CURRENT, INT8
@@ -69,17 +68,17 @@ def test_replacement(
 
 
 @pytest.mark.parametrize(("violations", "is_better"), [(3, True), (2, False)])
-def test_median_of_the_rounds_decides_on_constraints(violations: int, is_better: bool, tmp_path: Path) -> None:
+def test_median_round_decides_on_constraints(violations: int, is_better: bool, tmp_path: Path) -> None:
     """A slower candidate replaces the current configuration only if that violates a constraint by its median."""
     current = [shows(100, 90)] * violations + [shows(100)] * (5 - violations)
     (confirmation,) = confirmed(tmp_path, current, {OTHER: [shows(80), shows(81)]}, FAST)
     assert confirmation.is_better is is_better
 
 
-def test_next_candidate_has_the_remaining_rounds(tmp_path: Path) -> None:
+def test_next_candidate_has_remaining_rounds(tmp_path: Path) -> None:
     """A candidate that violates a constraint twice makes room for the next one."""
     first, second = confirmed(tmp_path, [shows(100)], {SLOW: [shows(200, 90)], OTHER: [shows(150), shows(151)]}, FAST)
-    assert [len(one.rounds) for one in (first, second)] == [2, 3]
+    assert [len(candidate.rounds) for candidate in (first, second)] == [2, 3]
     assert not first.meets_constraints
     assert second.is_better
 

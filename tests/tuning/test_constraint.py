@@ -8,9 +8,8 @@ import pytest
 
 from plansmith.errors import UsageError
 from plansmith.tuning.budget import MIN_RUNS, Budget, default_schedule, parse_budget, schedule_runs, schedule_within
-from plansmith.tuning.constraint import FEW_ERRORS, parse_constraint, parse_constraints
-from plansmith.tuning.objective import Goal
-from plansmith.tuning.trials.measurement import Measurement
+from plansmith.tuning.objective import FEW_ERRORS, Goal, parse_constraint, parse_constraints
+from plansmith.tuning.trials.history import Measurement
 
 MEASUREMENT = Measurement(
     seconds=10, requests=200, failed=4, throughput=50, p50_ms=20, p90_ms=40, p95_ms=50, p99_ms=80, memory_bytes=2**30
@@ -55,20 +54,20 @@ def test_wrong_constraint_is_refused(text: str, problem: str) -> None:
     assert "write it like" in refused.value.remedy
 
 
-def test_all_mistakes_are_reported_at_once() -> None:
+def test_mistakes_reported_together() -> None:
     """Several wrong constraints are one error, and the error rate is limited unless a limit is given."""
     with pytest.raises(UsageError, match="p99 has two limits") as refused:
         parse_constraints(["p95", "memory<2", "p99<1s", "p99<2s"])
     assert refused.value.message.count("\n") == 3
     assert parse_constraints(["p95<1s"])[-1] == FEW_ERRORS
-    assert [one.text for one in parse_constraints(["error_rate<50%"])] == ["error_rate<50%"]
+    assert [constraint.text for constraint in parse_constraints(["error_rate<50%"])] == ["error_rate<50%"]
 
 
 @pytest.mark.parametrize(
     ("text", "sign"),
     [("p95<50ms", 0), ("p95<51ms", -1), ("p95<49ms", 1), ("throughput>51", 1), ("memory<1G", 0), ("error_rate<1%", 1)],
 )
-def test_violation_is_positive_beyond_the_limit(text: str, sign: int) -> None:
+def test_violation_positive_beyond_limit(text: str, sign: int) -> None:
     """A violation has the sign of the distance from the limit."""
     violation = parse_constraint(text).violation(MEASUREMENT)
     assert (violation > 0) - (violation < 0) == sign
@@ -107,7 +106,7 @@ def test_wrong_budget_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("runs", [MIN_RUNS, 20, 29, 30, 67, 1000])
-def test_runs_are_divided_and_no_more(runs: int) -> None:
+def test_only_runs_divided(runs: int) -> None:
     """The phases together have as many runs as the budget, and the last rung has the full length."""
     schedule = schedule_runs(runs, seconds=10)
     assert schedule.runs == runs

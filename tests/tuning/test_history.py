@@ -10,8 +10,7 @@ import pytest
 from plansmith.errors import RepositoryError
 from plansmith.tuning.configuration import Configuration
 from plansmith.tuning.objective import Goal
-from plansmith.tuning.trials.history import HISTORY_FILE, Trial, TrialHistory, read_records, trial_key
-from plansmith.tuning.trials.measurement import Measurement
+from plansmith.tuning.trials.history import HISTORY_FILE, Measurement, Trial, TrialHistory, read_records, trial_key
 
 from ..support.tuning.searches import context_of, make_runner, run_search
 from ..support.tuning.surface import CURRENT, FP32, SPACE, Surface
@@ -25,7 +24,7 @@ class Interrupted(Surface):
     after = 0
 
     def __call__(self, configuration: Configuration, seconds: float) -> Measurement:
-        if len(self.asked) == self.after:
+        if len(self.requests) == self.after:
             raise KeyboardInterrupt
         return super().__call__(configuration, seconds)
 
@@ -38,7 +37,7 @@ def test_interrupted_search_is_resumed(after: int, tmp_path: Path) -> None:
     first.after = after
     with pytest.raises(KeyboardInterrupt):
         run_search(make_runner(first, tmp_path / "cut", session="one"), Goal())
-    second = Surface(asked=list(first.asked))
+    second = Surface(requests=list(first.requests))
     resumed = run_search(make_runner(second, tmp_path / "cut", session="two"), Goal())
     assert resumed.best.configuration == whole.best.configuration
     assert resumed.measured == len(resumed.trials) - after
@@ -49,18 +48,18 @@ def test_interrupted_search_is_resumed(after: int, tmp_path: Path) -> None:
     assert len(resumed.confirmation.rounds) == 5
 
 
-def test_finished_search_is_repeated_without_a_run(tmp_path: Path) -> None:
+def test_finished_search_repeated_without_run(tmp_path: Path) -> None:
     """The same search again measures nothing."""
     first = run_search(make_runner(Surface(), tmp_path), Goal())
     surface = Surface()
     again = run_search(make_runner(surface, tmp_path, session="two"), Goal())
-    assert surface.asked == []
+    assert surface.requests == []
     assert again.trials == first.trials
 
 
 def test_key_of_a_trial() -> None:
     """Another build, load, host, length, round or candidate is another trial."""
-    other = CURRENT.model_copy(update={"instances": 2})
+    variant = CURRENT.model_copy(update={"instances": 2})
     contexts = [
         CONTEXT,
         CONTEXT.model_copy(update={"builds": CONTEXT.builds | {FP32.label: "another"}}),
@@ -69,7 +68,7 @@ def test_key_of_a_trial() -> None:
     ]
     keys = [trial_key(context, CURRENT, 8.0) for context in contexts]
     keys += [trial_key(CONTEXT, CURRENT, 4.0), trial_key(CONTEXT, CURRENT, 8.0, 1)]
-    keys += [trial_key(CONTEXT, CURRENT, 8.0, 1, CURRENT), trial_key(CONTEXT, CURRENT, 8.0, 1, other)]
+    keys += [trial_key(CONTEXT, CURRENT, 8.0, 1, CURRENT), trial_key(CONTEXT, CURRENT, 8.0, 1, variant)]
     assert len(set(keys)) == len(keys)
 
 
@@ -78,7 +77,7 @@ def trial_of(number: int) -> Trial:
     return Trial(key=trial_key(CONTEXT, configuration, 1.0), configuration=configuration, seconds=1.0, problem="none")
 
 
-def test_line_cut_at_any_byte_costs_one_trial(tmp_path: Path) -> None:
+def test_cut_line_costs_one_trial(tmp_path: Path) -> None:
     """What a killed process left of a line is cut off before the next trial is written."""
     history = TrialHistory(tmp_path)
     for number in (1, 2):
@@ -99,7 +98,7 @@ def test_unreadable_line_is_skipped(tmp_path: Path) -> None:
     assert list(read_records(tmp_path / HISTORY_FILE, Trial)) == [trial_of(1), trial_of(2)]
 
 
-def test_searches_of_a_model_exclude_each_other(tmp_path: Path) -> None:
+def test_searches_exclude_each_other(tmp_path: Path) -> None:
     """Two searches would measure each other: the second one is refused."""
     with ExitStack() as stack:
         stack.enter_context(TrialHistory(tmp_path).exclusive())

@@ -9,10 +9,8 @@ import pytest
 
 from plansmith.errors import GateError
 from plansmith.tuning.budget import schedule_runs
-from plansmith.tuning.constraint import parse_constraints
-from plansmith.tuning.objective import Goal
-from plansmith.tuning.report.findings import require_acceptable, verdict
-from plansmith.tuning.report.page import pareto_front, render_page
+from plansmith.tuning.objective import Goal, parse_constraints
+from plansmith.tuning.report.page import pareto_front, render_page, require_acceptable, verdict
 from plansmith.tuning.result import TuningPlan, TuningResult
 
 from ..support.browser import Browser
@@ -24,7 +22,9 @@ def make_result(folder: Path, goal: Goal | None = None, name: str = "net") -> Tu
     """A search of computed answers, in which the Python engine fails."""
     goal = goal or Goal()
     schedule = schedule_runs(40, seconds=8)
-    surface = Surface(fails=lambda one: "Triton did not load it: <b>no memory</b>" if one.build == PYTHON else "")
+    surface = Surface(
+        fails=lambda configuration: "Triton did not load it: <b>no memory</b>" if configuration.build == PYTHON else ""
+    )
     search = run_search(make_runner(surface, folder), goal, schedule=schedule)
     plan = TuningPlan(
         model=name,
@@ -40,7 +40,7 @@ def make_result(folder: Path, goal: Goal | None = None, name: str = "net") -> Tu
     return TuningResult(plan=plan, plansmith="0", ended_at="2026-11-20T13:05:00+00:00", search=search, changes=changes)
 
 
-def test_page_shows_verdict_changes_and_failures(tmp_path: Path) -> None:
+def test_page_shows_verdict_and_failures(tmp_path: Path) -> None:
     """It has the gain with its interval, the lines of the spec, and why builds and configurations were left out."""
     result = make_result(tmp_path)
     page = render_page(result)
@@ -54,7 +54,7 @@ def test_page_shows_verdict_changes_and_failures(tmp_path: Path) -> None:
     assert "Published as net@3." in applied
 
 
-def test_unmet_constraint_is_told_by_page_and_error(tmp_path: Path) -> None:
+def test_unmet_constraint_told_everywhere(tmp_path: Path) -> None:
     """Where nothing meets the constraints, the nearest configuration is named with what it reached."""
     result = make_result(tmp_path, Goal(constraints=parse_constraints(["p95<1ms"])))
     assert "No configuration meets the constraints." in render_page(result)
@@ -72,7 +72,7 @@ def test_verdict_without_a_gain(tmp_path: Path) -> None:
     assert verdict(alone).startswith("only the current configuration was tried")
 
 
-def test_pareto_front_has_what_nothing_beats() -> None:
+def test_pareto_front_is_unbeaten() -> None:
     """A point is on the front if no other has less latency and at least as much throughput."""
     assert pareto_front([(3, 5), (1, 2), (2, 2), (2, 4), (4, 5)]) == [(1, 2), (2, 4), (3, 5)]
 

@@ -50,7 +50,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
     return command, document
 
 
-def test_resumed_search_beats_the_current_configuration(tuned: Tuned) -> None:
+def test_resumed_search_beats_current_configuration(tuned: Tuned) -> None:
     """The best is better than the current configuration by an interval above 1, and nothing is published."""
     command, document = tuned
     assert document["better"], document["verdict"]

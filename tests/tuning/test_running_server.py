@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.copies.sending import loaded_models
+from plansmith.copies.release import loaded_models
 from plansmith.triton.repository.repository import ModelRepository
-from plansmith.triton.server.control.client import ModelControlClient
+from plansmith.triton.server.control import ModelControlClient
 from plansmith.triton.server.installation import Installation
 from plansmith.triton.server.server import TritonServer
 
@@ -52,8 +52,8 @@ def models_there(server: TritonServer, folder: Path) -> dict[str, str]:
 def test_search_on_a_running_server(server: TritonServer, tmp_path: Path) -> None:
     """Each configuration is sent under a name of its own; what a killed search left there, the next unloads."""
     command, net = CommandLine(tmp_path), write_net(tmp_path)
-    words = ("tune", net, *SEARCH, "--url", f"grpc://{server.grpc_url}")
-    killed = command.start(*words)
+    arguments = ("tune", net, *SEARCH, "--url", f"grpc://{server.grpc_url}")
+    killed = command.start(*arguments)
     trials = tmp_path / "artifacts" / "tuning" / "net" / "trials.jsonl"
     while not trials.exists() or len(models_there(server, tmp_path)) == 1:
         assert killed.poll() is None
@@ -62,16 +62,16 @@ def test_search_on_a_running_server(server: TritonServer, tmp_path: Path) -> Non
     killed.communicate()
     done = trials.read_text().count("\n")
     assert len(models_there(server, tmp_path)) == 2
-    found = command.document(*words)
-    assert found["search"]["measured"] == len(found["search"]["trials"]) - done
-    assert found["better"]
-    assert found["plan"]["host"].startswith(f"Triton {server.version} at grpc://127.0.0.1:")
-    assert [outcome for outcome in found["outcomes"] if outcome["measurement"]["batch_size"]]
-    assert {outcome["measurement"]["memory_bytes"] for outcome in found["outcomes"]} == {None}
+    result = command.document(*arguments)
+    assert result["search"]["measured"] == len(result["search"]["trials"]) - done
+    assert result["better"]
+    assert result["plan"]["host"].startswith(f"Triton {server.version} at grpc://127.0.0.1:")
+    assert [outcome for outcome in result["outcomes"] if outcome["measurement"]["batch_size"]]
+    assert {outcome["measurement"]["memory_bytes"] for outcome in result["outcomes"]} == {None}
     assert models_there(server, tmp_path) == {OTHER: "READY"}
 
 
-def test_server_that_is_lost_ends_the_search(installation: Installation, site: Path, tmp_path: Path) -> None:
+def test_lost_server_ends_search(installation: Installation, site: Path, tmp_path: Path) -> None:
     """A running server that dies is nobody's result: the message says what it had, and how to go on."""
     command, net = CommandLine(tmp_path), write_net(tmp_path)
     with running(installation, site, tmp_path) as server:
@@ -89,9 +89,9 @@ def test_server_that_is_lost_ends_the_search(installation: Installation, site: P
 
 def test_comparison_on_a_running_server(server: TritonServer, tmp_path: Path) -> None:
     """Cells are sent to the server and measured as on one that is started for each."""
-    words = ("--engines", "onnxruntime", "--instances", "1", "--users", "1", "--seconds", "1", "--rounds", "1")
+    arguments = ("--engines", "onnxruntime", "--instances", "1", "--users", "1", "--seconds", "1", "--rounds", "1")
     command, net = CommandLine(tmp_path), write_net(tmp_path)
-    document = command.document("compare", net, *words, "--url", f"grpc://{server.grpc_url}")
+    document = command.document("compare", net, *arguments, "--url", f"grpc://{server.grpc_url}")
     without, with_batching = (row["figures"] for row in document["rows"])
     assert with_batching["p50_ms"] > 300 > without["p50_ms"]  # one user waits for a batch for 0.3 s
     assert without["memory_bytes"] is None
@@ -106,7 +106,7 @@ def test_comparison_on_a_running_server(server: TritonServer, tmp_path: Path) ->
         (("--encoding", "json"), "gRPC has no JSON bodies"),
     ],
 )
-def test_options_that_contradict_a_running_server(
+def test_options_contradict_running_server(
     words: tuple[str, ...],
     message: str,
     net: Path,
@@ -120,7 +120,7 @@ def test_options_that_contradict_a_running_server(
     assert not (net.parent / "artifacts").exists()
 
 
-def test_server_that_loads_nothing_is_refused(
+def test_server_loading_nothing_refused(
     installation: Installation,
     site: Path,
     net: Path,

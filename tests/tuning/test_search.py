@@ -9,8 +9,7 @@ import pytest
 
 from plansmith.tuning.budget import default_schedule, schedule_runs
 from plansmith.tuning.configuration import Configuration
-from plansmith.tuning.constraint import parse_constraints
-from plansmith.tuning.objective import Goal, Objective
+from plansmith.tuning.objective import Goal, Objective, parse_constraints
 from plansmith.tuning.sampler import ConfigurationSampler, gaussian_process
 
 from ..support.tuning.recorded import recorded_grid
@@ -50,16 +49,16 @@ def test_search_of_noisy_surface(goal: Goal, tmp_path: Path) -> None:
     best = min((Surface().true(configuration) for configuration in SPACE.points), key=goal.rank)
     surface = Surface()
     result = run_search(make_runner(surface, tmp_path), goal, schedule=schedule, make_sampler=gaussian_process)
-    found = surface.true(result.best.configuration)
-    assert goal.is_met(found)
-    assert goal.gain(found, best) >= 0.95, result.best.configuration.label
+    measurement = surface.true(result.best.configuration)
+    assert goal.is_met(measurement)
+    assert goal.gain(measurement, best) >= 0.95, result.best.configuration.label
 
 
-def test_current_configuration_and_every_build_come_first(tmp_path: Path) -> None:
+def test_current_and_builds_come_first(tmp_path: Path) -> None:
     """The current configuration is tried first, then one of each other build."""
     surface = Surface()
     run_search(make_runner(surface, tmp_path), Goal(), schedule=schedule_runs(14, seconds=8))
-    first = [configuration for configuration, _ in surface.asked[: len(SPACE.builds)]]
+    first = [configuration for configuration, _ in surface.requests[: len(SPACE.builds)]]
     assert first[0] == CURRENT
     assert {configuration.build for configuration in first} == set(SPACE.builds)
 
@@ -72,13 +71,13 @@ def test_halving_runs_the_best_longer(tmp_path: Path) -> None:
     screened = result.trials[: schedule.screening]
     assert len({trial.configuration for trial in screened}) == schedule.screening
     assert [schedule.rung_seconds(rung) for rung in range(3)] == [2, 4, 8]
-    rates = sorted((one.measurement.throughput for one in screened if one.measurement), reverse=True)
+    rates = sorted((entry.measurement.throughput for entry in screened if entry.measurement), reverse=True)
     rung = result.trials[schedule.screening : schedule.screening + schedule.rungs[0]]
     assert {trial.seconds for trial in rung} == {4}
-    assert [one.measurement.throughput for one in rung if one.measurement] == rates[: schedule.rungs[0]]
+    assert [entry.measurement.throughput for entry in rung if entry.measurement] == rates[: schedule.rungs[0]]
 
 
-def test_winner_is_confirmed_beside_the_current_configuration(tmp_path: Path) -> None:
+def test_winner_confirmed_beside_current(tmp_path: Path) -> None:
     """What wins has run beside the current configuration in rounds whose order alternates, with an interval above 1."""
     surface = Surface()
     result = run_search(make_runner(surface, tmp_path), Goal())
@@ -86,13 +85,13 @@ def test_winner_is_confirmed_beside_the_current_configuration(tmp_path: Path) ->
     assert result.confirmation.gain is not None
     assert result.is_better
     assert 1 < result.confirmation.gain.low <= result.confirmation.gain.value <= result.confirmation.gain.high
-    rounds = [configuration == CURRENT for configuration, _ in surface.asked[-2 * len(result.confirmation.rounds) :]]
+    rounds = [configuration == CURRENT for configuration, _ in surface.requests[-2 * len(result.confirmation.rounds) :]]
     assert rounds == [True, False, False, True] * 2 + [True, False]
 
 
-def test_failed_trials_do_not_end_the_search(tmp_path: Path) -> None:
+def test_failed_trials_continue_search(tmp_path: Path) -> None:
     """Configurations that cannot be served are results with their reason, and are ranked last."""
-    surface = Surface(fails=lambda one: "the server died" if one.build == INT8 else "")
+    surface = Surface(fails=lambda point: "the server died" if point.build == INT8 else "")
     result = run_search(make_runner(surface, tmp_path), Goal())
     failed = [trial for trial in result.ranking if trial.measurement is None]
     assert failed
@@ -101,7 +100,7 @@ def test_failed_trials_do_not_end_the_search(tmp_path: Path) -> None:
     assert result.best.configuration.build != INT8
 
 
-def test_nearest_is_first_where_nothing_meets_the_constraints(tmp_path: Path) -> None:
+def test_nearest_first_when_unmet(tmp_path: Path) -> None:
     """Without an acceptable configuration nothing is confirmed, and the nearest one is the best."""
     goal = Goal(constraints=parse_constraints(["p95<1ms"]))
     surface = Surface(noise=0)
@@ -148,7 +147,7 @@ def test_small_space_is_screened_whole(tmp_path: Path) -> None:
         update={"builds": (CURRENT.build,), "preferences": ("none",), "instances_and_threads": ((1, 0),)}
     )
     schedule = schedule_runs(60, seconds=8).limited_to(space.size)
-    current = next(one for one in space.points if one.max_batch_size > 1)
+    current = next(point for point in space.points if point.max_batch_size > 1)
     runner = make_runner(Surface(noise=0), tmp_path, space=space)
     result = run_search(runner, Goal(), schedule=schedule, space=space, current=current)
     assert len({trial.configuration for trial in result.trials}) == space.size

@@ -13,20 +13,17 @@ import pytest
 import yaml
 
 from plansmith.errors import EnvironmentFault
-from plansmith.loadtest.plan.stages import Stage
 from plansmith.loadtest.runner.load_runner import Progress
+from plansmith.loadtest.stages import Stage
 from plansmith.triton.config.model_config import parse_config, text_of
-from plansmith.tuning.apply import changed_spec, spec_changes
-from plansmith.tuning.builds import BuildCompiler
-from plansmith.tuning.constraint import parse_constraints
-from plansmith.tuning.objective import Goal
-from plansmith.tuning.search_space import SpaceOptions
-from plansmith.tuning.trials import served_benchmark
-from plansmith.tuning.trials.measurement import TrialFailed
-from plansmith.tuning.trials.served_benchmark import ServedBenchmark, TuningLoad, measurement_of
+from plansmith.tuning.builds import BuildCompiler, changed_spec, find_model, model_config, spec_changes
+from plansmith.tuning.configuration import SpaceOptions
+from plansmith.tuning.objective import Goal, parse_constraints
+from plansmith.tuning.trials import runner
+from plansmith.tuning.trials.history import TrialFailed
+from plansmith.tuning.trials.runner import ServedBenchmark, TuningLoad, measurement_of
 from plansmith.tuning.trials.trial_server import LocalServer
 from plansmith.tuning.tune import PreparedSearch, TuningRequest, prepare_search
-from plansmith.tuning.tuned_model import find_model, model_config
 
 from ..support.loadtest.http_server import HttpServer, Response
 from ..support.loadtest.runs import run
@@ -91,11 +88,11 @@ def test_trial_is_served_as_configured(prepared: PreparedSearch) -> None:
     [(signal.SIGKILL, "is lost"), (signal.SIGSTOP, "has answered nothing for")],
     ids=["dies", "hangs"],
 )
-def test_lost_server_is_a_failed_trial(
+def test_lost_server_fails_trial(
     number: signal.Signals, reason: str, prepared: PreparedSearch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that dies or hangs under load is the result of its trial, with the reason in one line."""
-    monkeypatch.setattr(served_benchmark, "_TIMEOUT_SECONDS", 2.0)
+    monkeypatch.setattr(runner, "_TIMEOUT_SECONDS", 2.0)
     before = set(psutil.Process().children(recursive=True))
 
     def end(progress: Progress) -> None:
@@ -110,9 +107,7 @@ def test_lost_server_is_a_failed_trial(
     assert "\n" not in str(failed.value)
 
 
-def test_server_that_hangs_from_the_start_is_a_failed_trial(
-    prepared: PreparedSearch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hanging_server_fails_trial(prepared: PreparedSearch, monkeypatch: pytest.MonkeyPatch) -> None:
     """A first request that twice has no answer is the configuration's fault, and no fault of the machine."""
     fault = EnvironmentFault("net did not answer within 30 s", transient=True)
     fault.located(step="loadtest")
@@ -128,7 +123,7 @@ def test_server_that_hangs_from_the_start_is_a_failed_trial(
     assert len(attempts) == 2
 
 
-def test_fault_of_the_machine_ends_the_search(prepared: PreparedSearch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_fault_ends_search(prepared: PreparedSearch, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is wrong twice with the machine is an error, and no result of the configuration."""
 
     def fail(*_: object, **__: object) -> object:
@@ -139,7 +134,7 @@ def test_fault_of_the_machine_ends_the_search(prepared: PreparedSearch, monkeypa
         benchmark_of(prepared)(prepared.plan.current, 1)
 
 
-def test_server_that_answers_errors_violates_the_error_rate(tmp_path: Path) -> None:
+def test_error_answers_violate_rate(tmp_path: Path) -> None:
     """Errors in mid-run are counted: the measurement does not meet the limit of the error rate."""
     with HttpServer() as server:
 
@@ -153,7 +148,7 @@ def test_server_that_answers_errors_violates_the_error_rate(tmp_path: Path) -> N
     assert not Goal(constraints=parse_constraints([])).is_met(measurement)
 
 
-def test_model_that_does_not_load_is_a_failed_trial(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unloadable_model_fails_trial(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A damaged model is the result of its trial: the reason that Triton gives, in one line."""
     monkeypatch.chdir(net.parent)
     request = TuningRequest(find_model(str(net), Path()), engines=("onnxruntime",), precisions=("fp32",))
@@ -180,9 +175,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_compile_of_the_changes_serves_what_was_tried(
-    change: dict[str, Any], net: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_changes_serve_as_tried(change: dict[str, Any], net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The config.pbtxt of a compile with the printed changes is that of the trial; other settings of the spec stay."""
     from plansmith.steps.compilation import Compilation
 
@@ -196,9 +189,9 @@ def test_compile_of_the_changes_serves_what_was_tried(
     spec = spec.model_copy(update={"check_served": False})
     with Compilation(spec, relative_to=model.base) as compilation:
         published, _ = compilation.run()
-    made = parse_config((Path(published.release) / "config.pbtxt").read_text())
-    for config in (tried, made):
+    release_config = parse_config((Path(published.release) / "config.pbtxt").read_text())
+    for config in (tried, release_config):
         config.ClearField("version_policy")
         config.ClearField("model_warmup")
-    assert text_of(made) == text_of(tried)
-    assert "enable_mem_pattern" in text_of(made)
+    assert text_of(release_config) == text_of(tried)
+    assert "enable_mem_pattern" in text_of(release_config)

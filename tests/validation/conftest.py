@@ -28,9 +28,9 @@ def minilm(shared_folder: Path) -> Exported:
         if not records.exists():
             onnx_model, engine = _export(folder, engine_folder)
             records.write_text(f'{{"onnx": {onnx_model.model_dump_json()}, "engine": {engine.model_dump_json()}}}')
-    made = json.loads(records.read_text())
+    document = json.loads(records.read_text())
     return Exported(
-        OnnxModel.model_validate(made["onnx"]), Engine.model_validate(made["engine"]), folder, engine_folder
+        OnnxModel.model_validate(document["onnx"]), Engine.model_validate(document["engine"]), folder, engine_folder
     )
 
 

@@ -33,7 +33,8 @@ def with_error(reference: NDArray[np.float32], relative: float) -> NDArray[np.fl
     return candidate
 
 
-def test_an_equal_answer_passes_without_any_error() -> None:
+def test_equal_answer_passes() -> None:
+    """An equal answer passes without any error."""
     answer = drawn(3, 5)
     row = compared(answer, answer.copy())
     assert (row.failures, row.max_absolute, row.max_relative, row.elements) == ((), 0.0, 0.0, 15)
@@ -41,7 +42,8 @@ def test_an_equal_answer_passes_without_any_error() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
-def test_the_verdict_does_not_depend_on_the_magnitude(scale: float) -> None:
+def test_verdict_independent_of_magnitude(scale: float) -> None:
+    """The verdict does not depend on the magnitude."""
     reference = drawn(4, 500) * np.float32(scale)
     good = compared(reference, with_error(reference, FP32.max_relative * 0.75))
     bad = compared(reference, with_error(reference, FP32.max_relative * 1.25))
@@ -51,13 +53,15 @@ def test_the_verdict_does_not_depend_on_the_magnitude(scale: float) -> None:
     assert bad.magnitude == pytest.approx(scale, rel=0.05)
 
 
-def test_an_error_everywhere_is_held_to_a_smaller_limit_than_an_error_in_one_place() -> None:
+def test_widespread_error_has_smaller_limit() -> None:
+    """An error everywhere is held to a smaller limit than an error in one place."""
     reference = drawn(4, 500)
     row = compared(reference, reference + np.float32((FP32.quantile_relative + FP32.max_relative) / 2))
     assert [f.split(" of ")[0] for f in row.failures] == ["99% quantile"]
 
 
-def test_the_cosine_is_that_of_the_worst_sample() -> None:
+def test_cosine_is_worst_sample() -> None:
+    """The cosine is that of the worst sample."""
     reference = drawn(8, 50)
     candidate = reference.copy()
     candidate[5] *= -1
@@ -76,21 +80,24 @@ def test_what_padding_holds_means_nothing() -> None:
     assert (row.failures, row.elements) == ((), 4 * 4)
 
 
-def test_an_error_beside_the_padding_still_counts() -> None:
+def test_error_beside_padding_counts() -> None:
+    """An error beside the padding still counts."""
     reference = drawn(2, 3, 4)
     candidate = reference.copy()
     candidate[1, 0] += 1
     assert compared(reference, candidate, valid=np.array([[True, True, True], [True, False, False]])).failures
 
 
-def test_a_case_that_is_padding_alone_proves_nothing() -> None:
+def test_padding_case_proves_nothing() -> None:
+    """A case that is padding alone proves nothing."""
     answer = drawn(2, 3)
     row = compared(answer, answer, valid=np.zeros((2, 3), bool))
     assert row.failures == ("no element counts: everything is padding",)
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-def test_an_answer_that_is_not_a_number_is_refused_on_either_side(wrong: float) -> None:
+def test_non_number_refused_on_either_side(wrong: float) -> None:
+    """An answer that is not a number is refused on either side."""
     good, bad = drawn(2, 3), drawn(2, 3)
     bad[1, 1] = wrong
     assert compared(good, bad).failures == ("NaN or Inf in the candidate's answer",)
@@ -98,13 +105,15 @@ def test_an_answer_that_is_not_a_number_is_refused_on_either_side(wrong: float) 
     assert compared(bad, bad).failures, "agreeing on NaN is no agreement"
 
 
-def test_another_shape_is_refused_even_where_it_would_broadcast() -> None:
+def test_broadcastable_shape_refused() -> None:
+    """Another shape is refused even where it would broadcast."""
     row = compared(drawn(2, 3), drawn(1, 3))
     assert row.failures == ("shape is 1x3, expected 2x3",)
     assert compared(drawn(1), drawn(1)[0]).failures == ("shape is scalar, expected 1",)
 
 
-def test_another_dtype_is_refused_even_where_the_values_are_equal() -> None:
+def test_other_dtype_refused() -> None:
+    """Another dtype is refused even where the values are equal."""
     row = compared(np.ones((2, 3), np.float32), np.ones((2, 3), np.float16))
     assert row.failures == ("dtype is float16, expected float32",)
 
@@ -114,14 +123,16 @@ def test_scalars_are_compared() -> None:
     assert compared(np.float32(3), np.float32(3.01)).failures
 
 
-def test_zero_vectors_agree_with_each_other_and_with_nothing_else() -> None:
+def test_zero_vectors_agree_alone() -> None:
+    """Zero vectors agree with each other, and with nothing else."""
     zeros, something = np.zeros((2, 3), np.float32), drawn(2, 3)
     assert not compared(zeros, zeros).failures
     assert compared(zeros, something).failures
     assert compared(something, zeros).failures
 
 
-def test_one_zero_sample_among_others_is_compared_like_them() -> None:
+def test_zero_sample_compared_like_others() -> None:
+    """One zero sample among others is compared like them."""
     reference = drawn(3, 8)
     reference[1] = 0
     assert not compared(reference, reference.copy()).failures
@@ -130,7 +141,8 @@ def test_one_zero_sample_among_others_is_compared_like_them() -> None:
     assert compared(reference, candidate).min_cosine == 0.0
 
 
-def test_integers_and_truth_values_are_compared() -> None:
+def test_integers_and_booleans_compared() -> None:
+    """Integers and Booleans are compared."""
     ids, flags = np.array([[101, 7], [102, 9]]), np.array([[True, False], [False, True]])
     assert not compared(ids, ids.copy()).failures
     assert not compared(flags, flags.copy()).failures
@@ -138,12 +150,14 @@ def test_integers_and_truth_values_are_compared() -> None:
     assert compared(flags, ~flags).failures
 
 
-def test_a_large_integer_off_by_one_is_refused() -> None:
+def test_large_integer_off_by_one_refused() -> None:
+    """A large integer off by one is refused."""
     ids = np.full((2, 500), 30_000)
     assert compared(ids, ids + 1).failures
 
 
-def test_answers_at_the_ends_of_their_type_are_compared() -> None:
+def test_extreme_values_compared() -> None:
+    """Answers at the ends of their type are compared."""
     large = np.full((2, 3), 3e38, np.float32)
     assert not compared(large, large.copy()).failures
     assert compared(large, -large).failures
@@ -151,7 +165,8 @@ def test_answers_at_the_ends_of_their_type_are_compared() -> None:
     assert not compared(small, small.copy()).failures
 
 
-def test_an_output_that_never_varies_between_samples_is_constant() -> None:
+def test_unvarying_output_is_constant() -> None:
+    """An output that never varies between samples is constant."""
     same, different = np.ones((3, 4), np.float32), drawn(3, 4)
     assert is_constant([compared(same, same)])
     assert is_constant([compared(same * 0, same * 0)])
@@ -159,20 +174,23 @@ def test_an_output_that_never_varies_between_samples_is_constant() -> None:
     assert not is_constant([compared(same, same), compared(different, different)])
 
 
-def test_a_single_sample_says_nothing_about_being_constant() -> None:
-    one = np.ones((1, 4), np.float32)
-    assert not is_constant([compared(one, one)])
+def test_single_sample_proves_no_constant() -> None:
+    """A single sample says nothing about being constant."""
+    sample = np.ones((1, 4), np.float32)
+    assert not is_constant([compared(sample, sample)])
     assert not is_constant([compared(np.float32(1), np.float32(1))])
 
 
-def test_padding_does_not_make_an_output_vary() -> None:
+def test_padding_makes_no_variation() -> None:
+    """Padding does not make an output vary."""
     answer = np.ones((2, 3, 4), np.float32)
     answer[1, 2] = 5
     valid = np.array([[True, True, True], [True, True, False]])
     assert is_constant([compared(answer, answer, valid=valid)])
 
 
-def test_padding_applies_to_the_outputs_that_begin_with_the_axes_of_the_mask() -> None:
+def test_padding_applies_by_mask_axes() -> None:
+    """Padding applies to the outputs that begin with the axes of the mask."""
     axes = ("batch", "sequence")
     inputs = [Tensor(name=n, dtype="int64", dims=axes) for n in ("input_ids", "attention_mask")]
     feed = {"input_ids": np.array([[7, 0]]), "attention_mask": np.array([[1, 0]])}
@@ -186,7 +204,8 @@ def test_padding_applies_to_the_outputs_that_begin_with_the_axes_of_the_mask() -
     assert Padding(inputs, None).valid(hidden, feed) is None
 
 
-def test_of_whole_numbers_a_lower_precision_may_miss_a_few() -> None:
+def test_lower_precision_may_miss_few() -> None:
+    """Of whole numbers, a lower precision may miss a few."""
     ids = np.arange(200).reshape(2, 100)
     wrong = ids.copy()
     wrong[0, :5] += 1000
@@ -195,7 +214,8 @@ def test_of_whole_numbers_a_lower_precision_may_miss_a_few() -> None:
     assert compared(ids, wrong).failures == ("share of equal elements is 0.975000000, allowed 0.99999999",)
 
 
-def test_answers_of_a_few_numbers_have_one_direction_together() -> None:
+def test_short_answers_share_direction() -> None:
+    """Answers of a few numbers have one direction together."""
     reference = drawn(100, 2)
     reference[3] = (0.01, -0.01)
     candidate = reference.copy()
@@ -204,12 +224,13 @@ def test_answers_of_a_few_numbers_have_one_direction_together() -> None:
     assert not row.failures
     assert compared(reference, candidate).failures
     wide = drawn(100, 16)
-    other = wide.copy()
-    other[3] *= -1
-    assert compare_output("case", "output", wide, other, TOLERANCES[Precision.INT8]).min_cosine == pytest.approx(-1)
+    variant = wide.copy()
+    variant[3] *= -1
+    assert compare_output("case", "output", wide, variant, TOLERANCES[Precision.INT8]).min_cosine == pytest.approx(-1)
 
 
-def test_every_precision_is_held_to_more_than_the_one_below() -> None:
+def test_precision_stricter_than_one_below() -> None:
+    """Every precision is held to more than the one below."""
     order = [TOLERANCES[precision] for precision in Precision]
     for higher, lower in itertools.pairwise(order):
         assert higher.max_relative < lower.max_relative

@@ -52,21 +52,24 @@ def test_nan_is_refused_by_name(plant: Change, minilm: Exported, name: str) -> N
     )
 
 
-def test_positions_that_end_at_the_traced_length_are_found_at_longer_shapes_only(minilm: Exported, name: str) -> None:
+def test_traced_length_positions_found_longer(minilm: Exported, name: str) -> None:
+    """Positions that end at the traced length are found at longer shapes only."""
     graph = minilm.graph()
     defects.positions_end_at_the_traced_length(graph)
     report = minilm.judge(graph, name)
     assert {c.case for c in report.comparisons if c.failures} == {"untraced", "opt", "max"}
 
 
-def test_a_graph_that_answers_at_the_traced_length_only_is_refused(minilm: Exported, name: str) -> None:
+def test_traced_length_graph_refused(minilm: Exported, name: str) -> None:
+    """A graph that answers at the traced length only is refused."""
     graph = minilm.graph()
     defects.traced_length_baked_in(graph)
     with pytest.raises(GateError, match=r"untraced \(3x23\)"):
         require_passed(minilm.judge(graph, name))
 
 
-def test_samples_in_another_order_are_found_wherever_there_is_more_than_one(minilm: Exported, name: str) -> None:
+def test_reordered_samples_found(minilm: Exported, name: str) -> None:
+    """Samples in another order are found wherever there is more than one."""
     graph = minilm.graph()
     defects.samples_reversed(graph)
     report = minilm.judge(graph, name)
@@ -81,14 +84,16 @@ def test_ignored_token_types_are_refused(minilm: Exported, name: str) -> None:
     assert minilm.judge(graph, name).verdict == "failed"
 
 
-def test_exchanged_outputs_are_refused_by_their_interface(minilm: Exported, name: str) -> None:
+def test_exchanged_outputs_refused_by_interface(minilm: Exported, name: str) -> None:
+    """Exchanged outputs are refused by their interface."""
     graph = minilm.graph()
     defects.outputs_exchanged(graph)
     with pytest.raises(GateError, match="inputs or outputs"):
         minilm.judge(graph, name)
 
 
-def test_exchanged_outputs_are_refused_by_their_values_when_the_record_hides_it(minilm: Exported, name: str) -> None:
+def test_hidden_exchange_refused_by_values(minilm: Exported, name: str) -> None:
+    """Exchanged outputs are refused by their values when the record hides it."""
     graph = minilm.graph()
     defects.outputs_exchanged(graph)
     report = minilm.judge(graph, name, claimed=minilm.onnx.components["model"])

@@ -10,9 +10,8 @@ from ..support.worker_tasks import compile_engine, export_model
 
 
 @pytest.mark.parametrize("shape", ["8x32", "8x8", "1x16"])
-def test_dims_are_told_apart_and_the_gate_sees_several_samples_whatever_the_fixed_shape(
-    shape: str, tmp_path: Path
-) -> None:
+def test_gate_sees_samples_despite_fixed_dims(shape: str, tmp_path: Path) -> None:
+    """Dims are told apart, and the gate sees several samples, whatever the fixed shape."""
     from transformers import BertConfig, BertModel
 
     config = BertConfig(

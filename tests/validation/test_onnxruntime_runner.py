@@ -21,7 +21,7 @@ g (float[N, 64] x) => (float[N, 2] y) <float one = {1.0}, int8 zero = {0}> {
 }"""
 
 
-def test_sums_of_bytes_do_not_saturate_for_tensorrt(tmp_path: Path) -> None:
+def test_byte_sums_do_not_saturate(tmp_path: Path) -> None:
     """ONNX Runtime's kernel for x86 without VNNI adds pairs of products in 16 bits, which 127 x 127 twice overflows."""
     weight = np.full((64, 2), 127, np.int8)
     model = onnx.parser.parse_model(QUANTISED)
@@ -44,7 +44,7 @@ g (float[N, 2] x) => (float[N, 2] y) <float one = {1.0}, float8e4m3fn zero = {0}
 }"""
 
 
-def test_fp8_is_rounded_and_not_taken_for_integers(tmp_path: Path) -> None:
+def test_fp8_rounded_not_integers(tmp_path: Path) -> None:
     """ONNX Runtime's rewrites for integers drop the Relu, and fuse the product into one that takes no FP8."""
     model = onnx.parser.parse_model(FP8)
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(2).astype(ml_dtypes.float8_e4m3fn), "weight"))

@@ -23,25 +23,26 @@ pytestmark = pytest.mark.slow
 SHAPES = {"input_ids": InputRange(min=(1, 1), opt=(2, 16), max=(4, 32))}
 
 
-def test_a_real_model_is_compiled_again_from_its_own_graph(minilm: Exported, tmp_path: Path) -> None:
-    taken, built = tmp_path / "taken", tmp_path / "built"
-    for folder in (taken, built):
+def test_own_graph_compiled_again(minilm: Exported, tmp_path: Path) -> None:
+    """A real model is compiled again from its own graph."""
+    import_folder, built = tmp_path / "taken", tmp_path / "built"
+    for folder in (import_folder, built):
         folder.mkdir()
     path = minilm.folder / minilm.onnx.components["model"].file
-    onnx_model = import_onnx.import_onnx(ImportRequest(path=path, shapes=SHAPES, out=taken), silent)
+    onnx_model = import_onnx.import_onnx(ImportRequest(path=path, shapes=SHAPES, out=import_folder), silent)
     mine, first = onnx_model.components["model"], minilm.onnx.components["model"]
     assert (mine.inputs, mine.outputs, mine.opset) == (first.inputs, first.outputs, first.opset)
     assert (onnx_model.mask_input, onnx_model.reference.data) == ("attention_mask", "random ids and padding masks")
-    assert (taken / mine.external_files[0]).read_bytes() == (minilm.folder / WEIGHTS_FILE).read_bytes()
-    ids = read_case(onnx_model.reference.cases[-1], taken).feed["input_ids"]
+    assert (import_folder / mine.external_files[0]).read_bytes() == (minilm.folder / WEIGHTS_FILE).read_bytes()
+    ids = read_case(onnx_model.reference.cases[-1], import_folder).feed["input_ids"]
     rows = _rows(path, "word_embeddings.weight")
     assert rows / 2 < int(np.max(ids.astype(np.int64))) < rows, "drawn from the whole vocabulary, and no more"
     report = worker.validate(
         ValidateRequest(
-            engine=compile_engine(onnx_model, taken, built),
+            engine=compile_engine(onnx_model, import_folder, built),
             engine_folder=built,
             onnx=onnx_model,
-            reference_folder=taken,
+            reference_folder=import_folder,
             tolerances={},
         ),
         silent,

@@ -14,8 +14,7 @@ from plansmith.errors import GateError
 from plansmith.records.model import DataSet, Precision, SampleSet
 from plansmith.records.validation import ToleranceChange, ValidationReport
 from plansmith.validation.coverage import UNTRIED_KERNELS, never_ran
-from plansmith.validation.gate import Candidate, require_passed, validate
-from plansmith.validation.held_out import HeldOut
+from plansmith.validation.gate import Candidate, HeldOut, require_passed, validate
 from plansmith.validation.plan_gate import limits_of
 
 from ..support.validation.graphs import silent
@@ -66,7 +65,8 @@ def places(report: ValidationReport) -> list[str]:
     return [f"{c.found.output} {c.where}" for c in report.at_corners if c.found.failures]
 
 
-def test_a_plan_that_answers_as_its_graph_does_passes_at_every_corner(tmp_path: Path) -> None:
+def test_matching_plan_passes_every_corner(tmp_path: Path) -> None:
+    """A plan that answers as its graph does passes at every corner."""
     bench = Bench(tmp_path)
     report = bench.judge()
     require_passed(report)
@@ -84,7 +84,8 @@ def test_a_plan_that_answers_as_its_graph_does_passes_at_every_corner(tmp_path: 
     assert all(0 < error < 0.01 for error in lowered)
 
 
-def test_the_stored_cases_are_judged_too_and_the_report_says_which_plan_ran(tmp_path: Path) -> None:
+def test_stored_cases_judged_and_plan_named(tmp_path: Path) -> None:
+    """The stored cases are judged too and the report says which plan ran."""
     report = Bench(tmp_path).judge()
     assert [c.case for c in report.comparisons if c.output == "pooled"] == ["single", "traced", "min", "opt", "max"]
     assert report.ran == ("8.9",)
@@ -93,17 +94,19 @@ def test_the_stored_cases_are_judged_too_and_the_report_says_which_plan_ran(tmp_
     assert ValidationReport.model_validate_json(report.model_dump_json()) == report
 
 
-def test_a_wrong_scale_is_refused_with_profile_corner_and_graph(tmp_path: Path) -> None:
+def test_wrong_scale_refused_with_corner(tmp_path: Path) -> None:
+    """A wrong scale is refused with profile, corner and graph."""
     report = Bench(tmp_path).judge(change=scaled)
     assert len(places(report)) == 6
     assert "hidden max of profile 'default' against the lowered graph" in places(report)
     with pytest.raises(GateError, match="output 'hidden' at traced"):
         require_passed(report)
-    said = "output 'hidden' at opt of profile 'default' against the FP32 graph (3x6x8): maximum error"
-    assert any(line.startswith(said) for line in report.failures())
+    prefix = "output 'hidden' at opt of profile 'default' against the FP32 graph (3x6x8): maximum error"
+    assert any(line.startswith(prefix) for line in report.failures())
 
 
-def test_a_nan_at_max_alone_is_refused(tmp_path: Path) -> None:
+def test_nan_at_max_refused(tmp_path: Path) -> None:
+    """A NaN at max alone is refused."""
     report = Bench(tmp_path).judge(change=nan_at_max)
     assert places(report) == [
         "hidden max of profile 'default' against the lowered graph",
@@ -113,20 +116,23 @@ def test_a_nan_at_max_alone_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("defect", [traced_length_only, batch_ignored])
-def test_a_dimension_that_is_ignored_is_found_where_it_shows(tmp_path: Path, defect: Any) -> None:
+def test_ignored_dimension_found(tmp_path: Path, defect: Any) -> None:
+    """A dimension that is ignored is found where it shows."""
     report = Bench(tmp_path).judge(change=defect)
     assert report.verdict == "failed"
     assert {c.corner for c in report.at_corners if c.found.failures} in ({"max"}, {"opt", "max"})
 
 
-def test_a_profile_that_gives_another_shape_is_named(tmp_path: Path) -> None:
+def test_profile_with_other_shape_named(tmp_path: Path) -> None:
+    """A profile that gives another shape is named."""
     bench = Bench(tmp_path, profiles=(SHORT, LONG))
     report = bench.judge(change=length_cut_in_the_second_profile)
     assert {re.findall("profile '(.*)'", place)[0] for place in places(report)} == {"long"}
     assert "shape is 4x4x8, expected 4x12x8" in str(report.failures())
 
 
-def test_an_output_that_never_varies_fails_though_it_agrees(tmp_path: Path) -> None:
+def test_unvarying_output_fails(tmp_path: Path) -> None:
+    """An output that never varies fails though it agrees."""
     bench = Bench(tmp_path, precision=Precision.FP32)
     for path in (bench.lowered, tmp_path / "model.onnx"):
         write_network(path, gain=0)
@@ -134,39 +140,46 @@ def test_an_output_that_never_varies_fails_though_it_agrees(tmp_path: Path) -> N
     assert {c.found.failures for c in report.at_corners} == {("does not vary between different samples",)}
 
 
-def test_a_lowering_that_is_wrong_fails_beside_fp32_and_not_beside_its_own_graph(tmp_path: Path) -> None:
+def test_wrong_lowering_fails_beside_fp32(tmp_path: Path) -> None:
+    """A lowering that is wrong fails beside FP32, and not beside its own graph."""
     report = Bench(tmp_path, gain=0.3).judge()
     assert report.verdict == "failed"
     assert {c.against for c in report.at_corners if c.found.failures} == {"fp32"}
 
 
-def test_what_tensorrt_made_wrong_fails_beside_the_lowered_graph(tmp_path: Path) -> None:
+def test_tensorrt_error_fails_beside_lowered(tmp_path: Path) -> None:
+    """What TensorRT made wrong fails beside the lowered graph."""
     report = Bench(tmp_path, gain=0.3).judge(path=tmp_path / "model.onnx")
     assert {c.against for c in report.at_corners if c.found.failures} == {"lowered"}
 
 
-def test_without_a_lowering_both_graphs_are_one_and_it_is_compared_once(tmp_path: Path) -> None:
+def test_unlowered_graph_compared_once(tmp_path: Path) -> None:
+    """Without a lowering, both graphs are one, and it is compared once."""
     report = Bench(tmp_path, precision=Precision.FP32).judge()
     assert {c.against for c in report.at_corners} == {"fp32"}
     assert len(report.at_corners) == 6
 
 
-def test_every_case_is_asked_through_the_profile_whose_opt_is_nearest(tmp_path: Path) -> None:
+def test_case_takes_nearest_opt_profile(tmp_path: Path) -> None:
+    """Every case is asked through the profile whose opt is nearest."""
     bench = Bench(tmp_path, profiles=(SHORT, LONG))
     report = bench.judge()
     require_passed(report)
-    stored, corners = bench.asked[:4], bench.asked[4:]
+    stored, corners = bench.requests[:4], bench.requests[4:]
     assert stored == [(0, (1, 5)), (1, (2, 7)), (0, (1, 2)), (1, (3, 6))]  # (6, 12) is in neither
     assert corners == [(0, (1, 2)), (0, (2, 3)), (0, (6, 5)), (1, (1, 4)), (1, (4, 10)), (1, (4, 12))]
 
 
-def test_a_corner_beyond_the_stored_cases_repeats_real_inputs(tmp_path: Path) -> None:
+def test_outer_corner_repeats_real_inputs(tmp_path: Path) -> None:
+    """A corner beyond the stored cases repeats real inputs."""
     bench = Bench(tmp_path, profiles=(profile("large", (1, 2), (9, 20), (16, 31)),))
     require_passed(bench.judge())
-    assert (0, (16, 31)) in bench.asked
+    assert (0, (16, 31)) in bench.requests
 
 
-def test_a_plan_that_breaks_down_is_refused_with_the_place_and_what_it_said(tmp_path: Path) -> None:
+def test_failing_plan_refused_with_place(tmp_path: Path) -> None:
+    """A plan that breaks down is refused with the place and what it said."""
+
     def breaks(_: Arrays, __: int) -> Arrays:
         raise RuntimeError("out of memory on the device\nand more")
 
@@ -175,17 +188,21 @@ def test_a_plan_that_breaks_down_is_refused_with_the_place_and_what_it_said(tmp_
     assert "--force" in raised.value.remedy
 
 
-def test_an_output_that_is_missing_is_refused(tmp_path: Path) -> None:
+def test_missing_output_refused(tmp_path: Path) -> None:
+    """An output that is missing is refused."""
     with pytest.raises(GateError, match="the plan has no output pooled"):
         Bench(tmp_path).judge(change=lambda answer, _: {"hidden": answer["hidden"]})
 
 
-def test_tolerances_of_a_person_hold_at_the_corners_too(tmp_path: Path) -> None:
+def test_own_tolerances_hold_at_corners(tmp_path: Path) -> None:
+    """Tolerances of a person hold at the corners too."""
     loose = ToleranceChange(max_relative=9, quantile_relative=9, min_cosine=0.5)
     require_passed(Bench(tmp_path).judge(change=scaled, overrides={"hidden": loose}))
 
 
-def test_fp32_that_is_computed_in_tf32_is_held_to_the_limits_of_fp16(tmp_path: Path) -> None:
+def test_tf32_held_to_fp16_limits(tmp_path: Path) -> None:
+    """FP32 that is computed in TF32 is held to the limits of FP16."""
+
     def ten_bits(answer: Arrays, _: int) -> Arrays:
         return {k: v.astype(np.float16).astype(v.dtype) for k, v in answer.items()}
 
@@ -215,7 +232,8 @@ def test_whose_limits_hold(precision: str, tf32: bool, capability: str, expected
     assert limits_of(Precision(precision), build, gpu) == expected
 
 
-def test_where_no_plan_can_run_its_graph_is_judged_and_the_report_says_so(tmp_path: Path) -> None:
+def test_unrunnable_plan_graph_judged(tmp_path: Path) -> None:
+    """Where no plan can run, its graph is judged and the report says so."""
     bench = Bench(tmp_path)
     candidate = Candidate(bench.engine(), tmp_path, recipe=bench.recipe(), runnable=bench.lowered)
     report = validate(candidate, bench.onnx(), tmp_path, overrides={}, progress=silent)
@@ -226,7 +244,8 @@ def test_where_no_plan_can_run_its_graph_is_judged_and_the_report_says_so(tmp_pa
     assert never_ran(bench.engine(), ())[0] in report.not_validated
 
 
-def test_plans_that_did_not_run_are_named(tmp_path: Path) -> None:
+def test_idle_plans_named(tmp_path: Path) -> None:
+    """Plans that did not run are named."""
     engine = Bench(tmp_path).engine()
     two = engine.model_copy(update={"plans": {"8.9": plan_record(), "9.0": plan_record(L4)}})
     assert never_ran(two, {"8.9"}) == ("the plan for compute capability 9.0 (NVIDIA L4): it did not run here",)
@@ -264,7 +283,8 @@ def held_out(folder: Path, *shapes: tuple[int, int]) -> HeldOut:
     return HeldOut(data=data, folder=folder)
 
 
-def test_held_out_samples_are_judged_where_a_profile_takes_them(tmp_path: Path) -> None:
+def test_held_out_samples_judged_by_profile(tmp_path: Path) -> None:
+    """Held-out samples are judged where a profile takes them."""
     bench = Bench(tmp_path, profiles=(SHORT, LONG))
     bench.onnx()
     report = bench.judge(held_out=held_out(tmp_path, (3, 4), (6, 9), (2, 11)))
@@ -277,7 +297,8 @@ def test_held_out_samples_are_judged_where_a_profile_takes_them(tmp_path: Path) 
     )
 
 
-def test_held_out_samples_that_no_profile_takes_prove_nothing(tmp_path: Path) -> None:
+def test_profileless_held_out_proves_nothing(tmp_path: Path) -> None:
+    """Held-out samples that no profile takes prove nothing."""
     bench = Bench(tmp_path, profiles=(WHOLE,))
     report = bench.judge(held_out=held_out(tmp_path, (3, 13)))
     assert report.evaluation is None
@@ -285,7 +306,9 @@ def test_held_out_samples_that_no_profile_takes_prove_nothing(tmp_path: Path) ->
     assert "3 of 3 held-out samples" in report.not_validated[-1]
 
 
-def test_a_defect_that_only_held_out_samples_show_fails_the_plan(tmp_path: Path) -> None:
+def test_held_out_defect_fails_plan(tmp_path: Path) -> None:
+    """A defect that only held-out samples show fails the plan."""
+
     def wrong_at_four(answer: Arrays, _: int) -> Arrays:
         spoilt = answer["pooled"] * (-1 if answer["hidden"].shape[1] == 4 else 1)
         return changed(answer, "pooled", spoilt)

@@ -16,7 +16,7 @@ from plansmith.validation.profile_inputs import FIXED, every_profile, profile_ca
 
 
 def component(**dims: tuple[Dim, ...]) -> Component:
-    inputs = tuple(Tensor(name=name, dtype="int64", dims=found) for name, found in dims.items())
+    inputs = tuple(Tensor(name=name, dtype="int64", dims=sizes) for name, sizes in dims.items())
     return Component(file="model.onnx", external_files=(), inputs=inputs, outputs=(), opset=18, ir_version=9)
 
 
@@ -41,79 +41,84 @@ def text(batch: int, length: int, first: int = 1) -> dict[str, Any]:
     return {"ids": ids, "mask": np.ones((batch, length), np.int64)}
 
 
-def test_a_corner_is_cut_out_of_the_case_that_needs_the_least_change(tmp_path: Path) -> None:
+def test_corner_cut_from_nearest_case(tmp_path: Path) -> None:
+    """A corner is cut out of the case that needs the least change."""
     cases = stored(tmp_path, ("batch", "sequence"), text(2, 9, 100), text(3, 4, 1), text(8, 8, 500))
-    wanted = one_profile(ids=((1, 2), (2, 4), (2, 9)), mask=((1, 2), (2, 4), (2, 9)))
-    found = [case.feed["ids"].tolist() for case in profile_cases([wanted], cases, TEXT)]
-    assert found == [[[1, 2]], [[1, 2, 3, 4], [5, 6, 7, 8]], text(2, 9, 100)["ids"].tolist()]
+    profile = one_profile(ids=((1, 2), (2, 4), (2, 9)), mask=((1, 2), (2, 4), (2, 9)))
+    feeds = [case.feed["ids"].tolist() for case in profile_cases([profile], cases, TEXT)]
+    assert feeds == [[[1, 2]], [[1, 2, 3, 4], [5, 6, 7, 8]], text(2, 9, 100)["ids"].tolist()]
 
 
-def test_what_is_too_small_repeats_samples_and_tokens(tmp_path: Path) -> None:
+def test_small_case_repeats_samples_and_tokens(tmp_path: Path) -> None:
+    """A case that is too small repeats samples and tokens."""
     cases = stored(tmp_path, ("batch", "sequence"), text(2, 3))
-    wanted = one_profile(ids=((3, 5), (3, 5), (3, 5)), mask=((3, 5), (3, 5), (3, 5)))
-    (found,) = profile_cases([wanted], cases, TEXT)
-    assert found.feed["ids"].tolist() == [[1, 2, 3, 1, 2], [4, 5, 6, 4, 5], [1, 2, 3, 1, 2]]
-    assert found.feed["mask"].shape == (3, 5)
-    assert found.shapes == "ids 3x5, mask 3x5"
+    profile = one_profile(ids=((3, 5), (3, 5), (3, 5)), mask=((3, 5), (3, 5), (3, 5)))
+    (case,) = profile_cases([profile], cases, TEXT)
+    assert case.feed["ids"].tolist() == [[1, 2, 3, 1, 2], [4, 5, 6, 4, 5], [1, 2, 3, 1, 2]]
+    assert case.feed["mask"].shape == (3, 5)
+    assert case.shapes == "ids 3x5, mask 3x5"
 
 
-def test_texts_that_begin_with_padding_are_cut_at_their_beginning(tmp_path: Path) -> None:
+def test_left_padded_texts_cut_at_beginning(tmp_path: Path) -> None:
+    """Texts that begin with padding are cut at their beginning."""
     feed = text(2, 6)
     feed["mask"][:, :3] = 0
     cases = stored(tmp_path, ("batch", "sequence"), feed)
-    wanted = one_profile(ids=((2, 2), (2, 4), (2, 6)), mask=((2, 2), (2, 4), (2, 6)))
-    least, usual, _ = profile_cases([wanted], cases, TEXT, "mask")
+    profile = one_profile(ids=((2, 2), (2, 4), (2, 6)), mask=((2, 2), (2, 4), (2, 6)))
+    least, usual, _ = profile_cases([profile], cases, TEXT, "mask")
     assert least.feed["ids"].tolist() == [[5, 6], [11, 12]]
     assert least.feed["mask"].all()
     assert usual.feed["mask"].tolist() == [[0, 1, 1, 1]] * 2
-    first, *_ = profile_cases([wanted], cases, TEXT)  # without a mask nothing is known of padding
+    first, *_ = profile_cases([profile], cases, TEXT)  # without a mask nothing is known of padding
     assert first.feed["ids"].tolist() == [[1, 2], [7, 8]]
 
 
-def test_corners_that_are_the_same_come_once(tmp_path: Path) -> None:
+def test_equal_corners_come_once(tmp_path: Path) -> None:
+    """Corners that are the same come once."""
     cases = stored(tmp_path, ("batch", "sequence"), text(2, 3))
-    wanted = one_profile(ids=((1, 3), (2, 3), (2, 3)), mask=((1, 3), (2, 3), (2, 3)))
-    assert [case.corner for case in profile_cases([wanted], cases, TEXT)] == ["min", "opt"]
-    assert [case.corner for case in profile_cases([wanted], cases, TEXT, corners=("opt",))] == ["opt"]
+    profile = one_profile(ids=((1, 3), (2, 3), (2, 3)), mask=((1, 3), (2, 3), (2, 3)))
+    assert [case.corner for case in profile_cases([profile], cases, TEXT)] == ["min", "opt"]
+    assert [case.corner for case in profile_cases([profile], cases, TEXT, corners=("opt",))] == ["opt"]
 
 
-def test_an_input_that_holds_a_shape_holds_what_the_profile_says(tmp_path: Path) -> None:
+def test_shape_input_follows_profile(tmp_path: Path) -> None:
+    """An input that holds a shape holds what the profile says."""
     graph = component(image=("batch", 1, "height", "width"), size=(2,))
     feed = {"image": np.arange(2 * 64).reshape(2, 1, 8, 8), "size": np.array([8, 8])}
     cases = StoredCases(
         (store_case("a", {"batch": 2, "height": 8, "width": 8}, feed, {"y": np.zeros(2)}, tmp_path / "r"),), tmp_path
     )
-    wanted = one_profile(image=((1, 1, 4, 4), (2, 1, 8, 8), (2, 1, 16, 8))).model_copy(
+    profile = one_profile(image=((1, 1, 4, 4), (2, 1, 8, 8), (2, 1, 16, 8))).model_copy(
         update={"values": {"size": InputRange(min=(4, 4), opt=(8, 8), max=(32, 32))}}
     )
-    found = list(profile_cases([wanted], cases, graph))
-    assert [case.feed["size"].tolist() for case in found] == [[4, 4], [8, 8], [32, 32]]
-    assert [case.feed["size"].dtype for case in found] == [np.int64] * 3
-    assert (found[2].feed["image"][:, :, :8] == found[2].feed["image"][:, :, 8:]).all()
+    results = list(profile_cases([profile], cases, graph))
+    assert [case.feed["size"].tolist() for case in results] == [[4, 4], [8, 8], [32, 32]]
+    assert [case.feed["size"].dtype for case in results] == [np.int64] * 3
+    assert (results[2].feed["image"][:, :, :8] == results[2].feed["image"][:, :, 8:]).all()
 
 
-def test_a_graph_of_fixed_shapes_has_one_corner(tmp_path: Path) -> None:
+def test_fixed_graph_has_one_corner(tmp_path: Path) -> None:
+    """A graph of fixed shapes has one corner."""
     graph = component(ids=(2, 3))
     feed = {"ids": np.arange(6).reshape(2, 3)}
     cases = StoredCases((store_case("a", {}, feed, {"y": np.zeros(2)}, tmp_path / "r"),), tmp_path)
-    (found,) = profile_cases((), cases, graph)
-    assert (found.profile, found.name, found.feed["ids"].tolist()) == (0, FIXED, feed["ids"].tolist())
+    (case,) = profile_cases((), cases, graph)
+    assert (case.profile, case.name, case.feed["ids"].tolist()) == (0, FIXED, feed["ids"].tolist())
 
 
 @pytest.mark.parametrize(
-    ("wanted", "said"),
+    ("profile", "said"),
     [
         (one_profile(ids=((1, 3), (1, 4), (1, 5))), r"profile 'default' gives ids 1x3 at its min, .*\[batch, 7\]"),
         (one_profile(ids=((1,), (1,), (1,))), r"gives ids 1 at its min"),
         (one_profile(), r"profile 'default' says nothing of ids \[batch, 7\]"),
     ],
 )
-def test_a_profile_that_does_not_fit_the_graph_is_refused(
-    wanted: OptimizationProfile, said: str, tmp_path: Path
-) -> None:
+def test_unfitting_profile_refused(profile: OptimizationProfile, said: str, tmp_path: Path) -> None:
+    """A profile that does not fit the graph is refused."""
     cases = stored(tmp_path, ("batch", "sequence"), text(2, 7))
     with pytest.raises(UsageError, match=said) as raised:
-        list(profile_cases([wanted], cases, component(ids=("batch", 7))))
+        list(profile_cases([profile], cases, component(ids=("batch", 7))))
     assert "tensorrt: {profiles: ...}" in raised.value.remedy
 
 
@@ -121,7 +126,8 @@ def ids(*shape: int) -> dict[str, Any]:
     return {"ids": np.zeros(shape, np.int64)}
 
 
-def test_the_profile_with_the_nearest_opt_takes_what_several_hold() -> None:
+def test_nearest_opt_profile_takes_shared() -> None:
+    """The profile with the nearest opt takes what several hold."""
     few = one_profile(ids=((1, 1), (1, 64), (8, 128)))
     many = one_profile(ids=((1, 1), (16, 64), (32, 128)))
     assert [profile_for([few, many], ids(batch, 64)) for batch in (1, 8, 9, 33)] == [0, 0, 1, None]
@@ -129,7 +135,9 @@ def test_the_profile_with_the_nearest_opt_takes_what_several_hold() -> None:
     assert profile_for([few, few], ids(3, 3)) == 0
 
 
-def test_what_inputs_that_hold_a_shape_contain_decides_too() -> None:
+def test_shape_input_values_decide_too() -> None:
+    """What inputs that hold a shape contain decides too."""
+
     def sized(low: int, usual: int, high: int) -> OptimizationProfile:
         ranges = InputRange(min=(low,), opt=(usual,), max=(high,))
         fixed = InputRange(min=(1,), opt=(1,), max=(1,))

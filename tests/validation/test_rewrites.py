@@ -39,7 +39,8 @@ def test_a_graph_is_accepted_when(rewrite: Change, minilm: Exported, name: str) 
 
 
 @pytest.mark.parametrize("level", [Level.ORT_ENABLE_EXTENDED, Level.ORT_ENABLE_ALL], ids=["extended", "all"])
-def test_what_onnx_runtime_makes_of_a_graph_is_accepted(level: object, minilm: Exported, name: str) -> None:
+def test_onnx_runtime_rewrite_accepted(level: object, minilm: Exported, name: str) -> None:
+    """What ONNX Runtime makes of a graph is accepted."""
     path = minilm.folder / f"{name}.onnx"
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = level
@@ -62,7 +63,8 @@ def test_a_folded_graph_is_accepted(minilm: Exported, name: str) -> None:
     require_far_from_refused(minilm.judge(graph, name))
 
 
-def test_the_engine_that_plansmith_compiles_is_accepted(minilm: Exported) -> None:
+def test_compiled_engine_accepted(minilm: Exported) -> None:
+    """The engine that plansmith compiles is accepted."""
     engine = minilm.engine.components["model"]
     assert len(onnx.load(minilm.engine_folder / engine.file).graph.node) < len(minilm.graph().nodes)
     require_far_from_refused(minilm.judge_file(minilm.engine_folder / engine.file))

@@ -12,7 +12,8 @@ from plansmith.compilers import onnx_files
 
 
 @pytest.mark.parametrize("threshold", [0, 1 << 30])
-def test_whoever_holds_a_graph_goes_on_with_its_weights_after_it_was_written(tmp_path: Path, threshold: int) -> None:
+def test_held_graph_keeps_weights_after_writing(tmp_path: Path, threshold: int) -> None:
+    """A holder of a graph goes on with its weights after it was written."""
     weights = np.arange(4096, dtype=np.float32).reshape(64, 64)
     form = onnx.helper.make_tensor_value_info
     graph = onnx.helper.make_graph(

@@ -83,7 +83,8 @@ def job_for(module: torch.nn.Module, folder: Path, *, inputs: tuple[str, ...] = 
     )
 
 
-def test_the_cheaper_exporter_goes_first_and_its_good_graph_is_taken(tmp_path: Path) -> None:
+def test_cheaper_exporter_goes_first(tmp_path: Path) -> None:
+    """The cheaper exporter goes first and its good graph is taken."""
     exported = export(job_for(Doubled(), tmp_path), silent)
     assert [(a.exporter, a.problem) for a in exported.attempts] == [("torchscript", None)]
     assert (exported.component.inputs[0].dims, exported.component.outputs[0].dims, exported.component.opset) == (
@@ -96,9 +97,8 @@ def test_the_cheaper_exporter_goes_first_and_its_good_graph_is_taken(tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.parametrize("module", [TimesPartOfItsLength(), TimesPartOfItsLengthVariadic()], ids=["named", "variadic"])
-def test_a_graph_that_is_wrong_at_an_untraced_shape_gives_way_to_the_other_exporter(
-    module: torch.nn.Module, tmp_path: Path
-) -> None:
+def test_untraced_error_tries_other_exporter(module: torch.nn.Module, tmp_path: Path) -> None:
+    """A graph that is wrong at an untraced shape gives way to the other exporter."""
     exported = export(job_for(module, tmp_path), silent)
     tried = [(a.exporter, a.traced) for a in exported.attempts]
     assert tried == [("torchscript", "traced"), ("torchscript", "untraced"), ("dynamo", "traced")]
@@ -122,9 +122,8 @@ def test_a_graph_that_is_wrong_at_an_untraced_shape_gives_way_to_the_other_expor
     ],
     ids=["a loop", "a branch"],
 )
-def test_a_model_that_every_exporter_gets_wrong_is_refused_with_all_reasons(
-    module: torch.nn.Module, reason: str, tmp_path: Path
-) -> None:
+def test_wrong_exports_refused_with_reasons(module: torch.nn.Module, reason: str, tmp_path: Path) -> None:
+    """A model that every exporter gets wrong is refused with all reasons."""
     with pytest.raises(ExportError) as caught:
         export(job_for(module, tmp_path), silent)
     _, first, *others = caught.value.message.splitlines()
@@ -136,13 +135,15 @@ def test_a_model_that_every_exporter_gets_wrong_is_refused_with_all_reasons(
 
 
 @pytest.mark.slow
-def test_a_graph_that_lost_an_input_gives_way_to_one_that_kept_it(tmp_path: Path) -> None:
+def test_lost_input_tries_other_exporter(tmp_path: Path) -> None:
+    """A graph that lost an input gives way to one that kept it."""
     exported = export(job_for(IgnoresAnInput(), tmp_path, inputs=("x", "unused")), silent)
     assert exported.attempts[0].problem == "the graph does not use the input(s) unused"
     assert [t.name for t in exported.component.inputs] == ["x", "unused"]
 
 
-def test_an_output_s_axes_are_named_by_watching_them_move() -> None:
+def test_output_axes_named_by_movement() -> None:
+    """An output's axes are named by watching them move."""
     probes = [
         Probe(
             name,

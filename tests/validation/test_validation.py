@@ -89,12 +89,14 @@ def test_the_right_answer_passes(gate: Gate) -> None:
     assert report.tolerances.keys() == {"y"}
 
 
-def test_a_wrong_answer_is_refused_with_output_case_shape_and_metric(gate: Gate) -> None:
+def test_wrong_answer_refused_with_place(gate: Gate) -> None:
+    """A wrong answer is refused with output, case, shape and metric."""
     with pytest.raises(GateError, match=r"output 'y' at max \(6x4\): maximum error .* is 0\.\d+, allowed \S+"):
         require_passed(gate.judge("y = Add (number, two)"))
 
 
-def test_an_output_that_never_varies_is_refused_though_it_agrees(gate: Gate) -> None:
+def test_unvarying_output_refused(gate: Gate) -> None:
+    """An output that never varies is refused though it agrees."""
     gate.answer = np.full((BATCH, 4), 7, np.float32)
     report = gate.judge(
         """zero = Constant <value = float {0.0}> ()
@@ -108,7 +110,8 @@ def test_an_output_that_never_varies_is_refused_though_it_agrees(gate: Gate) -> 
     assert "(low, high)" in raised.value.remedy
 
 
-def test_a_reference_that_is_nan_lets_nothing_pass(gate: Gate) -> None:
+def test_nan_reference_passes_nothing(gate: Gate) -> None:
+    """A reference that is NaN lets nothing pass."""
     gate.answer = np.full((BATCH, 4), np.nan, np.float32)
     report = gate.judge("negative = Neg (number)\n y = Sqrt (negative)")
     assert "output 'y' at max (6x4): NaN or Inf in the candidate's answer" in report.failures()
@@ -116,7 +119,8 @@ def test_a_reference_that_is_nan_lets_nothing_pass(gate: Gate) -> None:
     assert "output 'y' at max (6x4): NaN or Inf in the reference's answer" in report.failures()
 
 
-def test_what_stands_in_padding_is_not_compared(gate: Gate) -> None:
+def test_padding_not_compared(gate: Gate) -> None:
+    """What stands in padding is not compared."""
     report = gate.judge("kept = Cast <to = 9> (mask)\n double = Mul (number, two)\n y = Where (kept, double, two)")
     require_passed(report)
 
@@ -138,7 +142,8 @@ SPOIL_THE_LAST = """double = Mul (number, two)
 
 
 @pytest.mark.parametrize(("body", "rows"), [(LOSE_A_SAMPLE, 1), (REPEAT_THE_BATCH, 12)])
-def test_an_answer_of_another_batch_is_refused(body: str, rows: int, gate: Gate) -> None:
+def test_other_batch_answer_refused(body: str, rows: int, gate: Gate) -> None:
+    """An answer of another batch is refused."""
     report = gate.judge(body)
     assert f"output 'y' at max ({rows}x4): shape is {rows}x4, expected 6x4" in report.failures()
 
@@ -150,7 +155,8 @@ class TestOfALargeOutput:
     def keep_three_samples(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(reference, "STORED_OUTPUT_BYTES", BATCH * 4 * 4 // 2)
 
-    def test_the_kept_samples_are_compared_with_their_own_padding(self, gate: Gate) -> None:
+    def test_kept_samples_compared_with_padding(self, gate: Gate) -> None:
+        """The kept samples are compared with their own padding."""
         report = gate.judge(RIGHT)
         require_passed(report)
         largest = report.comparisons[0]
@@ -162,29 +168,34 @@ class TestOfALargeOutput:
         )
 
     @pytest.mark.parametrize("body", [SPOIL_THE_LAST, LOSE_A_SAMPLE, REPEAT_THE_BATCH])
-    def test_a_wrong_sample_among_the_kept_ones_is_refused(self, body: str, gate: Gate) -> None:
+    def test_wrong_kept_sample_refused(self, body: str, gate: Gate) -> None:
+        """A wrong sample among the kept ones is refused."""
         assert any(f.startswith("output 'y' at max") for f in gate.judge(body).failures())
 
 
-def test_a_tolerance_for_one_output_replaces_the_default(gate: Gate) -> None:
+def test_output_tolerance_replaces_default(gate: Gate) -> None:
+    """A tolerance for one output replaces the default."""
     loose = Tolerance(max_relative=10, quantile_relative=10, min_cosine=0.5)
     report = gate.judge("y = Add (number, two)", y=ToleranceChange(**loose.model_dump()))
     require_passed(report)
     assert report.tolerances == {"y": loose}
 
 
-def test_what_a_tolerance_leaves_out_is_the_default(gate: Gate) -> None:
+def test_omitted_tolerance_is_default(gate: Gate) -> None:
+    """What a tolerance leaves out is the default."""
     report = gate.judge(RIGHT, y=ToleranceChange(max_relative=0.5))
     assert report.tolerances == {"y": TOLERANCES[Precision.FP32].model_copy(update={"max_relative": 0.5})}
 
 
 @pytest.mark.slow
-def test_a_tolerance_for_an_output_that_does_not_exist_is_refused(gate: Gate) -> None:
+def test_tolerance_for_missing_output_refused(gate: Gate) -> None:
+    """A tolerance for an output that does not exist is refused."""
     with pytest.raises(UsageError, match="no output z"):
         gate.judge(RIGHT, z=ToleranceChange(max_relative=1))
 
 
-def test_a_long_list_of_failures_is_cut_and_counted(gate: Gate) -> None:
+def test_long_failure_list_cut_and_counted(gate: Gate) -> None:
+    """A long list of failures is cut and counted."""
     gate.batches = {f"case{n}": n for n in range(1, 6)}
     with pytest.raises(GateError, match=r"and \d+ more"):
         require_passed(gate.judge("y = Add (number, two)"))

@@ -1,1 +1,1 @@
-"""Rewrites of what exporters are known to get wrong: small, named, in force for an export alone."""
+"""Export rewrites: work around known exporter errors; small, named, and active only during an export."""

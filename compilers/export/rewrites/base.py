@@ -1,11 +1,12 @@
-"""What a rewrite is."""
+"""Rewrite base class, and rewrites that replace a function by its name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plansmith.records.model import Exporter
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """Another form of the same computation, which an exporter gets right.
+    """Rewrite: an equivalent form of a computation that an exporter handles correctly.
 
     Args:
         name: what is recorded of it.
@@ -39,3 +40,41 @@ EVERY: frozenset[Exporter] = frozenset({"torchscript", "dynamo", "patched"})
 CAPTURES: frozenset[Exporter] = frozenset({"dynamo", "patched"})
 
 TRACER: frozenset[Exporter] = frozenset({"torchscript"})
+
+
+def holders(module: torch.nn.Module, name: str) -> list[Any]:
+    """Return the Python modules of a model's parts that define a name."""
+    candidates = {type(part).__module__: sys.modules.get(type(part).__module__) for part in module.modules()}
+    return [holder for holder in candidates.values() if hasattr(holder, name)]
+
+
+@contextmanager
+def in_place_of(module: torch.nn.Module, name: str, other: Callable[[Any], Any]) -> Iterator[None]:
+    """Patch a name in every Python module that defines it; the replacement is made from the original."""
+    originals = [(holder, getattr(holder, name)) for holder in holders(module, name)]
+    for holder, original in originals:
+        setattr(holder, name, other(original))
+    try:
+        yield
+    finally:
+        for holder, original in originals:
+            setattr(holder, name, original)
+
+
+_NOTHING = object()
+
+
+@contextmanager
+def attributes_set(parts: Sequence[Any], name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+    """Set an attribute on parts, made from each, and restore the original afterwards."""
+    own = [vars(part).get(name, _NOTHING) for part in parts]
+    for part, value in [(part, make(part)) for part in parts]:
+        setattr(part, name, value)
+    try:
+        yield
+    finally:
+        for part, value in zip(parts, own, strict=True):
+            if value is _NOTHING:
+                delattr(part, name)
+            else:
+                setattr(part, name, value)

@@ -1,4 +1,4 @@
-"""Rewrites of functions of torch: another form of one call, wherever a model makes it.
+"""Rewrites of torch functions: an equivalent form of one call, wherever a model makes it.
 
 They act through torch's own override (`torch.overrides.TorchFunctionMode`), which sees every call while a module is
 traced, so that no class of any model is touched.
@@ -13,6 +13,7 @@ from inspect import signature
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from plansmith.compilers.export.rewrites.base import TRACER
 from plansmith.records.model import Exporter
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FunctionRewrite:
-    """Another form of a call.
+    """Rewrite of a function call.
 
     Args:
         name: what is recorded of it.
@@ -41,8 +42,8 @@ class FunctionRewrite:
     form: Callable[..., Any]
     applies: Callable[[torch.nn.Module], bool] = lambda _: True
 
-    def found(self) -> list[Any]:
-        """The functions themselves."""
+    def find_originals(self) -> list[Any]:
+        """Return the original functions."""
         import torch
 
         return [attrgetter(name)(torch) for name in self.functions]
@@ -50,13 +51,13 @@ class FunctionRewrite:
 
 @contextmanager
 def in_their_place(rewrites: Sequence[FunctionRewrite], used: list[str]) -> Iterator[None]:
-    """Put rewrites of functions in force; the names of those that something called are added to a list.
+    """Apply function rewrites for the block, and add the names of those that were called to a list.
 
     A call that names its arguments otherwise than a form does stays as it is.
     """
     from torch.overrides import TorchFunctionMode
 
-    table = {function: (one, signature(one.form)) for one in rewrites for function in one.found()}
+    table = {function: (entry, signature(entry.form)) for entry in rewrites for function in entry.find_originals()}
 
     class Rewritten(TorchFunctionMode):
         def __torch_function__(
@@ -76,7 +77,7 @@ def in_their_place(rewrites: Sequence[FunctionRewrite], used: list[str]) -> Iter
 
 
 def _suits(parameters: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether arguments are those of a signature."""
+    """Whether arguments match a signature."""
     try:
         parameters.bind(*args, **kwargs)
     except TypeError:
@@ -85,26 +86,26 @@ def _suits(parameters: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool
 
 
 def windows(tensor: Any, dimension: int, size: int, step: int) -> Any:
-    """`Tensor.unfold` by indices: [..., length, ...] becomes [..., windows, ..., size]."""
+    """`Tensor.unfold` by indexing: [..., length, ...] becomes [..., windows, ..., size]."""
     import torch
 
     place = dimension % tensor.dim()
     starts = torch.arange(0, tensor.size(place) - size + 1, step, device=tensor.device)
     indices = starts[:, None] + torch.arange(size, device=tensor.device)[None, :]
-    taken = tensor.index_select(place, indices.reshape(-1))
-    return torch.unflatten(taken, place, (-1, size)).movedim(place + 1, -1)
+    selection = tensor.index_select(place, indices.reshape(-1))
+    return torch.unflatten(selection, place, (-1, size)).movedim(place + 1, -1)
 
 
 def permuted(tensor: Any, *places: Any, dims: Any = None) -> Any:
-    """`Tensor.permute` to places counted from the front."""
-    given = dims or (places[0] if len(places) == 1 and not isinstance(places[0], int) else places)
-    if all(place >= 0 for place in given):
+    """`Tensor.permute` with non-negative dims."""
+    order = dims or (places[0] if len(places) == 1 and not isinstance(places[0], int) else places)
+    if all(place >= 0 for place in order):
         return NotImplemented
-    return tensor.permute([place % tensor.dim() for place in given])
+    return tensor.permute([place % tensor.dim() for place in order])
 
 
 def pieces(tensor: Any, split_size: Any, dim: int = 0) -> Any:
-    """`Tensor.split` in pieces of a size that the tracer follows.
+    """`Tensor.split` into pieces of a size that the tracer can follow.
 
     How many there are is a constant of the trace: a model that gives another number of pieces at another size answers
     otherwise than its graph at the probes of odd sizes, which refuse it.
@@ -119,7 +120,7 @@ def pieces(tensor: Any, split_size: Any, dim: int = 0) -> Any:
 
 
 def differences(tensor: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
-    """`torch.diff` by slices."""
+    """`torch.diff` by slicing."""
     import torch
 
     parts = [part for part in (prepend, tensor, append) if part is not None]
@@ -130,7 +131,7 @@ def differences(tensor: Any, n: int = 1, dim: int = -1, prepend: Any = None, app
 
 
 def counted(tensor: Any, dim: Any = None, *, axis: Any = None, dtype: Any = None) -> Any:
-    """`torch.cumsum` of flags, as whole numbers."""
+    """`torch.cumsum` of Booleans, as integers."""
     import torch
 
     if tensor.dtype is not torch.bool:
@@ -139,7 +140,7 @@ def counted(tensor: Any, dim: Any = None, *, axis: Any = None, dtype: Any = None
 
 
 def stacked(data: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
-    """`torch.tensor` of numbers in lists, of which some are sizes that a trace follows as tensors."""
+    """`torch.tensor` of nested lists of numbers, some of which are sizes that a trace follows as tensors."""
     if not _holds_tensors(data):
         return NotImplemented
     together = _stack(data, device)
@@ -157,7 +158,7 @@ def _stack(data: Any, device: Any) -> Any:
 
     if isinstance(data, list | tuple):
         parts = [_stack(part, device) for part in data]
-        kind = max((part.dtype for part in parts), key=lambda one: one.is_floating_point)
+        kind = max((part.dtype for part in parts), key=lambda tensor: tensor.is_floating_point)
         return torch.stack([part.to(kind) for part in parts])
     return data.to(device) if isinstance(data, torch.Tensor) else torch.as_tensor(data, device=device)
 
@@ -210,5 +211,203 @@ REWRITES = (
         exporters=frozenset({"torchscript"}),
         functions=("Tensor.unfold",),
         form=windows,
+    ),
+)
+
+
+def pooled_by_products(tensor: Any, output_size: Any) -> Any:
+    """`adaptive_avg_pool2d` as two matrix products, [..., height, width] to [..., rows, columns]."""
+    sizes = (output_size, output_size) if isinstance(output_size, int) else tuple(output_size)
+    if any(not isinstance(size, int) for size in sizes) or sizes == (1, 1):
+        return NotImplemented
+    rows, columns = (_shares(tensor, place, size) for place, size in zip((-2, -1), sizes, strict=True))
+    return rows @ tensor @ columns.transpose(0, 1)
+
+
+def _shares(tensor: Any, place: int, size: int) -> Any:
+    """Pooling weights of positions in cells, [cells, positions].
+
+    Cell i of k takes floor(i n/k) to ceil((i + 1) n/k).
+    """
+    import torch
+
+    length = tensor.shape[place]
+    cells = torch.arange(size, device=tensor.device)[:, None]
+    positions = torch.arange(length, device=tensor.device)[None, :]
+    begin = torch.div(cells * length, size, rounding_mode="floor")
+    end = torch.div((cells + 1) * length + size - 1, size, rounding_mode="floor")
+    within = ((positions >= begin) & (positions < end)).to(tensor.dtype)
+    return within / within.sum(dim=1, keepdim=True)
+
+
+def unfolded_by_convolution(tensor: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Any:
+    """`torch.nn.functional.unfold` as a convolution that copies: [N, C, H, W] to [N, C * kernel, places]."""
+    import torch
+
+    if tensor.dim() != 4:
+        return NotImplemented
+    copying = _copying_kernel(tensor, _pair(kernel_size))
+    planes = tensor.flatten(0, 1).unsqueeze(1)
+    patches: Any = torch.nn.functional.conv2d(planes, copying, None, stride, padding, dilation)
+    return patches.flatten(2).unflatten(0, (-1, tensor.shape[1])).flatten(1, 2)
+
+
+def folded_by_convolution(
+    tensor: Any, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+) -> Any:
+    """`torch.nn.functional.fold` as a transposed convolution: [N, C * kernel, places] to [N, C, H, W]."""
+    import torch
+
+    if tensor.dim() != 3:
+        return NotImplemented
+    kernel, steps, edges, gaps = map(_pair, (kernel_size, stride, padding, dilation))
+    copying = _copying_kernel(tensor, kernel)
+    reach = [gap * (size - 1) for gap, size in zip(gaps, kernel, strict=True)]
+    places = [(n + 2 * e - r - 1) // s for n, e, r, s in zip(_pair(output_size), edges, reach, steps, strict=True)]
+    left = [
+        n - (p * s - 2 * e + r + 1)
+        for n, p, s, e, r in zip(_pair(output_size), places, steps, edges, reach, strict=True)
+    ]
+    channels = tensor.shape[1] // (kernel[0] * kernel[1])
+    # One reshape, whose first size is what is left: from several of them the exporter makes constants of the batch.
+    grid = tensor.reshape(-1, kernel[0] * kernel[1], places[0] + 1, places[1] + 1)
+    laid: Any = torch.nn.functional.conv_transpose2d(grid, copying, None, steps, edges, left, 1, gaps)
+    return laid.squeeze(1).unflatten(0, (-1, channels))
+
+
+def nearest_by_indices(input: Any, size: Any = None, *_: Any, mode: str = "nearest", **options: Any) -> Any:  # noqa: A002
+    """`interpolate` to a size, in mode nearest: PyTorch takes element floor(i * (in / out)), in single precision."""
+    import torch
+
+    if mode != "nearest" or size is None or options.get("antialias") or options.get("scale_factor") is not None:
+        return NotImplemented
+    sizes = list(size) if isinstance(size, list | tuple) else [size] * (input.dim() - 2)
+    output = input
+    for place, target in enumerate(sizes, start=2):
+        have = _number(input.shape[place], input.device)
+        share = have.to(torch.float32) / _number(target, input.device).to(torch.float32)
+        places = torch.floor(torch.arange(target, device=input.device).to(torch.float32) * share)
+        output = output.index_select(place, torch.minimum(places.to(torch.int64), have - 1))
+    return output
+
+
+def largest_of_windows(input: Any, *places: Any, return_indices: bool = False, **options: Any) -> Any:  # noqa: A002
+    """`max_pool2d` of unbatched maps as a batch of one; padded ones get a bound that changes no result."""
+    import torch
+
+    is_padded = _made_by(input) in _PADDING
+    if return_indices or not (is_padded or input.dim() == 3):
+        return NotImplemented
+    values = input.clamp(min=torch.finfo(input.dtype).min) if is_padded else input
+    if input.dim() == 3:
+        return torch.max_pool2d(values.unsqueeze(0), *places, **options).squeeze(0)
+    return torch.max_pool2d(values, *places, **options)
+
+
+def _made_by(tensor: Any) -> str:
+    """The operator that produces a tensor in the trace; empty where nothing is traced."""
+    import torch
+
+    tracer: Any = torch._C  # noqa: SLF001 - torch.jit says nothing of single values
+    if tracer._get_tracing_state() is None:  # noqa: SLF001
+        return ""
+    return str(tracer._get_value_trace(tensor).node().kind())  # noqa: SLF001
+
+
+def _number(value: Any, device: Any) -> Any:
+    import torch
+
+    return value.to(device) if isinstance(value, torch.Tensor) else torch.full((), int(value), device=device)
+
+
+def _pair(value: Any) -> tuple[Any, Any]:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+def _copying_kernel(tensor: Any, kernel: tuple[int, int]) -> Any:
+    """A copying kernel.
+
+    One filter per position, which selects only that position: [height * width, 1, height, width].
+    """
+    import torch
+
+    rows, columns = kernel
+    return torch.eye(rows * columns, dtype=tensor.dtype, device=tensor.device).reshape(-1, 1, rows, columns)
+
+
+_PADDING = ("aten::pad", "aten::constant_pad_nd")
+
+IMAGE_REWRITES = (
+    FunctionRewrite(
+        name="largest of windows",
+        reason="ONNX Runtime makes padding with zeros and the largest of a window one operator, which pads with less"
+        " than anything: zeros are lost wherever a window holds negative numbers alone. The tracer writes pooling of"
+        " maps without channels with dilations of a wrong size",
+        link="https://github.com/microsoft/onnxruntime/pull/18136",
+        exporters=frozenset({"torchscript"}),
+        functions=("nn.functional.max_pool2d",),
+        form=largest_of_windows,
+    ),
+    FunctionRewrite(
+        name="unfolding by convolution",
+        reason="the tracer writes im2col as gathers of a size that it has to know, and fails where it does not",
+        link="https://github.com/pytorch/pytorch/issues/67042",
+        exporters=frozenset({"torchscript"}),
+        functions=("nn.functional.unfold",),
+        form=unfolded_by_convolution,
+    ),
+    FunctionRewrite(
+        name="folding by convolution",
+        reason="col2im is written for a batch and a size that the tracer has to know, and fails where it does not",
+        link="https://github.com/pytorch/pytorch/issues/30638",
+        exporters=frozenset({"torchscript"}),
+        functions=("nn.functional.fold",),
+        form=folded_by_convolution,
+    ),
+    FunctionRewrite(
+        name="nearest elements by indices",
+        reason="Resize divides by out / in where PyTorch multiplies by in / out, and one of the two rounds below a"
+        " whole number: another element is taken",
+        link="https://github.com/onnx/onnx/issues/5266",
+        exporters=frozenset({"torchscript"}),
+        functions=("nn.functional.interpolate",),
+        form=nearest_by_indices,
+    ),
+    FunctionRewrite(
+        name="adaptive pooling by products",
+        reason="the tracer writes adaptive pooling only to sizes that divide a size that it knows",
+        link="https://github.com/pytorch/pytorch/issues/42653",
+        exporters=frozenset({"torchscript"}),
+        functions=("nn.functional.adaptive_avg_pool2d",),
+        form=pooled_by_products,
+    ),
+)
+
+
+def reduced_apart(input: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True) -> Any:  # noqa: A002
+    """`scatter_reduce` without the initial values: sums and counts, or bounds that include every value."""
+    import torch
+
+    if include_self or not input.is_floating_point() or reduce not in {"sum", "mean", "amax", "amin"}:
+        return NotImplemented
+    count = torch.zeros_like(input).scatter_add(dim, index, torch.ones_like(src))
+    if reduce in {"sum", "mean"}:
+        result = torch.zeros_like(input).scatter_add(dim, index, src)
+        result = result / count.clamp(min=1) if reduce == "mean" else result
+    else:
+        limits = torch.finfo(input.dtype)
+        bound = torch.full_like(input, limits.min if reduce == "amax" else limits.max)
+        result = bound.scatter_reduce(dim, index, src, reduce)
+    return torch.where(count > 0, result, input)
+
+
+SCATTER_REWRITES = (
+    FunctionRewrite(
+        name="scattering by sums and counts",
+        reason="the tracer has no translation of scatter_reduce without what stood there, nor of its means",
+        link="https://github.com/pytorch/pytorch/blob/main/torch/onnx/_internal/torchscript_exporter/symbolic_opset16.py",
+        exporters=TRACER,
+        functions=("scatter_reduce", "Tensor.scatter_reduce"),
+        form=reduced_apart,
     ),
 )

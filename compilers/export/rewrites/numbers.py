@@ -1,4 +1,4 @@
-"""Numbers that Python makes of sizes, as the tracer can follow them.
+"""Rewrites of Python numbers computed from sizes, so that the tracer can follow them.
 
 While a module is traced, sizes are tensors of no dims, and what `int`, `len`, `min`, `max` and `math` make of those are
 constants of the graph. In the files of a module's classes these names stand for others while it is traced, which make
@@ -31,8 +31,8 @@ _OWN = ("torch.", "plansmith.")
 """Packages whose files are left alone: torch knows what it does with sizes."""
 
 
-def whole(value: Any) -> Any:
-    """`int` of a size, or of what was computed of one."""
+def to_integer(value: Any) -> Any:
+    """`int` of a size, or of a value computed from one."""
     import torch
 
     return value.to(torch.int64)
@@ -65,14 +65,14 @@ def root(value: Any) -> Any:
 
 
 def ceiling(value: Any) -> Any:
-    """`math.ceil` of what was computed of a size."""
+    """`math.ceil` of a value computed from a size."""
     import torch
 
     return torch.ceil(value.to(torch.float32)).to(torch.int64)
 
 
 def floor(value: Any) -> Any:
-    """`math.floor` of what was computed of a size."""
+    """`math.floor` of a value computed from a size."""
     import torch
 
     return torch.floor(value.to(torch.float32)).to(torch.int64)
@@ -81,15 +81,15 @@ def floor(value: Any) -> Any:
 def _pairwise(join: Callable[[Any, Any], Any], values: tuple[Any, ...]) -> Any:
     import torch
 
-    found, *others = (v if isinstance(v, torch.Tensor) else torch.as_tensor(v) for v in values)
-    for other in others:
-        kind = torch.promote_types(found.dtype, other.dtype)
-        found = join(found.to(kind), other.to(kind))
-    return found
+    result, *others = (v if isinstance(v, torch.Tensor) else torch.as_tensor(v) for v in values)
+    for operand in others:
+        kind = torch.promote_types(result.dtype, operand.dtype)
+        result = join(result.to(kind), operand.to(kind))
+    return result
 
 
 def _are_sizes(values: tuple[Any, ...]) -> bool:
-    """Whether arguments are numbers, and one of them is a tensor of no dims."""
+    """Whether all arguments are numbers, and at least one is a tensor of rank 0."""
     import torch
 
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
@@ -98,7 +98,7 @@ def _are_sizes(values: tuple[Any, ...]) -> bool:
 
 
 def _round_alike(values: tuple[Any, ...]) -> bool:
-    """Whether a size, or what was computed of one, is made the same whole number in single precision as in double.
+    """Whether a size, or a value computed from one, rounds to the same integer in single as in double precision.
 
     Below 2^24 those are whole numbers, one division of two of them, a root, and products with powers of two: as far
     from the next whole number as their operands allow, or equal to it.
@@ -112,27 +112,27 @@ def _round_alike(values: tuple[Any, ...]) -> bool:
     tracer: Any = torch._C  # noqa: SLF001 - torch.jit says nothing of single values
     if tracer._get_tracing_state() is None:  # noqa: SLF001
         return False
-    made = tracer._get_value_trace(values[0])  # noqa: SLF001
-    operands = list(made.node().inputs())
-    suits = _SECOND_OPERANDS.get(made.node().kind())
-    return _is_whole(made) or (suits is not None and _is_whole(operands[0]) and all(map(suits, operands[1:])))
+    trace = tracer._get_value_trace(values[0])  # noqa: SLF001
+    operands = list(trace.node().inputs())
+    suits = _SECOND_OPERANDS.get(trace.node().kind())
+    return _is_whole(trace) or (suits is not None and _is_whole(operands[0]) and all(map(suits, operands[1:])))
 
 
-def _is_whole(made: Any) -> bool:
-    """Whether a value of the trace is a whole number, whatever type it is of."""
-    kind, operands = made.node().kind(), list(made.node().inputs())
+def _is_whole(trace: Any) -> bool:
+    """Whether a value of the trace is an integer, whatever its type."""
+    kind, operands = trace.node().kind(), list(trace.node().inputs())
     if kind == "prim::Constant":
-        return _constant(made).is_integer()
+        return _constant(trace).is_integer()
     if kind == "aten::to":
         return operands[1].toIValue() == _INT64 or _is_whole(operands[0])
     return kind == "prim::NumToTensor" or (kind in _CLOSED and all(map(_is_whole, operands)))
 
 
-def _constant(made: Any) -> float:
-    """A constant number of the trace; NaN for every other value."""
+def _constant(trace: Any) -> float:
+    """The value of a constant number in the trace; NaN for every other value."""
     import torch
 
-    value = made.toIValue() if made.node().kind() == "prim::Constant" else None
+    value = trace.toIValue() if trace.node().kind() == "prim::Constant" else None
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.item()
     return float(value) if isinstance(value, int | float) else math.nan
@@ -161,21 +161,23 @@ def _is_tensor(values: tuple[Any, ...]) -> bool:
 
 @contextmanager
 def followed(module: torch.nn.Module, used: list[str]) -> Iterator[None]:
-    """Put the other names in force for a module's files; the rewrite's name is added to a list if anything was one."""
+    """Apply the number rewrites to a module's files; the rewrite's name is added to a list if any was used."""
 
-    def other(usual: Callable[..., Any], form: Callable[..., Any], fits: Callable[..., bool]) -> Callable[..., Any]:
-        def call(*values: Any, **given: Any) -> Any:
-            if given or not fits(values):
-                return usual(*values, **given)
+    def substitute(
+        usual: Callable[..., Any], form: Callable[..., Any], fits: Callable[..., bool]
+    ) -> Callable[..., Any]:
+        def call(*values: Any, **options: Any) -> Any:
+            if options or not fits(values):
+                return usual(*values, **options)
             if NAME not in used:
                 used.append(NAME)
             return form(*values)
 
         return call
 
-    class _Whole(type):
-        def __call__(cls, *values: Any, **given: Any) -> Any:
-            return make_whole(*values, **given)
+    class _IntegerMeta(type):
+        def __call__(cls, *values: Any, **options: Any) -> Any:
+            return make_whole(*values, **options)
 
         def __instancecheck__(cls, instance: Any) -> bool:
             return isinstance(instance, int)
@@ -183,7 +185,7 @@ def followed(module: torch.nn.Module, used: list[str]) -> Iterator[None]:
         def __subclasscheck__(cls, subclass: type) -> bool:
             return issubclass(subclass, int)
 
-    make_whole = other(int, whole, _round_alike)
+    make_whole = substitute(int, to_integer, _round_alike)
     maths = ModuleType("math")
     vars(maths).update(vars(math))
     for name, form, fits in (
@@ -191,26 +193,26 @@ def followed(module: torch.nn.Module, used: list[str]) -> Iterator[None]:
         ("ceil", ceiling, _round_alike),
         ("floor", floor, _round_alike),
     ):
-        setattr(maths, name, other(getattr(math, name), form, fits))
+        setattr(maths, name, substitute(getattr(math, name), form, fits))
     names: dict[str, Any] = {
-        "int": _Whole("int", (), {}),
-        "len": other(len, length, _is_tensor),
-        "min": other(min, smallest, lambda values: len(values) > 1 and _are_sizes(values)),
-        "max": other(max, largest, lambda values: len(values) > 1 and _are_sizes(values)),
+        "int": _IntegerMeta("int", (), {}),
+        "len": substitute(len, length, _is_tensor),
+        "min": substitute(min, smallest, lambda values: len(values) > 1 and _are_sizes(values)),
+        "max": substitute(max, largest, lambda values: len(values) > 1 and _are_sizes(values)),
     }
     with _named(_files(module), names, maths):
         yield
 
 
 def _files(module: torch.nn.Module) -> list[ModuleType]:
-    """The Python modules that hold the classes of a module's parts."""
-    names = {one.__module__ for part in module.modules() for one in type(part).__mro__ if one is not object}
+    """The Python modules that define the classes of a module's parts."""
+    names = {base.__module__ for part in module.modules() for base in type(part).__mro__ if base is not object}
     return [sys.modules[name] for name in sorted(names) if name in sys.modules and not name.startswith(_OWN)]
 
 
 @cache
 def _only_calls_int(file: ModuleType) -> bool:
-    """Whether a file calls `int`, asks for instances of it and annotates with it, and never passes it on.
+    """Whether a file uses `int` only for calls, isinstance checks and annotations, and never passes it on.
 
     Torch takes no other class for a kind of tensors, and a class that is given to `map` is called elsewhere. What a
     file says outside of functions was done when it was imported.
@@ -225,7 +227,7 @@ def _only_calls_int(file: ModuleType) -> bool:
 
 
 def _suited(node: ast.AST) -> Iterator[ast.AST]:
-    """What lies directly below a node, where the other class serves as well as `int`."""
+    """Yield the nodes directly below a node where the other class can replace `int`."""
     if isinstance(node, ast.Call):
         if isinstance(node.func, ast.Name):
             yield node.func
@@ -242,22 +244,22 @@ def _named_int(node: ast.AST) -> set[ast.Name]:
 
 @contextmanager
 def _named(files: list[ModuleType], names: dict[str, Any], maths: ModuleType) -> Iterator[None]:
-    """Give names of builtins other meanings in some files, but for those that a file has a meaning of its own for."""
+    """Override builtin names in some files, except where a file defines the name itself."""
     changed: list[tuple[dict[str, Any], str]] = []
     try:
         for file in files:
-            known = vars(file)
-            kept = known.keys() | (set() if _only_calls_int(file) else {"int"})
-            for name in names.keys() - kept:
-                known[name] = names[name]
-                changed.append((known, name))
-            if known.get("math") is math:
-                known["math"] = maths
-                changed.append((known, "math"))
+            namespace = vars(file)
+            existing = namespace.keys() | (set() if _only_calls_int(file) else {"int"})
+            for name in names.keys() - existing:
+                namespace[name] = names[name]
+                changed.append((namespace, name))
+            if namespace.get("math") is math:
+                namespace["math"] = maths
+                changed.append((namespace, "math"))
         yield
     finally:
-        for known, name in changed:
+        for namespace, name in changed:
             if name == "math":
-                known[name] = math
+                namespace[name] = math
             else:
-                del known[name]
+                del namespace[name]

@@ -1,4 +1,4 @@
-"""The rewrites, and which of them a module needs."""
+"""Rewrite registry, and the selection of the rewrites that a module needs."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 
 def module_rewrites() -> tuple[Rewrite, ...]:
-    """Those of modules, in the order in which they are put in force."""
-    from plansmith.compilers.export.rewrites import attention, experts, padding, positions, recurrent, windowed
+    """Return the module rewrites, in order of application."""
+    from plansmith.compilers.export.rewrites import attention, layers
 
-    of_sequences = (*windowed.REWRITES, *recurrent.REWRITES, *positions.REWRITES)
-    return (*attention.REWRITES, *experts.REWRITES, *of_sequences, *padding.REWRITES)
+    of_sequences = (*attention.WINDOW_REWRITES, *layers.RECURRENT_REWRITES, *attention.POSITION_REWRITES)
+    return (*attention.REWRITES, *layers.EXPERT_REWRITES, *of_sequences, *layers.PADDING_REWRITES)
 
 
 def function_rewrites() -> tuple[FunctionRewrite, ...]:
-    """Those of functions of torch."""
-    from plansmith.compilers.export.rewrites import attention, functions, images, scatters
+    """Return the rewrites of torch functions."""
+    from plansmith.compilers.export.rewrites import attention, functions
 
-    return (*functions.REWRITES, *images.REWRITES, *scatters.REWRITES, *attention.FUNCTIONS)
+    return (*functions.REWRITES, *functions.IMAGE_REWRITES, *functions.SCATTER_REWRITES, *attention.FUNCTIONS)
 
 
 @contextmanager
 def in_force(module: torch.nn.Module, exporter: Exporter, used: list[str], *, follow: bool = True) -> Iterator[None]:
-    """Put every rewrite in force that a module needs for an exporter; the names of the used ones go to a list.
+    """Apply every rewrite that a module needs for an exporter; the names of those used are added to a list.
 
     Args:
         module: in whose parts and files they act.
@@ -49,7 +49,7 @@ def in_force(module: torch.nn.Module, exporter: Exporter, used: list[str], *, fo
                 used.append(rewrite.name)
         if follow and exporter in TRACER:
             stack.enter_context(numbers.followed(module, used))
-        calls = [one for one in function_rewrites() if exporter in one.exporters and one.applies(module)]
+        calls = [entry for entry in function_rewrites() if exporter in entry.exporters and entry.applies(module)]
         if calls:
             stack.enter_context(functions.in_their_place(calls, used))
         yield

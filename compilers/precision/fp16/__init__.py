@@ -1,1 +1,1 @@
-"""FP16 and BF16."""
+"""FP16 and BF16 lowering."""

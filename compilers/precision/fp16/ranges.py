@@ -1,8 +1,4 @@
-"""How large and how small the numbers of a graph become, measured on calibration inputs.
-
-The measuring is part of the graph that runs, so that of every tensor only a few numbers leave it: calibration at the
-largest shapes needs hardly more memory than a request.
-"""
+"""Value ranges: largest and smallest values of a graph on calibration inputs, including attention masks."""
 
 from __future__ import annotations
 
@@ -23,8 +19,10 @@ if TYPE_CHECKING:
     import onnx
     from numpy.typing import NDArray
 
-    Arrays = Mapping[str, NDArray[np.generic]]
+    from plansmith.records.arrays import Arrays
+
     Feeds = Callable[[], Iterable[Arrays]]
+
 
 _SMALL_MATTERS = {"Div": 1, "Log": 0, "Reciprocal": 0, "Sqrt": 0, "Pow": 0}
 """Operators that make much of a small number, and the input that it enters by."""
@@ -36,7 +34,7 @@ _PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose"})
 
 @dataclass
 class Ranges:
-    """What calibration saw.
+    """Ranges observed in calibration.
 
     Attributes:
         low: the smallest number of each tensor in FP32; `high`: the largest.
@@ -53,12 +51,12 @@ class Ranges:
     sums: dict[str, float] = field(default_factory=dict)
 
     def reach(self, tensor: str) -> float:
-        """The largest magnitude of a tensor; 0 for one that was never seen with an element."""
+        """Return the largest magnitude of a tensor; 0 for one that never had an element."""
         return max(abs(self.low.get(tensor, 0.0)), abs(self.high.get(tensor, 0.0)))
 
 
 def tensor_types(model: onnx.ModelProto) -> dict[str, str]:
-    """ONNX Runtime's words for the type of every tensor of the main graph ("tensor(float)"), initialisers included.
+    """Return ONNX Runtime's type of every tensor of the main graph ("tensor(float)"), including initializers.
 
     Raises:
         ExportError: ONNX Runtime refuses the graph.
@@ -67,8 +65,8 @@ def tensor_types(model: onnx.ModelProto) -> dict[str, str]:
 
     probe = onnx.ModelProto()
     probe.CopyFrom(model)
-    known = {value.name for value in (*probe.graph.output, *probe.graph.input)}
-    inner = dict.fromkeys(o for node in probe.graph.node for o in node.output if o and o not in known)
+    names = {value.name for value in (*probe.graph.output, *probe.graph.input)}
+    inner = dict.fromkeys(o for node in probe.graph.node for o in node.output if o and o not in names)
     probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in inner)
     with tempfile.TemporaryDirectory(prefix="plansmith-types-") as folder:
         try:
@@ -84,7 +82,7 @@ def tensor_types(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def measure(graph: Graph, floats: Collection[str], feeds: Feeds, limit: float) -> Ranges:
-    """Run a graph on calibration inputs and note what its numbers reach.
+    """Run a graph on calibration inputs and record the ranges of its values.
 
     Args:
         graph: in FP32.
@@ -109,14 +107,14 @@ def measure(graph: Graph, floats: Collection[str], feeds: Feeds, limit: float) -
         probe.smallest(name)
     for name in dict.fromkeys(t for n in summing for t in (*n.input[:2], n.output[0]) if t):
         probe.shape(name)
-    seen = False
-    for found in probe.run(feeds()):
-        seen = True
-        _note(ranges, found)
-        shapes = {name: tuple(v.tolist()) for (kind, name), v in found.items() if kind == "shape"}
+    has_run = False
+    for arrays in probe.run(feeds()):
+        has_run = True
+        _note(ranges, arrays)
+        shapes = {name: tuple(v.tolist()) for (kind, name), v in arrays.items() if kind == "shape"}
         for node in summing:
             ranges.terms[node.name] = max(ranges.terms.get(node.name, 0), _terms(node, shapes))
-    if not seen:
+    if not has_run:
         raise ExportError(
             "there are no calibration inputs, so that no range can be measured", remedy="name `data` in the spec"
         )
@@ -128,8 +126,8 @@ def measure(graph: Graph, floats: Collection[str], feeds: Feeds, limit: float) -
     return ranges
 
 
-def _note(ranges: Ranges, found: Mapping[tuple[str, str], NDArray[np.generic]]) -> None:
-    for (kind, name), array in found.items():
+def _note(ranges: Ranges, arrays: Mapping[tuple[str, str], NDArray[np.generic]]) -> None:
+    for (kind, name), array in arrays.items():
         if kind == "shape":
             continue
         values, value = getattr(ranges, kind), float(array)
@@ -144,10 +142,10 @@ def _note(ranges: Ranges, found: Mapping[tuple[str, str], NDArray[np.generic]]) 
 
 
 def _terms(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """How many numbers one element of a node's output is the sum of."""
-    first, made = shapes[node.input[0]], shapes[node.output[0]]
+    """The number of terms summed in one element of a node's output."""
+    first, output_shape = shapes[node.input[0]], shapes[node.output[0]]
     if len(node.input) == 1 or node.op_type in _MEANS:
-        return math.prod(first) // max(1, math.prod(made))
+        return math.prod(first) // max(1, math.prod(output_shape))
     second = shapes[node.input[1]]
     if node.op_type == "Conv":
         return math.prod(second[1:])
@@ -158,7 +156,7 @@ def _terms(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int:
 
 
 def _bound(node: onnx.NodeProto, ranges: Ranges, graph: Graph) -> float:
-    """What a sum inside a node cannot exceed, judged by its largest inputs alone."""
+    """An upper bound for a sum inside a node, from its largest inputs alone."""
     factors = node.input[:2] if node.op_type in _PRODUCTS else node.input[:1]
     return ranges.terms[node.name] * math.prod(_reach(name, ranges, graph) for name in factors)
 
@@ -171,37 +169,37 @@ def _reach(name: str, ranges: Ranges, graph: Graph) -> float:
 
 
 def _measure_sums(graph: Graph, nodes: Sequence[onnx.NodeProto], feeds: Feeds, ranges: Ranges) -> None:
-    """Have nodes add the magnitudes of what they add: no partial sum, in whatever order, is larger."""
+    """Measure the sums of magnitudes in nodes: no partial sum, in whatever order, is larger."""
     probe = _Probe(graph.model)
     for node in nodes:
         probe.magnitudes(node)
-    for found in probe.run(feeds()):
-        _note(ranges, found)
+    for arrays in probe.run(feeds()):
+        _note(ranges, arrays)
 
 
 class _Probe:
-    """A copy of a graph that measures itself: what is added to it answers with a few numbers a batch."""
+    """An instrumented copy of a graph: the added outputs are a few numbers per batch."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         import onnx
 
         self._model = onnx.ModelProto()
         self._model.CopyFrom(model)
-        self._asked: dict[tuple[str, str], str] = {}
+        self._output_names: dict[tuple[str, str], str] = {}
         self._first = len(model.graph.node)
         self._count = 0
 
     def add(self, key: tuple[str, str], operator: str, inputs: list[str]) -> None:
-        """Ask for a number: `key` says which."""
+        """Add an output; `key` identifies it."""
         keepdims: dict[str, Any] = {"keepdims": 0} if operator.startswith("Reduce") else {}
-        self._asked[key] = self._node(operator, inputs, **keepdims)
+        self._output_names[key] = self._node(operator, inputs, **keepdims)
 
     def shape(self, name: str) -> None:
-        """Ask for the shape of a tensor."""
+        """Add the shape of a tensor."""
         self.add(("shape", name), "Shape", [name])
 
     def smallest(self, name: str) -> None:
-        """Ask for the smallest magnitude but zero."""
+        """Add the smallest nonzero magnitude of a tensor."""
         import numpy as np
 
         zero, large = (self._constant(np.array(v, np.float32)) for v in (0.0, np.inf))
@@ -211,7 +209,7 @@ class _Probe:
         )
 
     def magnitudes(self, node: onnx.NodeProto) -> None:
-        """Ask for the largest sum of magnitudes that a node forms."""
+        """Add the largest sum of magnitudes that a node forms."""
         import onnx
 
         copy = onnx.NodeProto()
@@ -229,20 +227,20 @@ class _Probe:
         self.add(("sums", node.name), "ReduceMax", [copy.output[0]])
 
     def run(self, feeds: Iterable[Arrays]) -> Iterator[dict[tuple[str, str], NDArray[np.generic]]]:
-        """The numbers asked for, batch by batch."""
+        """Run the graph and yield the measured numbers, batch by batch."""
         self._interleave()
         import onnx
 
-        names = list(self._asked.values())
+        names = list(self._output_names.values())
         del self._model.graph.output[:]
         self._model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
         with tempfile.TemporaryDirectory(prefix="plansmith-ranges-") as folder:
             session = open_session(onnx_files.save(self._model, Path(folder)), rewrites="none", in_order=True)
             for feed in feeds:
-                yield dict(zip(self._asked, session.run(names, dict(feed)), strict=True))
+                yield dict(zip(self._output_names, session.run(names, dict(feed)), strict=True))
 
     def _interleave(self) -> None:
-        """Put every question behind what it asks about: run in this order, a tensor is forgotten soon."""
+        """Place every probe right after the tensor it measures, so that tensors are freed early."""
         nodes = list(self._model.graph.node)
         places = {output: place for place, node in enumerate(nodes) for output in node.output}
         order: dict[str, int] = {}
@@ -271,3 +269,72 @@ class _Probe:
         name = f"plansmith:{self._count}"
         self._model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
         return name
+
+
+FLOOR = -(2.0**14)
+"""What a mask's numbers end at. Softmax makes exactly zero of it, beside scores of any size that is let through here;
+a quarter of FP16's range, so that a score can be added to it without leaving the format: -65 504 and a score below
+-16 are minus infinity, and a row of nothing else is NaN. A mask that the format can carry stays as it is."""
+
+_LARGEST_SCORE = -FLOOR / 4
+_SOFTMAX = {"Softmax", "LogSoftmax"}
+_PASSING = {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Flatten"}
+
+
+class Masks:
+    """Attention masks: where masks are applied to scores.
+
+    Attributes:
+        ends: inputs of nodes, by node's name and place, that must end at the floor.
+        reaching: the tensors between such a node and its softmax, which reach far below zero for no other reason.
+    """
+
+    def __init__(self) -> None:
+        self.ends: dict[str, int] = {}
+        self.reaching: set[str] = set()
+
+
+def find(graph: Graph, floats: Collection[str], ranges: Ranges, limit: float) -> Masks:
+    """Find the node that applies a mask to the scores before every softmax.
+
+    Args:
+        graph: in FP32.
+        floats: its tensors in FP32.
+        ranges: what calibration saw.
+        limit: the magnitude that a tensor must not exceed otherwise.
+    """
+    masks = Masks()
+    for softmax in graph.model.graph.node:
+        if softmax.op_type in _SOFTMAX and softmax.input[0] in floats:
+            _look_behind(softmax, graph, ranges, limit, masks)
+    return masks
+
+
+def _look_behind(softmax: onnx.NodeProto, graph: Graph, ranges: Ranges, limit: float, masks: Masks) -> None:
+    path, tensor = [], softmax.input[0]
+    while True:
+        node = graph.producer(tensor)
+        if node is None or len(graph.consumers(tensor)) > 1 or tensor in graph.outputs:
+            return
+        path.append(tensor)
+        if node.op_type not in _PASSING:
+            break
+        tensor = node.input[0]
+    if node.op_type not in {"Add", "Where"}:
+        return
+    first = 1 if node.op_type == "Where" else 0
+    bounds = [_bounds(name, graph, ranges) for name in node.input[first : first + 2]]
+    masking = [place for place, (low, _) in enumerate(bounds) if low < -limit]
+    if len(masking) != 1:
+        return
+    (mask,), (low, high) = masking, bounds[1 - masking[0]]
+    if bounds[mask][1] <= _LARGEST_SCORE and max(abs(low), abs(high)) <= _LARGEST_SCORE:
+        masks.ends[node.name] = first + mask
+        masks.reaching |= set(path)
+
+
+def _bounds(name: str, graph: Graph, ranges: Ranges) -> tuple[float, float]:
+    stored = graph.constant(name)
+    if stored is not None:
+        return float(stored.min(initial=0)), float(stored.max(initial=0))
+    return ranges.low.get(name, 0.0), ranges.high.get(name, 0.0)

@@ -1,1 +1,1 @@
-"""INT8 and FP8."""
+"""INT8 and FP8 quantization."""

@@ -1,4 +1,4 @@
-"""Which nodes of a graph have weights that eight bits can hold, and which stay high whatever the data say."""
+"""Quantizable nodes: which nodes have weights that fit 8 bits, and which always stay in high precision."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from plansmith.compilers.precision.graph import Graph
+from plansmith.compilers.precision.graph import Graph, attribute
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,20 +56,12 @@ class Weighted:
 
     @property
     def is_product(self) -> bool:
-        """Whether it is a matrix product and not a convolution."""
+        """Whether it is a matrix product, not a convolution."""
         return self.op in _PRODUCTS
 
 
-def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
-    """The value of a node's attribute, or the operator's own default."""
-    import onnx
-
-    found = next((a for a in node.attribute if a.name == name), None)
-    return default if found is None else onnx.helper.get_attribute_value(found)
-
-
 def make_weights_constant(graph: Graph) -> None:
-    """Make initialisers of weights that Constant, Identity or Transpose nodes produce from constants."""
+    """Convert weights that Constant, Identity or Transpose nodes produce from constants to initializers."""
     for node in graph.model.graph.node:
         place = 0 if node.op_type == "Gather" else 1
         if node.op_type not in {*WEIGHTED, "Gather"} or len(node.input) <= place:
@@ -82,25 +74,25 @@ def make_weights_constant(graph: Graph) -> None:
 
 
 def find_weighted(graph: Graph) -> tuple[list[Weighted], dict[str, str]]:
-    """The nodes with constant weights, and those like them that stay high, with the reason; in the graph's order."""
-    found, kept = [], {}
+    """Return the nodes with constant weights, and similar ones kept in FP32 with reasons; in the graph's order."""
+    weighted, reasons = [], {}
     for node in graph.model.graph.node:
         if node.op_type not in WEIGHTED:
             continue
         weight = graph.constant(node.input[1])
         if weight is None and graph.constant(node.input[0]) is None:
-            kept[node.name] = "both operands are computed, as in attention"
+            reasons[node.name] = "both operands are computed, as in attention"
         elif weight is None:
-            kept[node.name] = "its constant is the left operand"
+            reasons[node.name] = "its constant is the left operand"
         elif reason := _reason(graph, node, weight):
-            kept[node.name] = reason
+            reasons[node.name] = reason
         else:
-            found.append(_weighted(node))
-    return found, kept
+            weighted.append(_weighted(node))
+    return weighted, reasons
 
 
 def find_tables(graph: Graph) -> Iterator[tuple[str, str]]:
-    """Lookups in large embedding tables: the node's name and the initialiser."""
+    """Yield lookups in large embedding tables: the node's name and the initializer."""
     for node in graph.model.graph.node:
         if node.op_type == "Gather" and attribute(node, "axis", 0) == 0:
             table = graph.constant(node.input[0])
@@ -111,7 +103,7 @@ def find_tables(graph: Graph) -> Iterator[tuple[str, str]]:
 
 
 def find_heads(graph: Graph) -> set[str]:
-    """Names of the weighted nodes that make an output, with no normalisation or residual sum in between."""
+    """Return the names of the output layers: weighted nodes with no normalization or residual sum after them."""
     heads = set()
     for output in graph.outputs:
         node = graph.producer(output)
@@ -125,7 +117,7 @@ def find_heads(graph: Graph) -> set[str]:
 
 
 def nodes_kept_by_spec(names: Collection[str], patterns: Sequence[str]) -> dict[str, str]:
-    """The nodes among `names` that a spec's regular expressions match as a whole."""
+    """Return the nodes among `names` that a spec's regular expressions match in full."""
     return {
         name: f"kept by the spec: {pattern}"
         for pattern in reversed(patterns)
@@ -135,13 +127,13 @@ def nodes_kept_by_spec(names: Collection[str], patterns: Sequence[str]) -> dict[
 
 
 def weights_share(graph: Graph, nodes: Sequence[Weighted]) -> Mapping[str, float]:
-    """Which part of all weights each node holds, by name."""
+    """Return each node's fraction of all weights, by name."""
     total = sum(math.prod(t.dims) for t in graph.model.graph.initializer) or 1
     return {node.name: graph.floats(node.weight).size / total for node in nodes}
 
 
 def _reason(graph: Graph, node: onnx.NodeProto, weight: NDArray[np.generic]) -> str:
-    """Why a node with constant weights stays high all the same; empty if it does not."""
+    """Why a node with constant weights stays high nevertheless; empty where it does not."""
     reasons = {
         f"its weights are {weight.dtype}": weight.dtype != "float32",
         "both operands are constant": graph.constant(node.input[0]) is not None,
@@ -191,7 +183,7 @@ def _folded(graph: Graph, name: str) -> NDArray[np.generic] | None:
 
 
 def _drop_dead(graph: Graph) -> None:
-    """Drop what folding left without a taker."""
+    """Remove nodes that have no consumer after folding."""
     while dead := {
         node.name: ()
         for node in graph.model.graph.node

@@ -1,4 +1,4 @@
-"""Writing QuantizeLinear and DequantizeLinear pairs into a graph."""
+"""Q/DQ insertion: writes QuantizeLinear and DequantizeLinear pairs into a graph."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from plansmith.compilers.precision.graph import Graph
-    from plansmith.compilers.precision.int8.histogram import Range
+    from plansmith.compilers.precision.int8.format import Range
     from plansmith.compilers.precision.int8.nodes import Weighted
+
 
 _SMALLEST_SCALE = float(np.finfo(np.float32).tiny) * 1e4
 
 
 def scales(weight: NDArray[np.floating], axis: int, form: Format = INT8) -> NDArray[np.float32]:
-    """One scale a channel of this axis, such that its largest magnitude becomes the largest code.
+    """Return one scale per channel of this axis, which maps its largest magnitude to the largest code.
 
     Args:
         weight: any number of axes.
@@ -30,21 +31,21 @@ def scales(weight: NDArray[np.floating], axis: int, form: Format = INT8) -> NDAr
         form: that the weights will be stored in.
     """
     others = tuple(i for i in range(weight.ndim) if i != axis)
-    found = np.abs(weight).max(axis=others) / form.largest
+    values = np.abs(weight).max(axis=others) / form.largest
     # A channel of zeros: any scale gives zeros back, and 1 cannot overflow what divides by it.
-    positive: NDArray[np.float32] = np.where(found > _SMALLEST_SCALE, found, 1.0).astype(np.float32)
+    positive: NDArray[np.float32] = np.where(values > _SMALLEST_SCALE, values, 1.0).astype(np.float32)
     return positive
 
 
 def quantise(
     weight: NDArray[np.floating], scale: NDArray[np.float32], axis: int, form: Format = INT8
 ) -> NDArray[np.generic]:
-    """The codes of weights with a scale for each channel of this axis."""
+    """Return the codes of weights with a scale for each channel of this axis."""
     return form.codes(weight / _along(scale, axis, weight.ndim))
 
 
 def rounded(weight: NDArray[np.float32], axis: int) -> NDArray[np.float32]:
-    """What comes back from INT8 with a scale for each channel of this axis."""
+    """Return weights after INT8 quantization with a scale for each channel of this axis."""
     scale = scales(weight, axis)
     back: NDArray[np.float32] = quantise(weight, scale, axis).astype(np.float32) * _along(scale, axis, weight.ndim)
     return back
@@ -55,7 +56,7 @@ def _along(scale: NDArray[np.float32], axis: int, ndim: int) -> NDArray[np.float
 
 
 class Pairs:
-    """Pairs that are going to be written into one graph, all in one pass: `write` is the last call.
+    """Q/DQ pairs to be written into one graph in one pass: `write` is the last call.
 
     Args:
         graph: changed in place.
@@ -70,15 +71,15 @@ class Pairs:
         self._nodes = {node.name: node for node in graph.model.graph.node}
 
     def activation(self, tensor: str, takers: Collection[str]) -> tuple[str, str]:
-        """Let these nodes take a tensor through one pair.
+        """Add one Q/DQ pair to a tensor for these nodes.
 
         Returns:
             The tensor that they take now, and the initialiser that holds its scale.
         """
         from onnx import helper
 
-        found = self._ranges[tensor]
-        scale, zero = self._form.scale(found.low, found.high)
+        value_range = self._ranges[tensor]
+        scale, zero = self._form.scale(value_range.low, value_range.high)
         graph = self._graph
         scale_name = graph.add_initializer(f"{tensor}_scale", np.array(scale, np.float32))
         zero_name = graph.add_initializer(f"{tensor}_zero_point", np.array(zero, self._form.dtype))
@@ -103,7 +104,7 @@ class Pairs:
         return back, scale_name
 
     def weights(self, node: Weighted, form: Format, *, bias_scale: float | None = None) -> None:
-        """Weights as codes with a DequantizeLinear.
+        """Replace weights by codes with a DequantizeLinear.
 
         Args:
             node: whose weights.
@@ -131,7 +132,7 @@ class Pairs:
         self._dequantise(node, node.bias, (whole, bias_steps, none), axis=0)
 
     def write(self) -> None:
-        """Put all of it into the graph."""
+        """Write all pairs into the graph."""
         self._graph.rewrite({name: [*new, self._nodes[name]] for name, new in self._before.items()})
         self._graph.drop_unused_initializers()
 
@@ -148,3 +149,58 @@ class Pairs:
         for place, name in enumerate(node.input):
             if name == old:
                 node.input[place] = new
+
+
+class Tables:
+    """Lookups to lower, with their tables converted to INT8 once.
+
+    Args:
+        lookups: Gather nodes by name, with the initialiser that each looks up in.
+    """
+
+    def __init__(self, lookups: Mapping[str, str]) -> None:
+        self.lookups = lookups
+        self._tensors: dict[str, tuple[onnx.TensorProto, onnx.TensorProto]] = {}
+
+    def lower(self, graph: Graph, keep: Collection[str]) -> None:
+        """Replace the lookups except those to keep; the caller deletes weights that become unused."""
+        added: dict[str, tuple[str, str]] = {}
+        changes = {}
+        for node in graph.model.graph.node:
+            table = self.lookups.get(node.name)
+            if table is None or node.name in keep:
+                continue
+            if table not in added:
+                rows, scales = self._quantised(graph, table)
+                added[table] = (graph.add_tensor(rows), graph.add_tensor(scales))
+            changes[node.name] = _lookup(graph, node, *added[table])
+        graph.rewrite(changes)
+
+    def _quantised(self, graph: Graph, table: str) -> tuple[onnx.TensorProto, onnx.TensorProto]:
+        from onnx import numpy_helper
+
+        if table not in self._tensors:
+            values = graph.floats(table)
+            scale = scales(values, axis=0)
+            self._tensors[table] = (
+                numpy_helper.from_array(quantise(values, scale, axis=0), f"{table}_int8"),
+                numpy_helper.from_array(scale[:, None], f"{table}_scale"),
+            )
+        return self._tensors[table]
+
+
+def _lookup(graph: Graph, node: onnx.NodeProto, rows: str, scales: str) -> list[onnx.NodeProto]:
+    """Quantized embedding lookup.
+
+    Rows and scales are gathered first, so that only those are multiplied, not the table.
+    """
+    from onnx import TensorProto, helper
+
+    indices, out = node.input[1], node.output[0]
+    integers, real, factors = (graph.fresh(f"{out}_{suffix}") for suffix in ("int8", "float", "scale"))
+    return [
+        helper.make_node("Gather", [rows, indices], [integers], name=node.name, axis=0),
+        helper.make_node("Cast", [integers], [real], to=TensorProto.FLOAT, name=graph.fresh(f"{node.name}_Cast")),
+        helper.make_node("Gather", [scales, indices], [factors], name=graph.fresh(f"{node.name}_scale"), axis=0),
+        helper.make_node("Mul", [real, factors], [out], name=graph.fresh(f"{node.name}_scaled")),
+    ]

@@ -1,4 +1,4 @@
-"""INT8 and FP8 for TensorRT: explicit Q/DQ, symmetric, where its fusions survive it.
+"""INT8 and FP8 for TensorRT: explicit symmetric Q/DQ, placed so that TensorRT's fusions survive.
 
 The rules (TensorRT documentation, "Explicit quantization"): every weighted operator takes its data through a pair and
 its weights, stored in eight bits, through a DequantizeLinear, and gives its output unquantised, so that bias and
@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 
 from plansmith.compilers.precision.calibration import observe
 from plansmith.compilers.precision.graph import Graph
-from plansmith.compilers.precision.int8.format import INT8, Format
-from plansmith.compilers.precision.int8.histogram import Histogram, Range, choose, told
+from plansmith.compilers.precision.int8.format import INT8, Format, Histogram, Range, choose, summarize_ranges
 from plansmith.compilers.precision.int8.nodes import Weighted, find_heads, find_weighted, nodes_kept_by_spec
 from plansmith.compilers.precision.int8.qdq import Pairs
-from plansmith.compilers.precision.int8.smoothed_graph import Smoothed, again, nothing_to_lower, prepare, smooth
+from plansmith.compilers.precision.int8.smoothquant import Smoothed, again, nothing_to_lower, prepare, smooth
 from plansmith.records.model import Precision
 from plansmith.validation.coverage import UNTRIED_KERNELS
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     import onnx
 
     from plansmith.compilers.precision.candidate import Method
-    from plansmith.config.precision import LoweringOptions
+    from plansmith.config.engine_options import LoweringOptions
     from plansmith.data.reference import StoredCases
 
 _LARGEST_FP8_KERNEL = 32
@@ -51,7 +50,7 @@ def methods(
     form: Format = INT8,
     mask_input: str | None = None,
 ) -> list[Method]:
-    """The way to lower a graph for TensorRT; one, for TensorRT knows no scales per request.
+    """Return the method to lower a graph for TensorRT; one, as TensorRT has no dynamic quantization.
 
     Args:
         model: the FP32 graph, with its weights in memory; not changed.
@@ -69,12 +68,12 @@ def methods(
         raise nothing_to_lower(form, "entropy calibration is for the even steps of INT8", "set calibration: auto")
     prepared = prepare(model)
     graph = Graph(prepared)
-    nodes, kept = find_weighted(graph)
-    kept |= {n.name: _BESIDES[n.op_type] for n in prepared.graph.node if n.op_type in _BESIDES}
-    kept |= {node.name: reason for node in nodes if (reason := _high(graph, node, form))}
-    kept |= dict.fromkeys(find_heads(graph), "makes an output")
-    kept |= nodes_kept_by_spec([node.name for node in nodes], options.keep)
-    lowered = [node for node in nodes if node.name not in kept]
+    nodes, reasons = find_weighted(graph)
+    reasons |= {n.name: _BESIDES[n.op_type] for n in prepared.graph.node if n.op_type in _BESIDES}
+    reasons |= {node.name: reason for node in nodes if (reason := _high(graph, node, form))}
+    reasons |= dict.fromkeys(find_heads(graph), "makes an output")
+    reasons |= nodes_kept_by_spec([node.name for node in nodes], options.keep)
+    lowered = [node for node in nodes if node.name not in reasons]
     if not lowered:
         raise nothing_to_lower(form, "every product and convolution stays high", "set precision: fp16")
     smoothed = Smoothed(prepared, "none: FP8 rounds each value to its own magnitude")
@@ -82,16 +81,16 @@ def methods(
         smoothed = smooth(prepared, lowered, samples, form, mask_input=mask_input)
     lowered = again(smoothed.model, lowered)
     skips = residuals(Graph(smoothed.model), lowered)
-    tensors = [*(node.data for node in lowered), *(found.skip for found in skips)]
+    tensors = [*(node.data for node in lowered), *(residual.skip for residual in skips)]
     histograms = {name: Histogram() for name in tensors}
     observe(smoothed.model, samples, histograms, mask_input=mask_input)
     ranges = {name: choose(histogram, options.calibration, form) for name, histogram in histograms.items()}
-    return [Explicit(smoothed.model, lowered, skips, ranges, form=form, kept=kept, smoothing=smoothed.how)]
+    return [Explicit(smoothed.model, lowered, skips, ranges, form=form, reasons=reasons, smoothing=smoothed.how)]
 
 
 @dataclass(frozen=True)
 class Residual:
-    """A sum that a lowered convolution carries.
+    """Residual sum fused into a lowered convolution.
 
     Attributes:
         add: the sum's node.
@@ -105,7 +104,7 @@ class Residual:
 
 
 class Explicit:
-    """Explicit Q/DQ for TensorRT.
+    """Explicit quantization (Q/DQ) for TensorRT.
 
     Args:
         model: the smoothed FP32 graph.
@@ -113,7 +112,7 @@ class Explicit:
         skips: the sums that they carry if all of them are.
         ranges: what 8 bits cover, by tensor.
         form: INT8 or FP8.
-        kept: nodes that stay high, with the reason.
+        reasons: nodes that stay high, with the reason.
         smoothing: what was migrated, in words.
     """
 
@@ -125,7 +124,7 @@ class Explicit:
         ranges: Mapping[str, Range],
         *,
         form: Format,
-        kept: Mapping[str, str],
+        reasons: Mapping[str, str],
         smoothing: str,
     ) -> None:
         self.precision = form.precision
@@ -133,17 +132,17 @@ class Explicit:
         self.not_validated: tuple[str, ...] = (UNTRIED_KERNELS[form.precision],)
         self._model, self._skips, self._ranges, self._form = model, skips, ranges, form
         self._nodes = {node.name: node for node in nodes}
-        self.kept = kept
+        self.high_reasons = reasons
         self.lowerable = tuple(self._nodes)
         self.settings: Mapping[str, str] = {
-            "activations": f"{form.words}, zero point 0, a scale per tensor",
-            "weights": f"{form.words}, zero point 0, a scale per output channel",
-            "calibration": told(ranges),
+            "activations": f"{form.label}, zero point 0, a scale per tensor",
+            "weights": f"{form.label}, zero point 0, a scale per output channel",
+            "calibration": summarize_ranges(ranges),
             "smoothing": smoothing,
         }
 
     def lower(self, keep: Collection[str]) -> onnx.ModelProto:
-        """A copy in which all that is lowerable has its pairs but for `keep`."""
+        """Return a copy with Q/DQ pairs for all lowerable nodes except `keep`."""
         import onnx
 
         model = onnx.ModelProto()
@@ -153,10 +152,10 @@ class Explicit:
         takers: dict[str, list[str]] = {}
         for node in lowered:
             takers.setdefault(node.data, []).append(node.name)
-        for found in self._skips:
+        for residual in self._skips:
             # Only while the same convolution carries the sum: of another skip no range was measured.
-            if found.carrier not in keep:
-                takers.setdefault(found.skip, []).append(found.add)
+            if residual.carrier not in keep:
+                takers.setdefault(residual.skip, []).append(residual.add)
         pairs = Pairs(graph, self._ranges, self._form)
         for tensor, names in takers.items():
             pairs.activation(tensor, names)
@@ -166,15 +165,15 @@ class Explicit:
         return model
 
     def runnable(self, lowered: onnx.ModelProto) -> onnx.ModelProto:
-        """The graph itself: pairs are standard operators."""
+        """Return the graph itself, as Q/DQ pairs are standard operators."""
         return lowered
 
 
 def residuals(graph: Graph, lowered: Sequence[Weighted]) -> list[Residual]:
-    """The sums in which a skip branch meets a lowered convolution."""
+    """Return the sums of a skip branch with the output of a lowered convolution."""
     convolutions = {node.name for node in lowered if not node.is_product}
     order = {node.name: place for place, node in enumerate(graph.model.graph.node)}
-    found = []
+    entries = []
     for node in graph.model.graph.node:
         if node.op_type != "Add" or any(graph.constant(name) is not None for name in node.input):
             continue
@@ -191,12 +190,12 @@ def residuals(graph: Graph, lowered: Sequence[Weighted]) -> list[Residual]:
             _, carried, carrier = max(ends)
             skip = next(name for name in node.input if name != carried)
             if graph.producer(skip) is not None or skip in graph.inputs:
-                found.append(Residual(node.name, skip, carrier))
-    return found
+                entries.append(Residual(node.name, skip, carrier))
+    return entries
 
 
 def _high(graph: Graph, node: Weighted, form: Format) -> str:
-    """Why a node with weights that eight bits could hold stays high for TensorRT; empty if it does not."""
+    """Why a node with weights that fit eight bits stays high for TensorRT; empty where it does not."""
     weight = graph.floats(node.weight)
     if node.op == "Conv" and node.groups > 1 and weight.shape[1] == 1:
         return "depthwise: eight bits cost more accuracy there than they save time"
@@ -209,7 +208,7 @@ def _high(graph: Graph, node: Weighted, form: Format) -> str:
 
 
 def _without_kernel(node: Weighted, shape: tuple[int, ...]) -> str:
-    """Why a convolution gains nothing from FP8 in TensorRT; empty if it does.
+    """Why a convolution gains nothing from FP8 in TensorRT; empty where it does.
 
     By the release notes of TensorRT 10.16, and by the builder of TensorRT-RTX 1.7.1, which computes transposed ones and
     those with large kernels in FP32.

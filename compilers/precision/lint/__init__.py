@@ -1,1 +1,1 @@
-"""The linter of lowered graphs: what TensorRT would refuse, or not fuse."""
+"""Linter of lowered graphs: finds what TensorRT would refuse, or not fuse."""

@@ -1,1 +1,1 @@
-"""Environments that Python models bring with them: wheels for the target's Python, in an archive."""
+"""Packed environments of Python models: wheels for the target's Python, in an archive."""

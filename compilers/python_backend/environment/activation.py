@@ -1,4 +1,4 @@
-"""The script that Triton's Python backend runs before the process of a model whose environment was packed.
+"""Activation script that Triton's Python backend runs before the process of a model with a packed environment.
 
 For a model with EXECUTION_ENV_PATH the backend unpacks the archive and starts, in bash, `source <folder>/bin/activate
 && exec env LD_LIBRARY_PATH=<folder>/lib:… triton_python_backend_stub …` (src/stub_launcher.cc and src/pb_env.cc of
@@ -9,7 +9,7 @@ makes the folder a virtual environment of the Python that is there, whose only p
 
 from __future__ import annotations
 
-from plansmith.config.python import OWNER_FILE, OWNER_VARIABLE, SITE_VARIABLE
+from plansmith.config.engine_options import OWNER_FILE, OWNER_VARIABLE, SITE_VARIABLE
 
 ACTIVATE_FILE = "bin/activate"
 
@@ -45,7 +45,7 @@ export PYTHONNOUSERSITE=1 VIRTUAL_ENV="$_environment" PATH="$_environment/bin:$P
 
 
 def activation_script(python: str) -> str:
-    """The text of `bin/activate` of an environment for a Python, such as "3.12"."""
+    """Return the text of an environment's `bin/activate` for a Python version, such as "3.12"."""
     values = {"@PYTHON@": python, "@TUPLE@": python.replace(".", ", "), "@SITE@": SITE_VARIABLE}
     values |= {"@OWNER@": OWNER_VARIABLE, "@OWNER_FILE@": OWNER_FILE}
     text = _SCRIPT

@@ -1,4 +1,4 @@
-"""An archive that holds the contents of wheels: the same wheels give the same bytes."""
+"""Reproducible wheel archives: the same wheels give the same bytes."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ _PLAIN, _PROGRAM = 0o644, 0o755
 
 @dataclass(frozen=True)
 class _Content:
-    """One file: in a wheel, or given."""
+    """The content of one file: a member of a wheel, or given bytes."""
 
     archive: ZipFile | None
     info: ZipInfo | None
-    given: bytes = b""
+    data: bytes = b""
 
     @property
     def size(self) -> int:
-        return self.info.file_size if self.info is not None else len(self.given)
+        return self.info.file_size if self.info is not None else len(self.data)
 
     @property
     def mode(self) -> int:
-        """A program's where the wheel says so."""
+        """The file mode: executable where the wheel marks it so."""
         mode = self.info.external_attr >> 16 if self.info is not None else 0
         return _PROGRAM if mode & stat.S_IXUSR else _PLAIN
 
 
 def write_archive(wheels: Sequence[Wheel], python: str, path: Path) -> int:
-    """Write a `.tar.gz` of an environment.
+    """Write the `.tar.gz` archive of an environment.
 
     Entries are sorted, of one time and of nobody; what pip notes when it installs, compiled files and the programs that
     packages bring are not in it.
@@ -77,7 +77,7 @@ def write_archive(wheels: Sequence[Wheel], python: str, path: Path) -> int:
 
 
 def _placed(wheel: Wheel, archive: ZipFile) -> Iterator[tuple[str, ZipInfo]]:
-    """The files of a wheel and their places among the packages."""
+    """Yield the files of a wheel, each with its path among the installed packages."""
     for info in archive.infolist():
         place = PurePosixPath(info.filename)
         if place.is_absolute() or ".." in place.parts:
@@ -98,7 +98,7 @@ def _add(tar: tarfile.TarFile, place: str, content: _Content) -> None:
     entry = tarfile.TarInfo(place)
     entry.size, entry.mode, entry.mtime = content.size, content.mode, _MODIFIED
     if content.archive is None or content.info is None:
-        tar.addfile(entry, io.BytesIO(content.given))
+        tar.addfile(entry, io.BytesIO(content.data))
         return
     with content.archive.open(content.info) as stream:
         tar.addfile(entry, stream)

@@ -1,4 +1,4 @@
-"""The timing cache of a build: started from where it fits, ignored where not, and written back.
+"""Timing cache of a build: loaded where compatible, otherwise ignored, and written back.
 
 Polygraphy's own way does not serve: it does not look whether TensorRT took a cache, and it merges caches of other
 devices, which TensorRT's documentation warns of (https://docs.nvidia.com/deeplearning/tensorrt/latest/_static/
@@ -8,17 +8,18 @@ c-api/classnvinfer1_1_1_i_timing_cache.html, `combine`).
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from plansmith.compilers.trt.api.logger import logger
+from plansmith.compilers.trt.api.runtime import gpu_needed, listen, logger, version
 from plansmith.system.files import fsync_path, move_into_place, storage_errors
 
 _EMPTY = "Returning an empty timing cache"
 
 
 def write_whole(content: Any, path: Path) -> None:
-    """Write what TensorRT gave (`IHostMemory`, or bytes) without a second copy of it in memory.
+    """Write TensorRT's output (`IHostMemory`, or bytes) without a second copy in memory.
 
     Raises:
         RepositoryError: the disk is full, or takes no files there.
@@ -35,9 +36,9 @@ def write_whole(content: Any, path: Path) -> None:
 
 
 class Measured:
-    """What is known of the speed of kernels before and after one build; nobody else may write the file meanwhile.
+    """Timing cache of one build: kernel timings before and after it; the file must have no other writer meanwhile.
 
-    `words`: what became of the cache; `warnings`: why it was ignored.
+    `status`: what became of the cache; `warnings`: why it was ignored.
 
     Args:
         path: the cache file, which need not be there; None for a build without one.
@@ -45,29 +46,29 @@ class Measured:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self.words = "not used"
+        self.status = "not used"
         self.warnings: list[str] = []
 
     def attach(self, config: Any) -> None:
-        """Give a configuration, whose flags are set, the cache; an empty one where there is none that it takes."""
+        """Attach the cache to a configuration whose flags are set; an empty one if none is valid for it."""
         if self._path is None:
             return
-        self.words = "started empty"
+        self.status = "started empty"
         content = self._path.read_bytes() if self._path.is_file() else b""
         if content:
             heard = logger().heard
             begun = len(heard.lines)
             problem = _attach(config, content)
             if not problem:
-                self.words = f"started from {len(content)} bytes"
+                self.status = f"started from {len(content)} bytes"
                 return
             heard.forgive(begun)
-            self.words = f"ignored, as {problem}"
+            self.status = f"ignored, as {problem}"
             self.warnings.append(f"the timing cache was ignored, as {problem}; the build measured everything anew")
         _attach(config, b"")
 
     def save(self, config: Any) -> None:
-        """Write the cache back, whole or not at all.
+        """Write the cache back, atomically.
 
         Raises:
             RepositoryError: the disk is full.
@@ -75,11 +76,11 @@ class Measured:
         cache = None if self._path is None else config.get_timing_cache()
         if self._path is not None and cache is not None:
             write_whole(cache.serialize(), self._path)
-            self.words += f", now {self._path.stat().st_size} bytes"
+            self.status += f", now {self._path.stat().st_size} bytes"
 
 
 def _attach(config: Any, content: bytes) -> str:
-    """Why TensorRT does not take a cache; "" where it does.
+    """Attach a timing cache; return why TensorRT rejects it, or "".
 
     It has three ways to say no: None for a cache, an empty one with a warning, and False when the cache is set.
     """
@@ -93,3 +94,32 @@ def _attach(config: Any, content: bytes) -> str:
     if not config.set_timing_cache(cache, ignore_mismatch=False):
         return "it is of another TensorRT, GPU or driver"
     return ""
+
+
+def combine(files: Sequence[Path], out: Path) -> bool:
+    """Merge timing caches of the same TensorRT and GPU type; return whether TensorRT accepted them all.
+
+    Args:
+        files: the first counts where two disagree.
+        out: the file to write, whole or not at all, which may be one of them; left as it is where one is refused.
+
+    Raises:
+        EnvironmentFault: there is no TensorRT, or no usable GPU.
+        RepositoryError: the disk is full.
+    """
+    version()
+    import tensorrt
+
+    listen()
+    with gpu_needed():
+        builder = tensorrt.Builder(logger())
+    config = builder.create_builder_config()
+    caches = [config.create_timing_cache(file.read_bytes()) for file in files]
+    first, *others = caches
+    # `set_timing_cache` looks whether a cache is of this machine, which `combine` looks at only between the two.
+    if any(cache is None or not config.set_timing_cache(cache, ignore_mismatch=False) for cache in caches):
+        return False
+    if not all(first.combine(candidate, ignore_mismatch=False) for candidate in others):
+        return False
+    write_whole(first.serialize(), out)
+    return True

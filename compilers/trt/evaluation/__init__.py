@@ -1,1 +1,1 @@
-"""How near a plan is to its reference, and how fast."""
+"""Evaluation of plans: accuracy against the reference, and speed."""

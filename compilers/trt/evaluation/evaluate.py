@@ -1,4 +1,4 @@
-"""What a child with a GPU of its own does to judge a plan: answers, times of layers, speed beside others."""
+"""Plan evaluation in a child process with a GPU of its own: outputs, layer times, and speed against baselines."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import Any, TypeVar
 from plansmith.compilers.export.loading import load
 from plansmith.compilers.trt.evaluation.latency import RunningPlan, measure_plan
 from plansmith.compilers.trt.evaluation.requests import EvaluatePlanRequest, PlanFiles
-from plansmith.compilers.trt.inspection.layer_summary import stored_layers, summarise, timed
+from plansmith.compilers.trt.layers import stored_layers, summarise, timed
 from plansmith.data.reference import StoredCases
 from plansmith.errors import PlansmithError
 from plansmith.records.engine import Engine, LayerSummary
 from plansmith.records.model import OnnxModel
 from plansmith.records.validation import ValidationReport
 from plansmith.system import gpus
+from plansmith.system.tasks import Progress
 from plansmith.validation.plan_gate import PlanCandidate, in_own_floats, validate_plan
 from plansmith.validation.profile_inputs import every_profile, profile_cases
 
-Progress = Callable[[str], None]
 T = TypeVar("T")
 
 _TIMED_RUNS = 20
 
 
 def evaluate_plan(request: EvaluatePlanRequest, progress: Progress) -> ValidationReport:
-    """Run the gate on a plan, and measure it; the GPU is this process's alone meanwhile."""
+    """Run the accuracy gate on a plan and benchmark it, with exclusive use of the GPU."""
     from plansmith.compilers.trt.api.run import open_plan
 
     plan, above, onnx, folder = request.plan, request.higher, request.onnx, request.reference_folder
     assert plan.lowered is not None
     with ExitStack() as opened:
-        opened.enter_context(gpus.held(request.gpu, lambda _: progress("waiting for the GPU")))
+        opened.enter_context(gpus.lock_gpu(request.gpu, lambda _: progress("waiting for the GPU")))
         runner = opened.enter_context(open_plan(plan.file, **_manner(plan.engine)))
         report = validate_plan(
             PlanCandidate(plan.engine, plan.capability, runner.ask, plan.lowered, plan.recipe),
@@ -65,7 +65,7 @@ def evaluate_plan(request: EvaluatePlanRequest, progress: Progress) -> Validatio
 
 
 def _if_possible(make: Callable[[], T], progress: Progress) -> T | None:
-    """What a plan is compared with; None, and told, where it cannot be had: the plan is as good without it."""
+    """Create a baseline for a plan; where that fails, report it and return None, as the plan is valid without one."""
     try:
         return make()
     except PlansmithError as error:
@@ -74,7 +74,7 @@ def _if_possible(make: Callable[[], T], progress: Progress) -> T | None:
 
 
 def _manner(engine: Engine) -> dict[str, Any]:
-    """How the plans of an engine are opened."""
+    """The options with which an engine's plans are opened."""
     build = engine.build
     assert build is not None
     return {"plugins": build.plugins, "version_compatible": build.version_compatible}
@@ -86,13 +86,13 @@ def _layer_times(
     onnx: OnnxModel,
     reference_folder: Path,
 ) -> LayerSummary:
-    """The layers with how long they take at the opt shapes of the first profile."""
+    """The layers with their times at the opt shapes of the first profile."""
     engine = plan.engine
     component = engine.components["model"]
     profiles = every_profile(engine.build.profiles if engine.build else (), component)
     stored = StoredCases(onnx.reference.cases, reference_folder)
     case = next(iter(profile_cases(profiles, stored, component, onnx.mask_input, corners=("opt",))))
     times = measure(in_own_floats(case.feed, engine), case.profile, _TIMED_RUNS)
-    known = engine.plans[plan.capability]
-    layers = timed(stored_layers(plan.folder / known.layers_file), times)
-    return summarise(layers, known.layer_summary.above if known.layer_summary else ())
+    record = engine.plans[plan.capability]
+    layers = timed(stored_layers(plan.folder / record.layers_file), times)
+    return summarise(layers, record.layer_summary.above if record.layer_summary else ())

@@ -1,8 +1,8 @@
-"""How fast a plan is at the opt of each of its profiles, beside the source model and the next higher precision."""
+"""Plan latency at the opt shape of each profile, compared with the source model and the next higher precision."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,12 +19,9 @@ from plansmith.validation.plan_gate import in_own_floats
 from plansmith.validation.profile_inputs import CornerCase, every_profile, profile_cases
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from plansmith.records.arrays import Arrays
     from plansmith.sources.loaded_model import LoadedModel
 
-    Arrays = Mapping[str, NDArray[np.generic]]
 
 RunnerFor = Callable[["Arrays", int], Run]
 """Makes of inputs, and of a profile's place, one execution of a plan that is waited for."""
@@ -37,7 +34,7 @@ NO_SOURCE = "the source is an ONNX file: there is no PyTorch model"
 
 @dataclass(frozen=True)
 class RunningPlan:
-    """A plan that can be run.
+    """A running plan.
 
     Args:
         engine: its record, for the interface, the precision and the profiles.
@@ -50,7 +47,7 @@ class RunningPlan:
     setting: str = ON_DEVICE
 
     def at(self, case: CornerCase) -> Run:
-        """One execution at a corner of a profile."""
+        """Return one execution at a corner of a profile."""
         return self.runner_for(in_own_floats(case.feed, self.engine), case.profile)
 
 
@@ -66,7 +63,7 @@ def measure_plan(
     budget_seconds: float = 30.0,
     progress: Callable[[str], None],
 ) -> tuple[PlanSpeed, ...]:
-    """Measure a plan at the opt shapes of every profile, in turns with each of what it stands beside.
+    """Benchmark a plan at the opt shapes of every profile, in turns with each baseline.
 
     What cannot be measured is a reason in the record and no error.
 
@@ -85,7 +82,7 @@ def measure_plan(
     component = engine.components["model"]
     profiles = every_profile(engine.build.profiles if engine.build else (), component)
     stored = StoredCases(onnx.reference.cases, reference_folder)
-    found = []
+    speeds = []
     for case in profile_cases(profiles, stored, component, onnx.mask_input, corners=("opt",)):
         about = PlanSpeed(
             plan=capability,
@@ -102,15 +99,15 @@ def measure_plan(
             beside = [*others]
             if higher is not None:
                 beside.append(plan_baseline(partial(higher.at, case), higher.engine.precision, higher.setting))
-            found.append(plan_speed(plan.at(case), about, beside, budget_seconds=budget_seconds, progress=progress))
-    return tuple(found)
+            speeds.append(plan_speed(plan.at(case), about, beside, budget_seconds=budget_seconds, progress=progress))
+    return tuple(speeds)
 
 
 @contextmanager
 def _source(
     source: LoadedModel | None, case: CornerCase, device: ExportDevice, *, tf32: bool, progress: Callable[[str], None]
 ) -> Iterator[tuple[Baseline, ...]]:
-    """The source model as it is and through `torch.compile`."""
+    """The source model in eager mode and with `torch.compile`."""
     names = [tensor.name for tensor in source.inputs.tensors] if source else []
     missing = [name for name in names if name not in case.feed]
     problem = f"the graph has no input {', '.join(missing)}, which the model takes" if missing else ""
@@ -122,5 +119,5 @@ def _source(
         )
         return
     inputs = [case.feed[name] for name in names]
-    with pytorch(source.module, inputs, device, tf32=tf32, progress=progress) as found:
-        yield found
+    with pytorch(source.module, inputs, device, tf32=tf32, progress=progress) as reference:
+        yield reference

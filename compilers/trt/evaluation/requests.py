@@ -1,4 +1,4 @@
-"""What the worker is asked about plans."""
+"""Worker requests on plans."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from plansmith.compilers.export.requests import LoadRequest
 from plansmith.records.engine import Engine, Gpu
 from plansmith.records.model import OnnxModel, Recipe, Record
 from plansmith.records.validation import ToleranceChange
-from plansmith.validation.held_out import HeldOut
+from plansmith.validation.gate import HeldOut
 
 
 class PlanFiles(Record):
-    """A plan of an engine, and where its files lie.
+    """A plan of an engine, and the location of its files.
 
     Attributes:
         engine: that has it.
@@ -30,12 +30,12 @@ class PlanFiles(Record):
 
     @property
     def file(self) -> Path:
-        """The plan."""
+        """The plan file."""
         return self.folder / self.engine.plans[self.capability].file
 
 
 class EvaluatePlanRequest(Record):
-    """A plan that is held against the reference, and measured.
+    """Request to validate a plan against the reference and benchmark it.
 
     Attributes:
         plan: with its graph.

@@ -1,1 +1,1 @@
-"""Capacity: how many copies of models fit into the memory of a Triton."""
+"""Capacity measurement: how many copies of models fit into the memory of a Triton server."""

@@ -1,4 +1,4 @@
-"""Copies behind SageMaker's front end of a Triton of this machine, as a multi-model endpoint loads them."""
+"""Copies behind SageMaker's Triton front end on this machine, loaded as by a multi-model endpoint."""
 
 from __future__ import annotations
 
@@ -6,22 +6,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from plansmith.capacity.folders import CopyFolders
-from plansmith.capacity.local import local_setup
-from plansmith.capacity.memory import Meter
-from plansmith.capacity.plan import CapacityPlan
-from plansmith.capacity.server import CopyServer
+from plansmith.capacity.results import CapacityPlan, Meter
+from plansmith.capacity.server import CopyFolders, CopyServer, local_setup
 from plansmith.copies.release import CopiedRelease, ModelFolder
 from plansmith.errors import ServedCheckError
 from plansmith.records.release import CONFIG_FILE
 from plansmith.sagemaker.archives import ArchivePlan, plan_archives
-from plansmith.sagemaker.examples import check_example
 from plansmith.sagemaker.selection import PackageRequest
-from plansmith.sagemaker.signatures import ServedModel
+from plansmith.sagemaker.signatures import ServedModel, check_example
 from plansmith.sagemaker.start_script import multi_model_start
-from plansmith.system.temporary import scratch_folder
+from plansmith.system.files import scratch_folder
 from plansmith.triton.client.sagemaker.client import SageMakerClient
-from plansmith.triton.client.sagemaker.front_end import FrontEndResponse, FrontEndTransport
+from plansmith.triton.client.sagemaker.transports import FrontEndResponse, FrontEndTransport
 from plansmith.triton.config.model_config import with_cpu_instances
 from plansmith.triton.repository.renamed import Content
 from plansmith.triton.repository.repository import ModelRepository
@@ -30,7 +26,7 @@ from plansmith.triton.server.server import TritonServer
 
 
 class FrontEnd(CopyServer):
-    """SageMaker's front end with no model loaded.
+    """SageMaker's front end with no model loaded, as a copy server.
 
     Args:
         releases: that are copied.
@@ -60,7 +56,7 @@ class FrontEnd(CopyServer):
         self._front_end = FrontEndTransport(self._url, timeout_seconds=timeout_seconds)
 
     def name(self, number: int) -> str:
-        """See `CopyServer`; as a request names an archive (TargetModel)."""
+        """See `CopyServer`; the name by which a request names an archive (TargetModel)."""
         return f"{self.source(number).manifest.name}-copy{number}.tar.gz"
 
     def write(self, number: int) -> None:
@@ -112,7 +108,9 @@ def start_front_end(
     installation: Installation,
     log: Path,
 ) -> Iterator[FrontEnd]:
-    """Start SageMaker's front end for copies; it ends with the block, and their files go with it.
+    """Start SageMaker's front end for copies.
+
+    It stops at the end of the block, and the files of the copies are deleted.
 
     Args:
         models: of releases.
@@ -147,7 +145,7 @@ def start_front_end(
 
 
 def _on_device(path: str, content: Content, device: str) -> Content:
-    """A configuration with its instances on the CPU, where the copies run there."""
+    """Return the model configuration with its instance groups set to the CPU if the copies run there."""
     if device != "cpu" or Path(path).name != CONFIG_FILE:
         return content
     return Content.of(with_cpu_instances(content.read_text()).encode())

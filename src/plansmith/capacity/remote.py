@@ -1,20 +1,17 @@
-"""Copies on a Triton that runs already: they are sent to it, and its metrics tell its memory."""
+"""Copies on a Triton server that already runs: sent over the network; its metrics report its memory."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 
-from plansmith.capacity.memory import HOST
-from plansmith.capacity.plan import CapacityPlan
-from plansmith.capacity.results import MemoryPool
+from plansmith.capacity.results import HOST, CapacityPlan, MemoryPool
 from plansmith.capacity.server import ExplicitTriton
-from plansmith.config.target.targets import load_target
-from plansmith.copies.release import CopiedRelease
-from plansmith.copies.sending import loaded_models, require_sendable, send
+from plansmith.config.targets import load_target
+from plansmith.copies.release import CopiedRelease, loaded_models, require_sendable, send
 from plansmith.errors import EnvironmentFault
-from plansmith.loadtest.server.connect import default_metrics
-from plansmith.loadtest.server.metrics import Gauges, read_gauges
+from plansmith.loadtest.connect import default_metrics
+from plansmith.loadtest.monitor import Gauges, read_gauges
 from plansmith.sagemaker.signatures import ServedModel
 from plansmith.system.urls import Address, read_address
 from plansmith.triton.client.connection import Connection
@@ -27,7 +24,7 @@ _NOTE = "memory is that of the whole machine by the server's metrics: what else 
 
 
 class GaugeMeter:
-    """The memory of a server's machine by its Prometheus metrics.
+    """Memory meter of a server's machine, from its Prometheus metrics.
 
     Args:
         place: `host:port` of the metrics.
@@ -54,7 +51,7 @@ class GaugeMeter:
 
 
 def memory_pools(gauges: Gauges) -> list[MemoryPool]:
-    """The memory of host and GPUs in a server's gauges (Triton server, docs/user_guide/metrics.md)."""
+    """Return host and GPU memory from a server's gauges (Triton server, docs/user_guide/metrics.md)."""
     cpu = ((HOST, "", "nv_cpu"),)
     uuids = sorted({gpu for name, gpu in gauges if name == "nv_gpu_memory_total_bytes"})
     gpus = [(f"gpu {number}", uuid, "nv_gpu") for number, uuid in enumerate(uuids)]
@@ -67,18 +64,18 @@ def memory_pools(gauges: Gauges) -> list[MemoryPool]:
 
 
 class RemoteTriton(ExplicitTriton):
-    """A Triton in explicit mode that runs already; arguments as for `ExplicitTriton`."""
+    """A running Triton server in explicit mode; arguments as for `ExplicitTriton`."""
 
     def __init__(self, releases: Sequence[CopiedRelease], meter: GaugeMeter, url: str, timeout_seconds: float) -> None:
         super().__init__(releases, meter, None, url=url, timeout_seconds=timeout_seconds)
         self._gauges = meter
 
     def name(self, number: int) -> str:
-        """See `CopyServer`; nobody else's models are called so."""
+        """See `CopyServer`; a name that no foreign model uses."""
         return f"plansmith-{super().name(number)}"
 
     def remove(self, number: int) -> None:
-        """See `CopyServer`; nothing is on a disk."""
+        """See `CopyServer`; does nothing, as no files are on disk."""
 
     def load(self, number: int) -> None:
         """See `CopyServer`."""
@@ -97,7 +94,7 @@ class RemoteTriton(ExplicitTriton):
 
 
 def connect(models: Sequence[ServedModel], plan: CapacityPlan, url: str, metrics: str) -> RemoteTriton:
-    """A running Triton for copies, and see that it takes them.
+    """Connect to a running Triton server for copies, and check that it accepts them.
 
     Args:
         models: of releases.

@@ -1,15 +1,66 @@
-"""The results of a capacity measurement as records. Sizes are in bytes, latencies in milliseconds."""
+"""Plan, memory meters and results of a capacity measurement. Sizes are in bytes, latencies in milliseconds."""
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from pydantic import Field
 
-from plansmith.errors import PlansmithError, ServedCheckError
+from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError, UsageError
+from plansmith.formatting import format_bytes
+from plansmith.records.engine import Gpu
 from plansmith.records.model import Device, Record
+from plansmith.system.gpus import used_memory
+from plansmith.system.memory import control_group_limits, usable_memory
+from plansmith.triton.server.process import group_bytes, is_measurable
+
+DEFAULT_SHARE = 0.9
+DEFAULT_TIMEOUT_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class CapacityPlan:
+    """Plan of a capacity measurement.
+
+    Attributes:
+        share: of the memory that may be used, above 0 and up to 1.
+        max_copies: load no more than these; None for as many as fit.
+        memory_bytes: of host memory that the server and its copies may use; None for all of the machine.
+        timeout_seconds: how long each load, unload and answer may take.
+        invocations: random ones over more models than fit; 0 for none.
+        models: over which they go; None for twice as many as fit.
+        seed: of their order.
+
+    Raises:
+        UsageError: a value out of its range.
+    """
+
+    share: float = DEFAULT_SHARE
+    max_copies: int | None = None
+    memory_bytes: int | None = None
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    invocations: int = 0
+    models: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise UsageError(f"--share {self.share:g} is no share", remedy="give one above 0 and up to 1: --share 0.9")
+        if self.max_copies is not None and self.max_copies < 1:
+            raise UsageError(f"--max-copies {self.max_copies} loads nothing", remedy="give 1 or more, or leave it out")
+        if self.invocations < 0 or (self.models is not None and self.models < 1):
+            raise UsageError("--invocations and --models cannot be negative", remedy="give 1 or more")
+        if self.models is not None and not self.invocations:
+            raise UsageError("--models goes with --invocations", remedy="say how many: --invocations 200")
+        if self.timeout_seconds <= 0:
+            raise UsageError(
+                f"--timeout {self.timeout_seconds:g} is no time", remedy="give seconds above 0: --timeout 600"
+            )
+
 
 Ending = Literal["share", "max-copies", "disk", "load-failed", "answer-failed", "server-lost", "interrupted"]
 """Why no further copy was loaded: the share of memory is used, the number is reached, the disk is full, a copy does not
@@ -17,7 +68,7 @@ load or does not answer, the server ended or cannot be asked, or somebody interr
 
 
 class Spread(Record):
-    """Median, least and largest of some values; zeros of none."""
+    """Median, minimum and maximum of values; zeros for none."""
 
     count: int = 0
     median: float = 0
@@ -26,7 +77,7 @@ class Spread(Record):
 
 
 class MemoryPool(Record):
-    """Memory that copies use.
+    """Memory pool that copies use.
 
     Attributes:
         name: "host", or a GPU such as "gpu 0".
@@ -43,12 +94,12 @@ class MemoryPool(Record):
     is_stated: bool = False
 
     def free_bytes(self, share: float) -> int:
-        """What may still be used of a share of it."""
+        """Return the bytes still available within a share of the pool."""
         return int(share * self.total_bytes) - self.used_bytes
 
 
 class LoadedCopy(Record):
-    """A copy that was loaded and has answered.
+    """Loaded copy that has answered.
 
     Attributes:
         number: from 1.
@@ -68,7 +119,7 @@ class LoadedCopy(Record):
 
 
 class Eviction(Record):
-    """Random invocations of more models than fit, of which the least recently used is unloaded for another.
+    """Eviction results: random invocations of more models than fit, each load unloading the least recently used.
 
     Attributes:
         models: that were invoked.
@@ -98,7 +149,7 @@ class Eviction(Record):
 
 
 class CapacityReport(Record):
-    """A measurement.
+    """Results of a capacity measurement.
 
     Attributes:
         releases: that were copied in turn, as MODEL@VERSION.
@@ -142,16 +193,16 @@ class CapacityReport(Record):
 
     @property
     def load_seconds(self) -> Spread:
-        """Of all copies."""
+        """Load times of all copies."""
         return spread_of([copy.load_seconds for copy in self.copies])
 
     def bytes_per_copy(self, pool: str) -> int | None:
-        """By how much a memory grows with a copy: the median, without the first copy, which brings its backend."""
+        """Return the memory growth per copy: the median without the first copy, which also loads its backend."""
         growth = [copy.memory_bytes[pool] for copy in self.copies if pool in copy.memory_bytes]
         return round(statistics.median(growth[1:] or growth)) if growth else None
 
     def estimated_copies(self) -> int | None:
-        """How many would fit by the memory per copy, where something else ended the loading; None if it is unknown."""
+        """Return how many copies would fit by memory per copy, if something else ended the loading; None if unknown."""
         if self.ending == "share":
             return None
         more = []
@@ -162,7 +213,7 @@ class CapacityReport(Record):
         return len(self.copies) + min(more) if more and len(self.copies) > 1 else None
 
     def failure(self) -> PlansmithError | None:
-        """What is wrong with the release or the server, beyond that memory has an end; None where nothing is."""
+        """Return the failure of the release or server, other than memory being full; None without one."""
         if self.still_loaded:
             return ServedCheckError(
                 f"{self.server} did not unload {', '.join(self.still_loaded)}",
@@ -176,7 +227,97 @@ class CapacityReport(Record):
 
 
 def spread_of(values: Sequence[float]) -> Spread:
-    """Median, least and largest."""
+    """Return median, minimum and maximum."""
     if not values:
         return Spread()
     return Spread(count=len(values), median=round(statistics.median(values), 3), min=min(values), max=max(values))
+
+
+HOST = "host"
+
+
+class Meter(Protocol):
+    """Memory meter."""
+
+    def read(self) -> tuple[MemoryPool, ...]:
+        """Read the current state of each memory pool that copies use.
+
+        Raises:
+            EnvironmentFault: nothing tells.
+        """
+        ...
+
+
+class ProcessMeter:
+    """Memory meter of a server on this machine.
+
+    Args:
+        group: its process group.
+        gpus: on which its models run.
+        memory_bytes: as stated; None for all of the machine.
+        gpu_bytes: of each GPU in use before the server started.
+    """
+
+    def __init__(self, group: int, gpus: Sequence[Gpu], memory_bytes: int | None, gpu_bytes: Sequence[int]) -> None:
+        self._group = group
+        self._gpus = tuple(gpus)
+        self._stated = memory_bytes
+        self._gpu_before = tuple(gpu_bytes)
+
+    def read(self) -> tuple[MemoryPool, ...]:
+        """See `Meter`."""
+        return (host_pool(self._stated, group_bytes(self._group)), *self._gpu_pools())
+
+    def _gpu_pools(self) -> list[MemoryPool]:
+        return [
+            MemoryPool(
+                name=f"gpu {number}",
+                total_bytes=gpu.memory_bytes or used,
+                used_bytes=used,
+                server_bytes=used - before,
+            )
+            for number, (gpu, used, before) in enumerate(
+                zip(self._gpus, used_memory(self._gpus), self._gpu_before, strict=True)
+            )
+        ]
+
+
+def host_pool(stated: int | None, server_bytes: int) -> MemoryPool:
+    """Return host memory: a stated limit, of which only the server's own usage counts, or the machine's memory.
+
+    Where a control group limits the machine's, what is used is at least what the server holds.
+    """
+    if stated is not None:
+        return MemoryPool(
+            name=HOST, total_bytes=stated, used_bytes=server_bytes, server_bytes=server_bytes, is_stated=True
+        )
+    total = _total_memory()
+    used = max(total - usable_memory(), server_bytes)
+    return MemoryPool(name=HOST, total_bytes=total, used_bytes=used, server_bytes=server_bytes)
+
+
+def memory_limit(stated: int | None) -> int:
+    """Return the memory limit in bytes above which a started server is killed, so that the machine stays usable.
+
+    Raises:
+        EnvironmentFault: the kernel does not say what processes hold.
+        UsageError: more is stated than there is.
+    """
+    if not is_measurable():
+        raise EnvironmentFault(
+            "the kernel does not say here what the processes of a server hold in memory",
+            remedy="measure where /proc/PID/smaps_rollup can be read",
+        )
+    usable = usable_memory()
+    if stated is not None and stated > usable:
+        raise UsageError(
+            f"--memory {format_bytes(stated)} is more than the {format_bytes(usable)} that are free here",
+            remedy="state less, or leave it out",
+        )
+    return usable if stated is None else stated
+
+
+def _total_memory() -> int:
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = control_group_limits().memory_bytes
+    return machine if limit is None else min(machine, limit)

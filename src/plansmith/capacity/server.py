@@ -1,33 +1,178 @@
-"""Servers that take copies: what the measurement needs of them, and a Triton in explicit mode."""
+"""Copy servers: the interface that the measurement needs, and a Triton server in explicit mode."""
 
 from __future__ import annotations
 
+import errno
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from plansmith.capacity.folders import CopyFolders
-from plansmith.capacity.local import local_setup
-from plansmith.capacity.memory import Meter
-from plansmith.capacity.plan import CapacityPlan
-from plansmith.copies.release import CopiedRelease, ModelFolder
-from plansmith.copies.sending import unload
-from plansmith.errors import PlansmithError
+from plansmith.capacity.results import CapacityPlan, Meter, ProcessMeter, memory_limit
+from plansmith.config.targets import load_target
+from plansmith.copies.release import CopiedRelease, ModelFolder, unload
+from plansmith.errors import EnvironmentFault, PlansmithError
+from plansmith.formatting import format_bytes
+from plansmith.records.engine import Gpu
 from plansmith.records.model import Device
-from plansmith.sagemaker.examples import check_example
-from plansmith.sagemaker.signatures import ServedModel
-from plansmith.system.temporary import scratch_folder
+from plansmith.sagemaker.signatures import ServedModel, check_example
+from plansmith.system.files import scratch_folder
+from plansmith.system.gpus import used_memory, visible_gpus
 from plansmith.triton.client import Client
-from plansmith.triton.server.control.client import ModelControlClient
-from plansmith.triton.server.installation import Installation
+from plansmith.triton.server.control import ModelControlClient
+from plansmith.triton.server.installation import Installation, serving_device
+from plansmith.triton.server.needs import ServerNeeds, needs_of
 from plansmith.triton.server.server import TritonServer
+
+RESERVED_DISK_BYTES = 2**30
+"""Of a disk, left to others."""
+
+
+class DiskFull(Exception):
+    """Disk full: the files of one more copy do not fit; the message says how much is left."""
+
+
+class CopyFolders:
+    """Copy folders on a local disk.
+
+    Args:
+        root: holds them.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._folders: dict[int, list[Path]] = {}
+
+    def write(self, number: int, models: tuple[ModelFolder, ...]) -> None:
+        """Write the folders of a copy, unless they exist.
+
+        Raises:
+            DiskFull: they do not fit.
+            EnvironmentFault: a folder of that name is there already, or cannot be written.
+        """
+        if number in self._folders:
+            return
+        size = sum(model.size for model in models)
+        free = shutil.disk_usage(self.root).free
+        if free - size < RESERVED_DISK_BYTES:
+            raise DiskFull(
+                f"{format_bytes(free)} are left in {self.root}, a copy takes {format_bytes(size)}, and"
+                f" {format_bytes(RESERVED_DISK_BYTES)} are reserved"
+            )
+        self._folders[number] = []
+        try:
+            for model in models:
+                folder = self.root / model.name
+                folder.mkdir()
+                self._folders[number].append(folder)
+                model.write(folder)
+        except OSError as error:
+            self.remove(number)
+            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+                raise DiskFull(f"{self.root}: {error.strerror}") from error
+            raise EnvironmentFault(
+                f"copies cannot be written to {self.root}: {error.strerror}",
+                remedy="see that the folder can be written, and that nothing of that name is in it",
+            ) from error
+
+    def remove(self, number: int) -> None:
+        """Remove the folders of a copy, if they exist."""
+        for folder in self._folders.pop(number, []):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+_CPU_NOTE = "the release is for GPUs, and ran on the CPU here: there are no figures of GPU memory"
+_STANDIN_NOTE = "ONNX models answered through plansmith's stand-in backend: its memory and speed are not Triton's own"
+
+
+@dataclass(frozen=True)
+class LocalSetup:
+    """Local server setup, not started yet.
+
+    Attributes:
+        installation: the Triton.
+        plan: how much memory it may use.
+        releases: with the device on which it runs each.
+        needs: of the releases.
+        gpus: on which they run.
+        gpu_bytes: of each GPU in use before the server starts.
+        limit_bytes: of host memory for the server; None for no limit.
+    """
+
+    installation: Installation
+    plan: CapacityPlan
+    releases: tuple[CopiedRelease, ...]
+    needs: ServerNeeds
+    gpus: tuple[Gpu, ...]
+    gpu_bytes: tuple[int, ...]
+    limit_bytes: int | None
+
+    def server(self, folder: Path, log: Path, **settings: Any) -> TritonServer:
+        """Return the server, which starts with its block.
+
+        Args:
+            folder: its repository.
+            log: takes what it prints.
+            settings: further ones of `TritonServer`.
+        """
+        return TritonServer(
+            folder,
+            self.installation,
+            log,
+            site=self.needs.site,
+            dali_site=self.needs.dali_site,
+            models=(),
+            deadline_seconds=self.plan.timeout_seconds,
+            memory_bytes=self.limit_bytes,
+            pythons=self.needs.pythons,
+            **settings,
+        )
+
+    def meter(self, process: TritonServer) -> ProcessMeter:
+        """Return the memory meter of the running server."""
+        return ProcessMeter(process.group, self.gpus, self.plan.memory_bytes, self.gpu_bytes)
+
+    @property
+    def notes(self) -> list[str]:
+        """Differences between the server and the one that the releases target."""
+        standin = [_STANDIN_NOTE] if self.needs.site is not None else []
+        is_moved = any(
+            release.device == "cpu" and load_target(release.manifest.target).device == "gpu"
+            for release in self.releases
+        )
+        return [*standin, *([_CPU_NOTE] if is_moved else [])]
+
+
+def local_setup(models: Sequence[ServedModel], plan: CapacityPlan, installation: Installation) -> LocalSetup:
+    """Set up a local server for copies of releases.
+
+    Raises:
+        EnvironmentFault: this machine or its Triton lacks what the releases need, or the kernel does not tell memory.
+        UsageError: more memory is stated than there is.
+        EngineError: nothing says which ONNX Runtime, or which DALI, the target has.
+    """
+    limit = memory_limit(plan.memory_bytes)
+    releases = tuple(_on_device(model, installation) for model in models)
+    manifests = [release.manifest for release in releases]
+    needs = needs_of(installation, load_target(manifests[0].target), manifests)
+    gpus = tuple(visible_gpus()) if any(release.device == "gpu" for release in releases) else ()
+    return LocalSetup(installation, plan, releases, needs, gpus, tuple(used_memory(gpus)), limit)
+
+
+def _on_device(model: ServedModel, installation: Installation) -> CopiedRelease:
+    assert model.manifest is not None
+    target = load_target(model.manifest.target)
+    return CopiedRelease(model, serving_device(installation, target, model.manifest.engine.kind))
+
 
 _DEATH_SECONDS = 1
 
 
 class CopyServer(ABC):
-    """A server that takes copies of releases in turn, numbered from 1.
+    """Copy server: takes copies of the releases in turn, numbered from 1.
 
     Args:
         releases: that are copied.
@@ -47,31 +192,31 @@ class CopyServer(ABC):
         self._process = process
 
     def source(self, number: int) -> CopiedRelease:
-        """The release of which a copy is one."""
+        """Return the release that a copy was made of."""
         return self.releases[(number - 1) % len(self.releases)]
 
     @property
     def device(self) -> Device:
-        """On which the copies run."""
+        """The device that the copies run on."""
         return "gpu" if any(release.device == "gpu" for release in self.releases) else "cpu"
 
     @property
     def is_started(self) -> bool:
-        """Whether it was started for the copies, and ends with them."""
+        """Whether the server was started for the copies and stops with them."""
         return self._process is not None
 
     def death(self) -> PlansmithError | None:
-        """Why a server that was started here ended; None while it runs."""
+        """Return why a server started here ended; None while it runs."""
         status = self._process.wait(_DEATH_SECONDS) if self._process is not None else None
         return None if status is None or self._process is None else self._process.obituary(status, "while it was asked")
 
     @abstractmethod
     def name(self, number: int) -> str:
-        """Of a copy on the server."""
+        """Return the name of a copy on the server."""
 
     @abstractmethod
     def write(self, number: int) -> None:
-        """Put the files of a copy where the server reads them.
+        """Write the files of a copy to where the server reads them.
 
         Raises:
             DiskFull: they do not fit.
@@ -83,19 +228,19 @@ class CopyServer(ABC):
 
     @abstractmethod
     def load(self, number: int) -> None:
-        """Load a copy, and wait for that; raises PlansmithError where it does not load."""
+        """Load a copy and wait for it; raises PlansmithError if it does not load."""
 
     @abstractmethod
     def unload(self, number: int) -> None:
-        """Unload a copy, and wait until it is gone; raises PlansmithError where the server refuses."""
+        """Unload a copy and wait until it is gone; raises PlansmithError if the server refuses."""
 
     @abstractmethod
     def invoke(self, number: int) -> float:
-        """Seconds until a loaded copy has answered; raises PlansmithError where the answer is wrong."""
+        """Invoke a loaded copy and return the seconds it took; raises PlansmithError if the answer is wrong."""
 
 
 class ExplicitTriton(CopyServer):
-    """A Triton in explicit mode.
+    """Triton server in explicit model control mode.
 
     Args:
         releases: that are copied.
@@ -139,7 +284,7 @@ class ExplicitTriton(CopyServer):
 
 
 class FolderTriton(ExplicitTriton):
-    """A Triton that reads the folder of the copies.
+    """Triton server that reads the folder of the copies.
 
     Args:
         releases: that are copied.
@@ -173,14 +318,14 @@ class FolderTriton(ExplicitTriton):
         self._folders.remove(number)
 
     def load(self, number: int) -> None:
-        """See `CopyServer`; of a script the models that it asks are loaded first."""
+        """See `CopyServer`; for a script, the companion models are loaded first."""
         *members, own = self.models[number]
         for model in (*(members if self.source(number).is_script else ()), own):
             self.control.change("load", model.name)
 
 
 def invoke_triton(url: str, model: ServedModel, name: str, *, timeout_seconds: float) -> float:
-    """Send the example of a release to its copy, and check the answer.
+    """Send the example request of a release to its copy and check the answer.
 
     Args:
         url: of the server.
@@ -213,7 +358,7 @@ def invoke_triton(url: str, model: ServedModel, name: str, *, timeout_seconds: f
 def start_triton(
     models: Sequence[ServedModel], plan: CapacityPlan, installation: Installation, log: Path
 ) -> Iterator[FolderTriton]:
-    """Start a Triton for copies; it ends with the block, and their files go with it.
+    """Start a Triton server for copies; it stops at the end of the block, and the files of the copies are deleted.
 
     Args:
         models: of releases.

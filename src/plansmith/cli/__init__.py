@@ -1,4 +1,4 @@
-"""The `plansmith` command. Each group of commands has a folder; what is heavy is imported when it is called."""
+"""The `plansmith` command. Each command group has a folder; heavy modules are imported when a command is called."""
 
 from __future__ import annotations
 
@@ -14,42 +14,27 @@ import click
 from plansmith import __version__
 from plansmith.cli.capacity.capacity import capacity_command
 from plansmith.cli.compare.compare import compare_command
-from plansmith.cli.compile.compile import compile_command
+from plansmith.cli.compile.compile import compile_command, lower_command, validate_command
 from plansmith.cli.compile.init import init_command
-from plansmith.cli.compile.lower import lower_command
-from plansmith.cli.compile.validate import validate_command
 from plansmith.cli.infer.infer import infer_command
 from plansmith.cli.info.doctor import doctor_command
 from plansmith.cli.info.gc import gc_command
-from plansmith.cli.info.history import history_command
-from plansmith.cli.info.inspect import inspect_command
-from plansmith.cli.info.report import report_command
-from plansmith.cli.info.schema import schema_command
-from plansmith.cli.info.show import show_command
+from plansmith.cli.info.show import history_command, inspect_command, report_command, schema_command, show_command
 from plansmith.cli.info.targets import targets_command
 from plansmith.cli.loadtest.loadtest import loadtest_command
-from plansmith.cli.runs.fleet import fleet_group
+from plansmith.cli.output import fault_from_os_error, prepare_streams
+from plansmith.cli.runs.fleet import fleet_group, status_command
 from plansmith.cli.runs.flows import flows_group
-from plansmith.cli.runs.status import status_command
 from plansmith.cli.runs.submit import submit_command
 from plansmith.cli.runs.zoo import zoo_command
 from plansmith.cli.sagemaker.sagemaker import sagemaker_group
 from plansmith.cli.serve.check import check_command
 from plansmith.cli.serve.serve import serve_command
 from plansmith.cli.serve.serve_env import serve_env_group
-from plansmith.cli.store.diff import diff_command
-from plansmith.cli.store.pin import pin_command
-from plansmith.cli.store.promote import promote_command
-from plansmith.cli.store.prune import prune_command
-from plansmith.cli.store.publish import publish_command
-from plansmith.cli.store.pull import pull_command
-from plansmith.cli.store.rollback import rollback_command
-from plansmith.cli.store.store import store_command
-from plansmith.cli.store.sync import sync_command
-from plansmith.cli.store.verify import verify_command
-from plansmith.cli.store.versions import versions_command
-from plansmith.cli.streams import prepare_streams
-from plansmith.cli.text import fault_from_os_error
+from plansmith.cli.store.promote import pin_command, promote_command, rollback_command
+from plansmith.cli.store.publish import publish_command, pull_command, sync_command
+from plansmith.cli.store.verify import prune_command, verify_command
+from plansmith.cli.store.versions import diff_command, store_command, versions_command
 from plansmith.cli.triggers.triggers import triggers_group
 from plansmith.cli.tune.tune import tune_command
 from plansmith.errors import EXIT_INTERRUPTED, PlansmithError, UsageError
@@ -130,7 +115,7 @@ for command in (
 
 
 def main() -> NoReturn:
-    """Run the command line; errors of ours become one message and their exit code."""
+    """Run the command line; turns plansmith errors into one message and their exit code."""
     try:
         _run()
     except SystemExit as end:
@@ -178,7 +163,7 @@ def _as_json() -> bool:
 
 
 def _fail(error: PlansmithError) -> NoReturn:
-    """One message for a person; with --json, the same as one document for a program."""
+    """Format one error message for the terminal, or as a JSON document with --json."""
     if _as_json():
         click.echo(json.dumps(error.to_dict()))
     click.echo(f"plansmith: {error}", err=True)
@@ -186,6 +171,6 @@ def _fail(error: PlansmithError) -> NoReturn:
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    """Leave as on any exit, so that servers and workers end and staging folders go."""
+    """Exit cleanly on a signal, so that servers and workers are stopped and staging folders removed."""
     del frame
     sys.exit(_EXIT_SIGNALLED + number)

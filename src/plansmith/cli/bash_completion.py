@@ -1,4 +1,4 @@
-"""Completion in bash, which takes MODEL@VERSION for three words."""
+"""Bash completion: handles MODEL@VERSION, which bash splits into three words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _BREAK = "@"
 
 
 class AtComplete(BashComplete):
-    """Puts together what readline took apart (COMP_WORDBREAKS has an @), and answers with the part from the @ on.
+    """Completion of words with @: rejoins what readline split (COMP_WORDBREAKS contains @) and returns the part from @.
 
     Seen with bash 5.2: of `minilm@ch` the words are `minilm`, `@` and `ch`, and the answer replaces `@ch`.
     """
@@ -18,24 +18,24 @@ class AtComplete(BashComplete):
     _before = ""
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """The words before the current one, and that one as far as it is typed."""
+        """Return the complete words and the incomplete current word."""
         parts = os.environ["COMP_WORDS"].split("\n")  # so the script of click's joins them
         current = int(os.environ["COMP_CWORD"])
-        words: list[str] = []
+        arguments: list[str] = []
         for number, part in enumerate(parts[: current + 1]):
-            if words and number and _BREAK in {part, parts[number - 1]}:
-                words[-1] += part
+            if arguments and number and _BREAK in {part, parts[number - 1]}:
+                arguments[-1] += part
             else:
-                words.append(part)
-        incomplete = words.pop() if current < len(parts) else ""
+                arguments.append(part)
+        incomplete = arguments.pop() if current < len(parts) else ""
         self._before = incomplete.partition(_BREAK)[0] if _BREAK in incomplete else ""
-        return split_arg_string("\n".join(words[1:])), "".join(split_arg_string(incomplete))
+        return split_arg_string("\n".join(arguments[1:])), "".join(split_arg_string(incomplete))
 
     def format_completion(self, item: CompletionItem) -> str:
-        """What takes the place of the word, or of its part from the @ on."""
+        """Format the replacement for the word, or for its part from the @ on."""
         return super().format_completion(CompletionItem(item.value.removeprefix(self._before), item.type))
 
 
 def offer_in_bash() -> None:
-    """Answer bash so from now on."""
+    """Register this completion for bash."""
     add_completion_class(AtComplete)

@@ -1,4 +1,4 @@
-"""What a file or folder that plansmith made, or reads, has to say about itself."""
+"""Inspection of a file or folder that plansmith made or can read."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from plansmith.compilers.trt.inspection.header import read_header
+from plansmith.compilers.trt.plan_header import read_header
 from plansmith.errors import UsageError, first_line
 from plansmith.records.engine import Engine
 from plansmith.records.model import Component, DataSet, LoweredModel, SourceModel, Tensor
 from plansmith.records.release import LOWERED_FILE, MANIFEST_FILE, LoweredGraph, Manifest, ReleasedModel
 from plansmith.records.validation import ValidationReport
-from plansmith.report.text.pipeline import pipeline_lines, script_lines
-from plansmith.report.text.plan import check_lines, plan_lines
-from plansmith.report.text.precision import (
+from plansmith.report.text import (
+    check_lines,
     describe_held_out,
     doubts,
     evaluation_lines,
     format_cosine,
     format_speedup,
+    pipeline_lines,
+    plan_lines,
     recipe_lines,
+    script_lines,
 )
 from plansmith.triton.repository.release import read_manifest
 from plansmith.triton.repository.repository import ModelRepository
@@ -30,7 +32,7 @@ _PLAN_SUFFIXES = (".plan", ".engine", ".trt")
 
 
 def explain(path: Path) -> dict[str, Any]:
-    """The facts of a manifest, ONNX file, plan, lowered graph, release or repository, as nested JSON values.
+    """Return the facts of a manifest, ONNX file, plan, lowered graph, release or repository, as nested JSON values.
 
     Raises:
         UsageError: the path is none of these, or the record of a lowered graph is damaged.
@@ -68,8 +70,8 @@ def _release(manifest: Manifest, folder: Path) -> dict[str, Any]:
             "exporter": manifest.onnx.describe_exporter,
             "refused": [f"{a.exporter}: {a.problem}" for a in manifest.onnx.attempts if a.problem],
             "axes": {name: f"{r.min} : {r.opt} : {r.max}" for name, r in manifest.onnx.axes.items()},
-            **({"fixed": [fixed.words for fixed in manifest.onnx.fixed]} if manifest.onnx.fixed else {}),
-            **({"tied": [tied.words for tied in manifest.onnx.tied]} if manifest.onnx.tied else {}),
+            **({"fixed": [fixed.explanation for fixed in manifest.onnx.fixed]} if manifest.onnx.fixed else {}),
+            **({"tied": [tied.explanation for tied in manifest.onnx.tied]} if manifest.onnx.tied else {}),
         },
         "data": _data(manifest.data),
         "engine": f"{manifest.engine.kind}, {manifest.engine.precision}",
@@ -90,7 +92,7 @@ def _release(manifest: Manifest, folder: Path) -> dict[str, Any]:
 
 
 def _lowered_graph(path: Path) -> dict[str, Any]:
-    """What `plansmith lower` wrote beside its graph."""
+    """Return the record that `plansmith lower` wrote with its graph."""
     try:
         record = LoweredGraph.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -116,13 +118,13 @@ def _lowered_graph(path: Path) -> dict[str, Any]:
 
 
 def _plans(engine: Engine, validation: ValidationReport) -> dict[str, Any]:
-    """What TensorRT built, for which shapes, and what ran; nothing where it built nothing."""
+    """Describe the TensorRT plans, their shapes and what ran; empty if TensorRT built nothing."""
     if not engine.plans:
         return {}
     profiles = {
         profile.name: {
-            **{name: str(found) for name, found in profile.shapes.items()},
-            **{f"contents of {name}": str(found) for name, found in profile.values.items()},
+            **{name: str(value_range) for name, value_range in profile.shapes.items()},
+            **{f"contents of {name}": str(value_range) for name, value_range in profile.values.items()},
         }
         for profile in (engine.build.profiles if engine.build else ())
     }
@@ -134,28 +136,28 @@ def _plans(engine: Engine, validation: ValidationReport) -> dict[str, Any]:
 
 
 def _pipeline(manifest: Manifest) -> dict[str, Any]:
-    """What stands around the model; nothing where nothing does."""
+    """Describe the pipeline around the model; empty if there is none."""
     if manifest.pipeline is None:
         return {}
-    told = {
+    description = {
         "inputs": [_tensor(t) for t in manifest.package.interface.inputs],
         "outputs": [_tensor(t) for t in manifest.package.interface.outputs],
         "members": {member.part: member.model for member in manifest.package.members},
         "found": list(pipeline_lines(manifest.pipeline)),
     }
-    beside = {name: _beside(one) for name, one in manifest.beside.items()}
+    beside = {name: _companion_values(companion) for name, companion in manifest.beside.items()}
     script = list(script_lines(manifest.script))
-    return {"pipeline": told} | ({"beside": beside} if beside else {}) | ({"script": script} if script else {})
+    return {"pipeline": description} | ({"beside": beside} if beside else {}) | ({"script": script} if script else {})
 
 
-def _beside(one: ReleasedModel) -> dict[str, Any]:
-    """A model beside the release's own."""
+def _companion_values(model: ReleasedModel) -> dict[str, Any]:
+    """Describe a companion model of the release."""
     return {
-        "source": _source(one.source),
-        "engine": f"{one.engine.kind}, {one.engine.precision}",
-        **_plans(one.engine, one.validation),
-        "found": list(pipeline_lines(one.pipeline)),
-        "gate": _gate(one.validation),
+        "source": _source(model.source),
+        "engine": f"{model.engine.kind}, {model.engine.precision}",
+        **_plans(model.engine, model.validation),
+        "found": list(pipeline_lines(model.pipeline)),
+        "gate": _gate(model.validation),
     }
 
 
@@ -180,13 +182,13 @@ def _gate(validation: ValidationReport) -> dict[str, Any]:
 
 
 def _data(data: DataSet | None) -> dict[str, Any]:
-    """What the samples are, and how many were looked at for what; nothing where no samples were taken."""
+    """Describe the samples, and how many were used for what; empty if no samples were taken."""
     if data is None:
         return {}
-    taken, joined = data.calibration.count - data.calibration.joined, data.calibration.joined
+    drawn, joined = data.calibration.count - data.calibration.joined, data.calibration.joined
     return {
         "from": data.words,
-        "calibration": f"{taken} of {data.available} samples"
+        "calibration": f"{drawn} of {data.available} samples"
         + (f", and {joined} more that are several of them in one" if joined else ""),
         "evaluation": f"{data.evaluation.count} others, looked at once" if data.evaluation else "none",
         "measure": data.metric,
@@ -194,10 +196,10 @@ def _data(data: DataSet | None) -> dict[str, Any]:
 
 
 def _lowering(lowered: LoweredModel | None) -> dict[str, Any]:
-    """The recipe, what it costs, what stayed higher and why; nothing where nothing was lowered."""
+    """Describe the lowering: recipe, cost, and what kept a higher precision and why; empty if nothing was lowered."""
     if lowered is None or lowered.recipe is None:
         return {}
-    reasons = Counter((kept.op_type, kept.reason) for kept in lowered.recipe.kept)
+    reasons = Counter((node.op_type, node.reason) for node in lowered.recipe.kept)
     return {
         "recipe": list(recipe_lines(lowered)),
         "settings": [f"{name}: {value}" for name, value in lowered.recipe.settings.items()],

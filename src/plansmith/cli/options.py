@@ -1,4 +1,4 @@
-"""Options that several commands have, and what the shell offers for their values."""
+"""Options shared by several commands, and shell completion of their values."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ DEFAULT_REPOSITORY = _ARTIFACTS / "repository"
 _MAX_NUMBER = 2**31 - 1
 
 
-def repository_option(words: str) -> Callable[[Any], Any]:
-    """`--repository`, with what the command does with it."""
+def repository_option(description: str) -> Callable[[Any], Any]:
+    """Add `--repository`, with help on what the command does with it."""
     return click.option(
         "--repository",
         metavar="DIR",
         type=click.Path(path_type=Path),
         default=DEFAULT_REPOSITORY,
         show_default=True,
-        help=words,
+        help=description,
         shell_complete=complete_folder,
     )
 
 
-def service_option(words: str, *names: str) -> Callable[[Any], Any]:
-    """`--service`, the file of a service.
+def service_option(description: str, *names: str) -> Callable[[Any], Any]:
+    """Add `--service`, the service file.
 
     Args:
-        words: what the command does with it.
+        description: what the command does with it.
         names: of the option that it has besides.
     """
     return click.option(
@@ -44,26 +44,26 @@ def service_option(words: str, *names: str) -> Callable[[Any], Any]:
         type=click.Path(path_type=Path),
         default=Path("configs") / "service.yaml",
         show_default=True,
-        help=words,
+        help=description,
         shell_complete=complete_file,
     )
 
 
-def artifacts_option(words: str) -> Callable[[Any], Any]:
-    """`--artifacts`, with what the command does with it."""
+def artifacts_option(description: str) -> Callable[[Any], Any]:
+    """Add `--artifacts`, with help on what the command does with it."""
     return click.option(
         "--artifacts",
         metavar="DIR",
         type=click.Path(path_type=Path),
         default=_ARTIFACTS,
         show_default=True,
-        help=words,
+        help=description,
         shell_complete=complete_folder,
     )
 
 
 def size_from_option(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    """A size as a person writes it."""
+    """Parse a size as users write it."""
     from pydantic import TypeAdapter, ValidationError
 
     from plansmith.records.fields import ByteCount
@@ -77,15 +77,15 @@ def size_from_option(context: click.Context, parameter: click.Parameter, value: 
 
 
 def complete_target(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """What the shell offers for a target: the known names, or else files."""
-    from plansmith.config.target.names import target_names
+    """Complete a target: the known names, otherwise files."""
+    from plansmith.config.target_names import target_names
 
-    found = [CompletionItem(name) for name in target_names() if name.startswith(incomplete)]
-    return found or complete_file(ctx, param, incomplete)
+    items = [CompletionItem(name) for name in target_names() if name.startswith(incomplete)]
+    return items or complete_file(ctx, param, incomplete)
 
 
 def complete_gpu(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """What the shell offers for a kind of GPU."""
+    """Complete a kind of GPU."""
     del ctx, param
     from plansmith.system.gpu_catalog import kind_names
 
@@ -93,7 +93,7 @@ def complete_gpu(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
 
 def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """What the shell offers for a model: those that the repository holds releases of."""
+    """Complete a model: those with releases in the repository."""
     del param
     root = Path(ctx.params.get("repository") or Path(ctx.params.get("artifacts") or _ARTIFACTS) / "repository")
     try:
@@ -105,39 +105,39 @@ def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 
 def complete_release(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """What the shell offers for a release: models, or else files."""
+    """Complete a release: models, otherwise files."""
     return complete_model(ctx, param, incomplete) or complete_file(ctx, param, incomplete)
 
 
 def complete_file(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Lets the shell offer its files."""
+    """Let the shell complete files."""
     del ctx, param
     return [CompletionItem(incomplete, type="file")]
 
 
 def complete_folder(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Lets the shell offer its folders."""
+    """Let the shell complete folders."""
     del ctx, param
     return [CompletionItem(incomplete, type="dir")]
 
 
-def read_names(option: str, text: str | None, known: Iterable[str]) -> tuple[str, ...]:
-    """The names in a list with commas; none for no text.
+def read_names(option: str, text: str | None, choices: Iterable[str]) -> tuple[str, ...]:
+    """Parse a comma-separated list of names; none for an empty text.
 
     Raises:
         UsageError: there is none, or an unknown one.
     """
     names = _parts(option, text)
-    unknown = [name for name in names if name not in set(known)]
+    unknown = [name for name in names if name not in set(choices)]
     if unknown:
         raise UsageError(
-            f"{option} has {', '.join(map(repr, unknown))}", remedy=f"choose from {', '.join(known)}, separated by ,"
+            f"{option} has {', '.join(map(repr, unknown))}", remedy=f"choose from {', '.join(choices)}, separated by ,"
         )
     return names
 
 
 def read_numbers(option: str, text: str | None, *, least: int = 1, most: int = _MAX_NUMBER) -> tuple[int, ...]:
-    """The numbers in a list with commas, ascending; none for no text.
+    """Parse a comma-separated list of numbers, sorted ascending; none for an empty text.
 
     Raises:
         UsageError: there is none, or one out of range.

@@ -1,1 +1,1 @@
-"""What a person writes: specs, targets, the file of the service."""
+"""Configuration files: specs, targets and the service file."""

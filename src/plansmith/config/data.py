@@ -1,4 +1,4 @@
-"""How a person says where real inputs and labels come from."""
+"""Data sections of a spec: the sources of real inputs and labels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 class DataSpec(Record):
-    """Real inputs: a file or folder, a data set of the hub, or a function of one's own; one of the three."""
+    """Real inputs: one of a file or folder, a data set of the Hub, or a user function."""
 
     path: str = Field(
         default="",
@@ -69,11 +69,11 @@ class DataSpec(Record):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        given = [name for name in ("path", "dataset", "entry_point") if getattr(self, name)]
-        if len(given) != 1:
+        sources = [name for name in ("path", "dataset", "entry_point") if getattr(self, name)]
+        if len(sources) != 1:
             raise ValueError(
-                f"give one of path, dataset and entry_point, not {' and '.join(given)}"
-                if given
+                f"give one of path, dataset and entry_point, not {' and '.join(sources)}"
+                if sources
                 else "give a path, a dataset or an entry_point"
             )
         if (self.subset or self.split) and not self.dataset:

@@ -1,4 +1,4 @@
-"""Spec files: one model, or several under `models:` that start from common `defaults:`.
+"""Spec files: one model, or several under `models:` that share `defaults:`.
 
 All that is wrong in a file is said at once, each with its line. A spec means the same everywhere, so
 environment variables are refused instead of read.
@@ -11,20 +11,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from plansmith.config.multi_target import (
-    NamedSpec,
-    folder_of,
-    for_targets,
-    repository_of,
-    target_problems,
-    without_targets,
-)
 from plansmith.config.pipeline import OLD_MODELS
 from plansmith.config.source_reference import Scheme, SourceReference, parse_reference
-from plansmith.config.spec import Problem, find_problems, got, make_spec, refusal, unknown_targets
-from plansmith.config.target.targets import is_target_file
-from plansmith.config.yaml_source import MANY, MODELS, Keys, SpecText, option_for, read_text
+from plansmith.config.spec import (
+    ModelSpec,
+    NamedSpec,
+    Problem,
+    find_problems,
+    folder_of,
+    for_targets,
+    got,
+    make_spec,
+    refusal,
+    repository_of,
+    target_problems,
+    unknown_targets,
+    without_targets,
+)
+from plansmith.config.target_names import target_names
+from plansmith.config.targets import is_target_file
+from plansmith.config.yaml_source import FILES, MANY, MODELS, PATHS, VARIABLE, Keys, SpecText, option_for, read_text
 from plansmith.errors import SourceError, UsageError
+from plansmith.records.destination import PLACE_PATTERN
 
 _FOLDERS = ("artifacts", "repository", "tritonserver")
 
@@ -40,7 +48,7 @@ _PLACE = {"path", "dataset", "entry_point", "subset", "split"}
 
 @dataclass(frozen=True)
 class SpecFile:
-    """What a spec file holds.
+    """Contents of a spec file.
 
     Args:
         models: in the order of the file.
@@ -55,7 +63,7 @@ class SpecFile:
 
 @dataclass(frozen=True)
 class _Entry:
-    """The values of one model, defaults included, and the keys that lead to it in the file.
+    """Model entry: the values of one model, defaults included, and its key path in the file.
 
     Args:
         keys: none for the file as a whole.
@@ -69,7 +77,7 @@ class _Entry:
 
 
 def read_specs(path: Path, overrides: Mapping[str, Any], picked: Sequence[str] = ()) -> SpecFile:
-    """Read a YAML spec file; `overrides` (from the command line) win over what stands in it.
+    """Read a YAML spec file; `overrides` (from the command line) take precedence over its values.
 
     A list of targets, in the file or of the command line, makes a model for each, in `<repository>/<target>`: a
     repository belongs to one target.
@@ -90,33 +98,33 @@ def read_specs(path: Path, overrides: Mapping[str, Any], picked: Sequence[str] =
     several = not MANY.isdisjoint(text.values)
     entries = _entries(text) if several else [_entry((), text.values, path.parent)]
     overrides, typed = without_targets(overrides)
-    found = [*text.problems, *(_form_problems(text, overrides) if several else [])]
+    faults = [*text.problems, *(_form_problems(text, overrides) if several else [])]
     for entry in entries:
-        found += _entry_problems(entry, overrides, text)
-    if found:
-        raise refusal(_once([*found, *_unknown_targets(entries, overrides, text)], text), remedy=_remedy(text))
+        faults += _entry_problems(entry, overrides, text)
+    if faults:
+        raise refusal(_once([*faults, *_unknown_targets(entries, overrides, text)], text), remedy=_remedy(text))
     repeated = list(_repeated_names(entries, text, {}, None))
     if repeated:
         raise refusal(repeated, remedy="give each a `name` of its own")
     mixed = list(_mixed_repositories(entries, text))
     if mixed:
         raise refusal(mixed, remedy="write `target: [NAME]` for it too, or give it a `repository` of its own")
-    taken = _pick(entries, picked, path)
-    if len(taken) > 1:
-        _require_own_names(taken, overrides, typed, text)
-    models = [model for entry in taken for model in _models(entry, overrides, typed, path.parent)]
+    selection = _pick(entries, picked, path)
+    if len(selection) > 1:
+        _require_own_names(selection, overrides, typed, text)
+    models = [model for entry in selection for model in _models(entry, overrides, typed, path.parent)]
     return SpecFile(tuple(models), several or any(model.target for model in models), tuple(_old_names(entries, path)))
 
 
 def _old_names(entries: Sequence[_Entry], path: Path) -> Iterator[str]:
-    """Keys that are read under their old names."""
+    """Rename keys that are accepted under their former names."""
     pipelines = [entry.values.get("pipeline") for entry in entries]
     if any(isinstance(pipeline, dict) and OLD_MODELS in pipeline for pipeline in pipelines):
         yield f"{path}: `{OLD_MODELS}` under `pipeline` is called `models` now; the next release reads that alone"
 
 
 def name_of(values: Mapping[str, Any], folder: Path) -> str:
-    """The name that a model has, or gets from its source, there or not; a UsageError where that is no source."""
+    """Return a model's name, set or derived from its source, which need not exist; UsageError for an invalid source."""
     name, source = values.get("name"), values.get("source")
     if (isinstance(name, str) and name) or not isinstance(source, str):
         return str(name or "")
@@ -136,14 +144,14 @@ def _models(entry: _Entry, overrides: dict[str, Any], typed: list[Any] | None, f
 
 
 def _targets(entry: _Entry, overrides: Mapping[str, Any], typed: list[Any] | None) -> list[Any] | None:
-    """The targets of a model that each have a repository of their own; those of the command line win."""
+    """Return the targets of a model with one repository each; those of the command line take precedence."""
     if typed is not None or entry.targets is None:
         return typed
     return [overrides["target"]] if "target" in overrides else entry.targets
 
 
 def _entries(text: SpecText) -> list[_Entry]:
-    """The models of the list that can be looked at, each on top of the defaults."""
+    """Yield the valid model entries of the list, each merged over the defaults."""
     defaults, models = text.values.get("defaults"), text.values.get(MODELS)
     common = _with_folders(defaults, text.path.parent) if isinstance(defaults, dict) else {}
     return [
@@ -154,7 +162,7 @@ def _entries(text: SpecText) -> list[_Entry]:
 
 
 def _entry(keys: Keys, values: dict[str, Any], start: Path, common: dict[str, Any] | None = None) -> _Entry:
-    """A model's values over the defaults; where these list targets, one that it names alone is a list, too."""
+    """Return a model's values merged over the defaults; if these list targets, a single target becomes a list."""
     merged, targets = without_targets(_merged(common or {}, _with_folders(values, start)))
     if targets is None and common and isinstance(common.get("target"), list):
         targets = [merged.pop("target")]
@@ -162,44 +170,46 @@ def _entry(keys: Keys, values: dict[str, Any], start: Path, common: dict[str, An
 
 
 def _with_folders(values: dict[str, Any], start: Path) -> dict[str, Any]:
-    """The values, with folders and a target file that start from the spec's own folder."""
+    """Return the values with folders and a target file resolved relative to the spec's folder."""
     named = [key for key in _FOLDERS if isinstance(values.get(key), str) and values[key]]
-    found = values | {key: str(start / values[key]) for key in named}
+    result = values | {key: str(start / values[key]) for key in named}
     if "tritonserver" in named:  # a release notes it, and is verified from elsewhere
-        found["tritonserver"] = str(Path(found["tritonserver"]).absolute())
+        result["tritonserver"] = str(Path(result["tritonserver"]).absolute())
     if "target" in values:
         target = values["target"]
-        found["target"] = (
-            [_beside(start, one) for one in target] if isinstance(target, list) else _beside(start, target)
+        result["target"] = (
+            [_resolve_target(start, entry) for entry in target]
+            if isinstance(target, list)
+            else _resolve_target(start, target)
         )
-    return found
+    return result
 
 
-def _beside(start: Path, target: Any) -> Any:
-    """A target's file lies beside the spec; a name stays one."""
+def _resolve_target(start: Path, target: Any) -> Any:
+    """Resolve a target file relative to the spec; a target name is kept."""
     return str(start / target) if isinstance(target, str) and is_target_file(target) else target
 
 
 def _over(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a model with those of the command line over them."""
-    found = {**values, **overrides}
+    """Return a model's values overridden by those of the command line."""
+    result = {**values, **overrides}
     if isinstance(values.get("data"), dict) and "data" in overrides:
-        found["data"] = _with_place(values["data"], overrides["data"])
+        result["data"] = _with_place(values["data"], overrides["data"])
     for key in _ADDED_TO:
         if isinstance(values.get(key), dict) and isinstance(overrides.get(key), dict):
-            found[key] = values[key] | overrides[key]
-    return found
+            result[key] = values[key] | overrides[key]
+    return result
 
 
 def _with_place(common: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Data that other data are put over: where those have a place of their own, this one's goes."""
-    kept = common if _PLACE.isdisjoint(own) else {key: value for key, value in common.items() if key not in _PLACE}
-    merged: dict[str, Any] = _deeply(kept, own, _MERGED["data"])
+    """Return base data to merge into; its location is dropped if the overriding data have their own."""
+    base = common if _PLACE.isdisjoint(own) else {key: value for key, value in common.items() if key not in _PLACE}
+    merged: dict[str, Any] = _deeply(base, own, _MERGED["data"])
     return merged
 
 
 def _merged(common: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """A model's own values over the defaults; what is a mapping in both is merged key by key."""
+    """Merge a model's values over the defaults; mappings in both are merged key by key."""
     inner = {key: _deeply(common[key], own[key], n) for key, n in _MERGED.items() if key in common and key in own}
     if isinstance(common.get("data"), dict) and isinstance(own.get("data"), dict):
         inner["data"] = _with_place(common["data"], own["data"])
@@ -213,7 +223,7 @@ def _deeply(common: Any, own: Any, levels: int) -> Any:
 
 
 def _form_problems(text: SpecText, overrides: Mapping[str, Any]) -> Iterator[Problem]:
-    """What is wrong around the models: other keys, defaults that are none, a list that is none."""
+    """Yield problems of the file around its models: unknown keys, invalid defaults, an invalid list."""
     for key in text.values.keys() - MANY:
         yield text.placed(Problem((str(key),), "unknown", repr(str(key))))
     defaults = text.values.get("defaults", {})
@@ -224,21 +234,21 @@ def _form_problems(text: SpecText, overrides: Mapping[str, Any]) -> Iterator[Pro
         own = [p for p in own if p.keys and p.keys[0] not in overrides and p.kind != "missing"]
         yield from (text.placed(problem, ("defaults",)) for problem in own)
     else:
-        words = f"'defaults': a mapping of what all models start from {got(defaults)}"
-        yield text.placed(Problem(("defaults",), "wrong", words))
+        message = f"'defaults': a mapping of what all models start from {got(defaults)}"
+        yield text.placed(Problem(("defaults",), "wrong", message))
     models = text.values.get(MODELS)
     if not isinstance(models, list) or not models:
-        words = f"'{MODELS}' is a list of models, each with at least `source` {got(models)}"
-        yield text.placed(Problem((MODELS,), "wrong", words))
+        message = f"'{MODELS}' is a list of models, each with at least `source` {got(models)}"
+        yield text.placed(Problem((MODELS,), "wrong", message))
         return
     for number, values in enumerate(models):
         if not isinstance(values, dict):
-            words = f"a model is a mapping with at least `source` {got(values)}"
-            yield text.placed(Problem((MODELS, str(number)), "wrong", words))
+            message = f"a model is a mapping with at least `source` {got(values)}"
+            yield text.placed(Problem((MODELS, str(number)), "wrong", message))
 
 
 def _entry_problems(entry: _Entry, overrides: Mapping[str, Any], text: SpecText) -> Iterator[Problem]:
-    """What is wrong with one model, but for what is wrong with the defaults alone."""
+    """Yield problems of one model, except those of the defaults alone."""
     listed = target_problems(entry.targets) if entry.targets is not None and "target" not in overrides else ()
     for problem in [*find_problems(_over(entry.values, overrides)), *listed]:
         root = text.root_of(problem.keys, (entry.keys, ("defaults",)))
@@ -249,12 +259,14 @@ def _entry_problems(entry: _Entry, overrides: Mapping[str, Any], text: SpecText)
     try:
         name_of(entry.values, text.path.parent)
     except UsageError as error:
-        words = f"'source': {error.message}; {error.remedy}"
-        yield text.placed(Problem(("source",), "wrong", words), text.root_of(("source",), (entry.keys, ("defaults",))))
+        explanation = f"'source': {error.message}; {error.remedy}"
+        yield text.placed(
+            Problem(("source",), "wrong", explanation), text.root_of(("source",), (entry.keys, ("defaults",)))
+        )
 
 
 def _unknown_targets(entries: Sequence[_Entry], overrides: Mapping[str, Any], text: SpecText) -> Iterator[Problem]:
-    """The targets of models that cannot be loaded: told with the other problems, and not after them."""
+    """Yield the targets of models that cannot be loaded, so that they are reported with the other problems."""
     if "target" in overrides:
         yield from unknown_targets(overrides["target"])
         return
@@ -265,40 +277,40 @@ def _unknown_targets(entries: Sequence[_Entry], overrides: Mapping[str, Any], te
 
 
 def _stands_there(keys: Keys, overrides: Mapping[str, Any], text: SpecText, root: Keys) -> bool:
-    """Whether a value of the data is the file's own, and not that of the command line over it."""
+    """Whether a value comes from the file itself rather than a command-line override."""
     return keys[0] == "data" and len(keys) > 1 and keys[1] not in overrides["data"] and (*root, *keys[:2]) in text.lines
 
 
-def _once(found: Sequence[Problem], text: SpecText) -> list[Problem]:
-    """Each problem once; a value that holds a variable is wrong for that alone."""
-    unique = {(p.place, p.words): p for p in found}.values()
+def _once(all_problems: Sequence[Problem], text: SpecText) -> list[Problem]:
+    """Return each problem once; for a value that holds a variable, only that is reported."""
+    unique = {(p.place, p.message): p for p in all_problems}.values()
     return [p for p in unique if p in text.problems or p.keys not in text.variables]
 
 
 def _repeated_names(
     entries: Sequence[_Entry], text: SpecText, overrides: Mapping[str, Any], typed: list[Any] | None
 ) -> Iterator[Problem]:
-    """Models that would be versions of one another: the same name in the same repository."""
+    """Yield models that would be versions of one another: same name in the same repository."""
     first: dict[tuple[str, Path], int] = {}
     for entry in entries:
         values, targets = {**entry.values, **overrides}, _targets(entry, overrides, typed)
         base, line = repository_of(values), text.lines[entry.keys] if entry.keys else 0
         name = name_of(values, text.path.parent)
-        keys = [(name, (base / folder_of(one) if one else base).resolve()) for one in (targets or [""])]
-        if taken := [key for key in keys if key in first]:
-            words = f"the model in line {first[taken[0]]} is called {name!r} too, in the same repository"
-            yield text.placed(Problem((), "wrong", words), entry.keys)
+        keys = [(name, (base / folder_of(target) if target else base).resolve()) for target in (targets or [""])]
+        if repeats := [key for key in keys if key in first]:
+            message = f"the model in line {first[repeats[0]]} is called {name!r} too, in the same repository"
+            yield text.placed(Problem((), "wrong", message), entry.keys)
         first |= {key: line for key in keys if key not in first}
 
 
 def _mixed_repositories(entries: Sequence[_Entry], text: SpecText) -> Iterator[Problem]:
-    """Models whose repository would hold those of another one's several targets."""
+    """Yield models whose repository would contain those of another model's several targets."""
     several = {repository_of(entry.values).resolve(): entry.keys for entry in entries if entry.targets is not None}
     for entry in entries:
-        other = several.get(repository_of(entry.values).resolve()) if entry.targets is None else None
-        if other is not None:
-            words = f"its repository is the folder in which the model in line {text.lines[other]} has one per target"
-            yield text.placed(Problem((), "wrong", words), entry.keys)
+        first = several.get(repository_of(entry.values).resolve()) if entry.targets is None else None
+        if first is not None:
+            message = f"its repository is the folder in which the model in line {text.lines[first]} has one per target"
+            yield text.placed(Problem((), "wrong", message), entry.keys)
 
 
 def _pick(entries: Sequence[_Entry], picked: Sequence[str], path: Path) -> list[_Entry]:
@@ -312,22 +324,107 @@ def _pick(entries: Sequence[_Entry], picked: Sequence[str], path: Path) -> list[
 
 
 def _require_own_names(
-    taken: Sequence[_Entry], overrides: Mapping[str, Any], typed: list[Any] | None, text: SpecText
+    selection: Sequence[_Entry], overrides: Mapping[str, Any], typed: list[Any] | None, text: SpecText
 ) -> None:
-    """See that the command line does not make one model of several."""
+    """Check that the command line does not turn several models into one."""
     if "name" in overrides:
         raise UsageError(
-            f"--name names one model, and {len(taken)} are to be compiled", remedy="add --model NAME to pick one"
+            f"--name names one model, and {len(selection)} are to be compiled", remedy="add --model NAME to pick one"
         )
-    found = list(_repeated_names(taken, text, overrides, typed))
-    if found:
-        raise refusal(found, remedy="pick models with --model NAME, or leave the repository to the spec")
+    problems = list(_repeated_names(selection, text, overrides, typed))
+    if problems:
+        raise refusal(problems, remedy="pick models with --model NAME, or leave the repository to the spec")
 
 
 def _remedy(text: SpecText) -> str:
-    """What to do about all problems; the way around a variable is worth its own words."""
+    """Return the remedy for all problems; the alternative to a variable gets its own message."""
     if not text.variables:
         return "mend these and run it again"
     instead = option_for(*next(iter(text.variables.items())))
     way = f", or leave it out and type {instead}" if instead else ""
     return f"a spec means the same everywhere, so write the value itself{way}; {text.way_out}"
+
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_DEFINED = "#/$defs/"
+_PART = "PartialModelSpec"
+
+
+def spec_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a spec file: one model, or `models` with `defaults`.
+
+    What only reading a spec can tell is left to that: sizes in order, names that are taken twice.
+    """
+    model = ModelSpec.model_json_schema()
+    model["properties"]["target"]["examples"] = target_names()
+    definitions = model.pop("$defs") | {"ModelSpec": model}
+    for definition in definitions.values():
+        _refuse_variables(definition)
+    _take_several(model["properties"]["target"])
+    _take_places(model["properties"]["publish"])
+    model["properties"]["shared_cache"]["anyOf"].insert(0, _place())
+    # Defaults and models complete each other; of all keys, a source alone has to be there.
+    definitions[_PART] = {key: value for key, value in model.items() if key != "required"}
+    return {
+        "$schema": _DIALECT,
+        "title": "plansmith spec",
+        "description": "One model to compile, or several under `models`.",
+        "type": "object",
+        "$defs": definitions | {"SpecFile": _file_of_several()},
+        # One of two by its keys, and not anyOf: an editor then complains about the form that was meant.
+        "if": {"anyOf": [{"required": [MODELS]}, {"required": ["defaults"]}]},
+        "then": {"$ref": f"{_DEFINED}SpecFile"},
+        "else": {"$ref": f"{_DEFINED}ModelSpec"},
+    }
+
+
+def _file_of_several() -> dict[str, Any]:
+    part = {"$ref": f"{_DEFINED}{_PART}"}
+    return {
+        "title": "SpecFile",
+        "description": "Several models to compile, one after another.",
+        "type": "object",
+        "properties": {
+            "defaults": part | {"description": "What every model starts from; its own values win."},
+            MODELS: {
+                "type": "array",
+                "minItems": 1,
+                "items": part,
+                "description": "The models, each with the keys of a spec of one model.",
+            },
+        },
+        "required": [MODELS],
+        "additionalProperties": False,
+        "if": {"required": ["defaults"], "properties": {"defaults": {"required": ["source"]}}},
+        "else": {"properties": {MODELS: {"items": {"required": ["source"]}}}},
+    }
+
+
+def _refuse_variables(definition: dict[str, Any]) -> None:
+    """Refuse environment variables in text, where $$ is a dollar sign, and ~ in a path."""
+    paths = {keys[-1] for keys in PATHS} | FILES
+    for name, field in definition.get("properties", {}).items():
+        if field.get("type") == "string":
+            field["not"] = _refused(is_path=name in paths)
+
+
+def _refused(*, is_path: bool) -> dict[str, str]:
+    home = "^~|" if is_path else ""
+    return {"pattern": rf"{home}(^|[^$])(\$\$)*{VARIABLE}"}
+
+
+def _take_several(field: dict[str, Any]) -> None:
+    """Extend a schema field to text or a list of distinct ones, each with the model in its own repository."""
+    alone = {key: field.pop(key) for key in ("type", "not")}
+    field["anyOf"] = [alone, {"type": "array", "items": alone, "minItems": 1, "uniqueItems": True}]
+
+
+def _take_places(field: dict[str, Any]) -> None:
+    """Extend a schema field to one destination or a list, each in full or as its location alone."""
+    several = {key: field.pop(key) for key in ("type", "items", "uniqueItems")}
+    alternatives = [_place(), several["items"]]
+    field["anyOf"] = [*alternatives, several | {"items": {"anyOf": alternatives}}]
+
+
+def _place() -> dict[str, Any]:
+    return {"type": "string", "pattern": PLACE_PATTERN, "not": _refused(is_path=True)}

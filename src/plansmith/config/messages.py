@@ -1,4 +1,4 @@
-"""What pydantic, or a parser of YAML, finds wrong with a file that a person wrote, in plain words."""
+"""Validation messages: errors of pydantic and the YAML parser, rewritten in plain language for users."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ _WORDS = {
 
 
 def validation_message(error: Mapping[str, Any]) -> str:
-    """One of `ValidationError.errors()` without its place; what has no words here keeps pydantic's own."""
-    words = _WORDS.get(error["type"])
-    if words is None:
+    """Rewrite one of `ValidationError.errors()` without its location; messages unknown here keep pydantic's text."""
+    template = _WORDS.get(error["type"])
+    if template is None:
         return str(error["msg"]).removeprefix("Value error, ")
-    return words.format(**error.get("ctx", {}))
+    return template.format(**error.get("ctx", {}))
 
 
 def yaml_message(error: Exception) -> str:
-    """What is no YAML in a text, in one line, with the places that PyYAML knows: what is wrong, and what it began in.
+    """Describe a YAML syntax error in one line, with PyYAML's positions of the problem and its context.
 
     Args:
         error: a `yaml.YAMLError`, or what PyYAML lets pass of Python's own, such as the ValueError of a date.
     """
     mark = getattr(error, "problem_mark", None)
     if mark is None:
-        said = str(error).replace(' in "<unicode string>",', " at")
-        return " ".join(said.split())
+        message = str(error).replace(' in "<unicode string>",', " at")
+        return " ".join(message.split())
     context, begun = (getattr(error, name, None) for name in ("context", "context_mark"))
     inside = f" in {_place(begun)}" if begun else ""
-    told = getattr(error, "problem", None) or type(error).__name__
-    return f"{_place(mark)}: {told}{f' ({context}{inside})' if context else ''}"
+    problem = getattr(error, "problem", None) or type(error).__name__
+    return f"{_place(mark)}: {problem}{f' ({context}{inside})' if context else ''}"
 
 
 def _place(mark: Any) -> str:
-    """Where a `yaml.Mark` is, as editors count."""
+    """Format the position of a `yaml.Mark` with line and column counted from 1."""
     return f"line {mark.line + 1}, column {mark.column + 1}"

@@ -1,4 +1,4 @@
-"""How a spec asks for what stands around its model: raw inputs and outputs, other models, a script that asks them."""
+"""Pipeline sections of a spec: raw inputs and outputs, companion models, and a script that calls them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from plansmith.config.data import DataSpec
-from plansmith.config.precision import LoweringOptions, WrittenPrecision
+from plansmith.config.engine_options import LoweringOptions, WrittenPrecision
 from plansmith.config.shapes import WrittenRange
 from plansmith.records.fields import ByteCount, Confidential, Part, PositiveCount, Switch
 from plansmith.records.model import EngineKind, Record
@@ -17,7 +17,7 @@ from plansmith.records.validation import ToleranceChange
 
 
 class DaliOptions(Record):
-    """What DALI works with: threads, and on a GPU the memory that its decoder sets aside before it meets an image.
+    """DALI settings: threads, and the GPU memory that its decoder preallocates.
 
     What is left out, but for the threads, is as DALI has it. Source: `num_threads` of
     https://github.com/triton-inference-server/dali_backend, and `fn.decoders.image` of
@@ -46,12 +46,12 @@ class DaliOptions(Record):
 
     @property
     def decoder_hints(self) -> dict[str, int]:
-        """Arguments of the decoder on a GPU, by name: bytes, and pixels."""
+        """The decoder's hint arguments on a GPU, by name: bytes, and pixels."""
         return self.model_dump(exclude={"num_threads"}, exclude_none=True)
 
 
 class PipelineOptions(Record):
-    """What stands before and behind the model; what is left out follows from the model."""
+    """Pre- and postprocessing options; omitted ones are derived from the model."""
 
     input: RawInput | Literal[""] = Field(
         default="", description="What clients send: text, image or audio; told by the model when left out."
@@ -126,7 +126,7 @@ _TAKEN = {"main", "model"}
 
 
 class CompanionModel(Record):
-    """A model that the same requests go to: where it comes from, and how it is lowered, judged and answered for.
+    """Companion model that gets the same requests: its source, lowering, gate and answers.
 
     What is left out has its usual default, but for the precision; what cannot be said here is as the spec says it.
     """
@@ -162,7 +162,7 @@ class CompanionModel(Record):
 
 
 class PipelineSpec(PipelineOptions):
-    """What stands around a spec's model, other models among it."""
+    """Pipeline section of a spec: parts around its model, including companion models."""
 
     models: dict[str, CompanionModel] = Field(
         default_factory=dict,
@@ -197,12 +197,12 @@ class PipelineSpec(PipelineOptions):
         several = [name for name in ("models", "script") if getattr(self, name)]
         if self.frontend and several:
             raise ValueError(f"a frontend asks one model, and there is `{several[0]}`")
-        asked = next((name for name, model in self.models.items() if model.pipeline.frontend), "")
-        if asked:
-            raise ValueError(f"a frontend asks one model, and {asked} stands beside another")
+        frontend_model = next((name for name, model in self.models.items() if model.pipeline.frontend), "")
+        if frontend_model:
+            raise ValueError(f"a frontend asks one model, and {frontend_model} stands beside another")
         return self
 
     @property
     def around_one(self) -> PipelineOptions:
-        """What is said of the model itself."""
+        """Pipeline options of the model itself."""
         return PipelineOptions.model_validate({name: getattr(self, name) for name in PipelineOptions.model_fields})

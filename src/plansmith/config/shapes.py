@@ -1,4 +1,4 @@
-"""Ranges of shapes, as people write them and as the axes of a graph.
+"""Shape ranges: as users write them, and as the axes of a graph.
 
 A person writes one range per input, `min:opt:max` with sizes joined by x: `input_ids=1x8:8x64:32x256`.
 A graph has named axes that inputs share, so that one range for `input_ids` also settles
@@ -27,7 +27,7 @@ _RANGE_SCHEMA = {
 
 
 def parse_shapes(text: str) -> dict[str, InputRange]:
-    """Read `name=min:opt:max,name=…`.
+    """Parse `name=min:opt:max,name=…`.
 
     Raises:
         UsageError: the text has another form, or a range that no engine can have.
@@ -44,7 +44,7 @@ def parse_shapes(text: str) -> dict[str, InputRange]:
 
 
 def parse_range(name: str, text: str) -> InputRange:
-    """Read the `min:opt:max` of one input; a single shape stands for all three.
+    """Parse the `min:opt:max` of one input; a single shape is used for all three.
 
     Raises:
         UsageError: as for `parse_shapes`.
@@ -74,15 +74,15 @@ def resolve_axes(
     inputs: Sequence[Tensor],
     derived: Mapping[str, AxisRange],
     limits: Mapping[str, int],
-    given: Mapping[str, InputRange],
+    ranges: Mapping[str, InputRange],
 ) -> dict[str, AxisRange]:
-    """The range of every named axis: what was given for the inputs, else what the model itself suggests.
+    """Resolve the range of every named axis: given for the inputs, otherwise suggested by the model.
 
     Args:
         inputs: the graph's inputs, with named dims where they vary.
         derived: a range for every named axis.
         limits: the largest size that the model can take, for the axes that have a limit.
-        given: the ranges that a person wrote, by input.
+        ranges: the ranges that a person wrote, by input.
 
     Raises:
         UsageError: an input that the model does not have, another rank, a fixed size that differs, or
@@ -91,56 +91,58 @@ def resolve_axes(
     axes = dict(derived)
     settled: dict[str, tuple[str, AxisRange]] = {}
     by_name = {tensor.name: tensor for tensor in inputs}
-    for name, wanted in given.items():
+    for name, input_range in ranges.items():
         if name not in by_name:
             raise UsageError(
                 f"shapes: the model has no input {name!r}", remedy=f"its inputs are {', '.join(sorted(by_name))}"
             )
         dims = by_name[name].dims
-        if len(dims) != len(wanted.min):
+        if len(dims) != len(input_range.min):
             form = " x ".join(str(d) for d in dims)
             raise UsageError(
-                f"shapes of {name}: {wanted} has rank {len(wanted.min)}, the model's input has rank {len(dims)}",
+                f"shapes of {name}: {input_range} has rank {len(input_range.min)},"
+                f" the model's input has rank {len(dims)}",
                 remedy=f"give sizes for {form}",
             )
         for place, dim in enumerate(dims):
-            found = AxisRange(min=wanted.min[place], opt=wanted.opt[place], max=wanted.max[place])
+            axis_range = AxisRange(min=input_range.min[place], opt=input_range.opt[place], max=input_range.max[place])
             if isinstance(dim, int):
-                if (found.min, found.max) != (dim, dim):
+                if (axis_range.min, axis_range.max) != (dim, dim):
                     raise UsageError(
                         f"shapes of {name}: axis {place} is fixed at {dim} in this model", remedy=f"write {dim} there"
                     )
-            elif dim in settled and settled[dim][1] != found:
+            elif dim in settled and settled[dim][1] != axis_range:
                 raise UsageError(
                     f"shapes: {name} and {settled[dim][0]} give different ranges for their common axis {dim!r}",
                     remedy=f"give the range of {dim!r} once",
                 )
             else:
-                settled[dim] = (name, found)
+                settled[dim] = (name, axis_range)
                 limit = limits.get(dim)
-                if limit is not None and found.max > limit:
+                if limit is not None and axis_range.max > limit:
                     raise UsageError(
-                        f"shapes of {name}: {found.max} is longer than the model's own limit of {limit} for {dim!r}",
+                        f"shapes of {name}: {axis_range.max} is longer than the"
+                        f" model's own limit of {limit} for {dim!r}",
                         remedy=f"give at most {limit}",
                     )
-    return axes | {axis: found for axis, (_, found) in settled.items()}
+    return axes | {axis: axis_range for axis, (_, axis_range) in settled.items()}
 
 
 def _size(text: str) -> int:
-    """A whole number in plain digits: Python's own int() also takes spaces and underscores."""
+    """Parse an integer in plain digits: Python's int() also accepts spaces and underscores."""
     if not text.removeprefix("-").isdecimal():
         raise ValueError(text)
     return int(text)
 
 
-def _read_range(given: Any) -> InputRange:
-    """A range as a person writes it: YAML makes a number of 1:8:32 without quotes."""
-    if isinstance(given, InputRange):
-        return given
-    if not isinstance(given, str):
+def _read_range(value: Any) -> InputRange:
+    """Parse a range as typed: YAML reads an unquoted 1:8:32 as a number."""
+    if isinstance(value, InputRange):
+        return value
+    if not isinstance(value, str):
         raise ValueError("write it as text in quotes, like '1x8:8x64:32x256'")  # noqa: TRY004 - what pydantic collects
     try:
-        return parse_range("", given)
+        return parse_range("", value)
     except UsageError as error:
         raise ValueError(error.message.partition(": ")[2]) from error
 

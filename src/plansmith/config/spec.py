@@ -1,4 +1,4 @@
-"""One model to compile as a person describes it: one pydantic class, unknown keys refused, every problem at once."""
+"""Model spec: one model to compile, as one pydantic class; refuses unknown keys and reports every problem at once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 import reprlib
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -21,19 +22,17 @@ from pydantic import (
 )
 
 from plansmith.config.data import DataSpec
+from plansmith.config.engine_options import LoweringOptions, PythonOptions, TensorRTOptions, WrittenPrecision
 from plansmith.config.messages import validation_message
 from plansmith.config.pipeline import PipelineSpec
-from plansmith.config.precision import LoweringOptions, WrittenPrecision
-from plansmith.config.python import PythonOptions
 from plansmith.config.shapes import WrittenRange
-from plansmith.config.target.targets import DEFAULT_TARGET, load_target
-from plansmith.config.tensorrt import TensorRTOptions
+from plansmith.config.targets import DEFAULT_TARGET, is_target_file, load_target
 from plansmith.config.triton import TritonOptions
 from plansmith.errors import EngineError, UsageError, in_one_line
 from plansmith.records.destination import Destinations, WrittenPlace
 from plansmith.records.fields import HIDDEN, Confidential, Number, Switch
-from plansmith.records.fingerprint import SourceOverride
 from plansmith.records.model import Dim, EngineKind, ExportDevice, Precision, Record
+from plansmith.records.release import SourceOverride
 from plansmith.records.validation import ToleranceChange
 from plansmith.system.urls import wrong_triton
 
@@ -57,17 +56,17 @@ _SECTION_WANTED = {"dict_type", "list_type", "model_attributes_type", "model_typ
 _DIM_SCHEMA = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": f"^{_AXIS.pattern}$"}]}
 
 
-def _read_dim(given: Any) -> Dim:
-    """A size, or the name of an axis that moves."""
-    if isinstance(given, str) and _AXIS.fullmatch(given):
-        return given
-    if isinstance(given, int | float) and not isinstance(given, bool) and given >= 1 and given == given // 1:
-        return int(given)
+def _read_dim(value: Any) -> Dim:
+    """Parse a dim: a size, or the name of a dynamic axis."""
+    if isinstance(value, str) and _AXIS.fullmatch(value):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 1 and value == value // 1:
+        return int(value)
     raise ValueError("dims are sizes of 1 or more, or names of letters, digits and _, like [batch, 3, 224]")
 
 
 class InputSpec(Record):
-    """One input of a model that nothing describes: its form, and what its values are drawn from.
+    """Description of one input that the model leaves undescribed: its tensor form, and the source of its values.
 
     Without `low` and `high`, floats are drawn from the standard normal distribution, integers from 0 to 7.
     """
@@ -98,7 +97,7 @@ class InputSpec(Record):
 
 
 class DescribedInput(InputSpec):
-    """All that a spec says of one input, wherever it says it; made by `ModelSpec.described_inputs`.
+    """Complete description of one input, merged from all parts of a spec by `ModelSpec.described_inputs`.
 
     Attributes:
         served_dtype: as in `io_dtypes`; empty for the model's own.
@@ -110,12 +109,12 @@ class DescribedInput(InputSpec):
 
     @property
     def is_description(self) -> bool:
-        """Whether it says what the input is, and not only in which form it is served."""
+        """Whether it describes the input itself, and not only the form in which it is served."""
         return self != DescribedInput(served_dtype=self.served_dtype, layout=self.layout)
 
 
 def name_from(text: str) -> str:
-    """A name that a model can have, made from any text: its accents and other alphabets left out."""
+    """Derive a valid model name from any text; drops accents and other alphabets."""
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
     return re.sub(r"[^A-Za-z0-9._-]+", "-", plain).lstrip("-._")[:_LONGEST_NAME].rstrip("-") or "model"
 
@@ -128,7 +127,7 @@ def _check_triton(value: str) -> str:
 
 
 class ModelSpec(Record):
-    """One model to compile. Every field but `source` has a default."""
+    """Spec of one model to compile. Every field but `source` has a default."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -257,7 +256,7 @@ class ModelSpec(Record):
 
     @property
     def described_inputs(self) -> dict[str, DescribedInput]:
-        """All that the spec says of inputs, by name."""
+        """All input descriptions of the spec, by name."""
         names = dict.fromkeys((*self.inputs, *self.io_dtypes, *self.io_layouts))
         return {
             name: DescribedInput(
@@ -285,25 +284,25 @@ class ModelSpec(Record):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with a spec.
+    """Problem in a spec.
 
     Args:
         keys: lead to it, from the outside in; none for the spec as a whole.
         kind: a key that nobody knows, one that is not there, or anything else.
-        words: what is wrong, in full but for the place; for an unknown key the key alone.
+        message: what is wrong, in full but for the place; for an unknown key the key alone.
         place: the file and line, or the command line.
         line: in the file, from 1; 0 where there is none.
     """
 
     keys: tuple[str, ...]
     kind: Literal["unknown", "missing", "wrong"]
-    words: str
+    message: str
     place: str = "command line"
     line: int = 0
 
 
 def find_problems(values: Mapping[str, Any]) -> list[Problem]:
-    """All that is wrong with the values of one model."""
+    """Return every problem in the values of one model."""
     try:
         ModelSpec.model_validate(dict(values))
     except ValidationError as invalid:
@@ -312,7 +311,7 @@ def find_problems(values: Mapping[str, Any]) -> list[Problem]:
 
 
 def make_spec(values: Mapping[str, Any]) -> ModelSpec:
-    """Check values and make a spec of them.
+    """Validate values and build a spec from them.
 
     Raises:
         UsageError: names every problem at once.
@@ -320,12 +319,12 @@ def make_spec(values: Mapping[str, Any]) -> ModelSpec:
     try:
         return ModelSpec.model_validate(dict(values))
     except ValidationError as invalid:
-        found = [problem_of(error, values) for error in invalid.errors()]
-    raise refusal([*found, *unknown_targets(values.get("target"))])
+        problems = [problem_of(error, values) for error in invalid.errors()]
+    raise refusal([*problems, *unknown_targets(values.get("target"))])
 
 
 def unknown_targets(target: Any) -> Iterator[Problem]:
-    """Of one target or a list, those that cannot be loaded: for whoever is told of other problems.
+    """Return the targets, of one or a list, that cannot be loaded, to add to reports of other problems.
 
     Where nothing else is wrong, each is an error of its own.
     """
@@ -340,27 +339,27 @@ def unknown_targets(target: Any) -> Iterator[Problem]:
 
 
 def refusal(
-    found: Sequence[Problem], *, what: str = "the spec", remedy: str = "mend these and run it again"
+    problems: Sequence[Problem], *, subject: str = "the spec", remedy: str = "mend these and run it again"
 ) -> UsageError:
-    """One error for all problems, in the order of their lines; unknown keys together, and no more than fit a screen."""
-    ordered = sorted(found, key=lambda problem: problem.line)
-    unknown = [f"{p.place} {p.words}" for p in ordered if p.kind == "unknown"]
+    """Build one error of all problems, in line order; unknown keys are grouped, and the length fits a screen."""
+    ordered = sorted(problems, key=lambda problem: problem.line)
+    unknown = [f"{p.place} {p.message}" for p in ordered if p.kind == "unknown"]
     listed = [f"unknown key(s): {', '.join(unknown)}"] if unknown else []
-    listed += [f"{p.place}: {p.words}" for p in ordered if p.kind != "unknown"]
+    listed += [f"{p.place}: {p.message}" for p in ordered if p.kind != "unknown"]
     more = len(listed) - _MOST_PROBLEMS
     shown = listed[:_MOST_PROBLEMS] + ([f"… and {more} more"] if more > 0 else [])
-    return UsageError("\n  ".join([f"{len(found)} problem(s) in {what}:", *shown]), remedy=remedy)
+    return UsageError("\n  ".join([f"{len(problems)} problem(s) in {subject}:", *shown]), remedy=remedy)
 
 
 def got(value: Any) -> str:
-    """What stood where something else should, in brackets; of what holds several values only its kind is shown."""
+    """Format an unexpected value in brackets; of a collection only its type."""
     if value and isinstance(value, list | tuple | dict):
         return f"(got a {'mapping' if isinstance(value, dict) else 'list'})"
     return f"(got {_SHORT.repr(value)})"
 
 
 def escaped(value: Any) -> Any:
-    """A value as it has to stand in a spec file, where $$ means a dollar sign."""
+    """Escape a value for a spec file, where $$ stands for a dollar sign."""
     if isinstance(value, str):
         return value.replace("$", "$$")
     if isinstance(value, list):
@@ -371,7 +370,7 @@ def escaped(value: Any) -> Any:
 
 
 def _written(place: Sequence[str | int], values: Any) -> Iterator[str | int]:
-    """The keys of a place in a document, without the kind that pydantic puts behind that of a union's member."""
+    """Return the key path in a document, without the union member tag that pydantic appends."""
     for key in place:
         if isinstance(values, Mapping) and key not in values and key in values.values():
             continue
@@ -380,16 +379,96 @@ def _written(place: Sequence[str | int], values: Any) -> Iterator[str | int]:
 
 
 def problem_of(error: Mapping[str, Any], values: Any) -> Problem:
-    """One of `ValidationError.errors()` as a problem of a file that a person wrote, whose values are these."""
+    """Convert one of `ValidationError.errors()` to a problem of the user's file with these values."""
     keys = tuple(str(key) for key in _written(error["loc"], values))
     path = repr(".".join(keys))
     if error["type"] == "extra_forbidden":
         return Problem(keys, "unknown", path)
     if error["type"] == "missing":
         return Problem(keys, "missing", f"{path} is missing")
-    words, given = f"{path}: {validation_message(error)}", error["input"]
-    if given is HIDDEN:
-        return Problem(keys, "wrong", words)
+    message, value = f"{path}: {validation_message(error)}", error["input"]
+    if value is HIDDEN:
+        return Problem(keys, "wrong", message)
     # What stands in the place of a whole section may be any of its values.
-    is_section = isinstance(given, str) and error["type"] in _SECTION_WANTED
-    return Problem(keys, "wrong", f"{words} {'(got text)' if is_section else got(given)}")
+    is_section = isinstance(value, str) and error["type"] in _SECTION_WANTED
+    return Problem(keys, "wrong", f"{message} {'(got text)' if is_section else got(value)}")
+
+
+@dataclass(frozen=True)
+class NamedSpec:
+    """Model of a spec file, with its name, set or derived from its source.
+
+    Args:
+        name: of the model.
+        spec: for one target.
+        target: what the target was called where a list of them was given; such a model is there once for each.
+    """
+
+    name: str
+    spec: ModelSpec
+    target: str = ""
+
+    @property
+    def label(self) -> str:
+        """A label that distinguishes the model from the others of its file."""
+        return f"{self.name} for {self.target}" if self.target else self.name
+
+
+def without_targets(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Any] | None]:
+    """Return the values without their list of targets, and the list; None if there is none."""
+    targets = values.get("target")
+    if not isinstance(targets, list):
+        return dict(values), None
+    return {key: value for key, value in values.items() if key != "target"}, targets
+
+
+def for_targets(named: NamedSpec, targets: Sequence[str]) -> list[NamedSpec]:
+    """Return one spec per target, each with a repository and stores of its own.
+
+    Raises:
+        UsageError: the list is empty, two of them would have one repository, or servers are to load the model.
+    """
+    problems = list(target_problems(list(targets)))
+    if named.spec.load_into and len(targets) > 1:
+        message = (
+            "'load_into': a server reads the repository of one target, and here are several: compile one at a time"
+        )
+        problems.append(Problem(("load_into",), "wrong", message))
+    if problems:
+        raise refusal(problems)
+    base = repository_of(named.spec.model_dump())
+    return [
+        replace(
+            named,
+            spec=named.spec.model_copy(
+                update={
+                    "target": target,
+                    "repository": str(base / folder_of(target)),
+                    "publish": tuple(place.within(folder_of(target)) for place in named.spec.publish),
+                }
+            ),
+            target=folder_of(target),
+        )
+        for target in targets
+    ]
+
+
+def folder_of(target: str) -> str:
+    """Return the folder name of a target's repository: the target's name, or that of its file."""
+    return Path(target).stem if is_target_file(target) else target
+
+
+def target_problems(targets: Sequence[Any]) -> Iterator[Problem]:
+    """Return the problems of a list of targets; whether they exist is checked later, target by target."""
+    if not targets:
+        yield Problem(("target",), "wrong", "'target': a list names at least one (got [])")
+    for number, target in enumerate(targets):
+        if not isinstance(target, str) or not target:
+            yield Problem(("target", str(number)), "wrong", f"'target': must be text {got(target)}")
+        elif folder_of(target) in [folder_of(item) for item in targets[:number] if isinstance(item, str)]:
+            yield Problem(("target", str(number)), "wrong", f"'target' names {folder_of(target)!r} more than once")
+
+
+def repository_of(values: Mapping[str, Any]) -> Path:
+    """Return the repository of a model; for several targets, the parent folder of their repositories."""
+    return Path(str(values.get("repository") or Path(str(values.get("artifacts", "artifacts"))) / "repository"))

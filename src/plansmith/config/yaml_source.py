@@ -1,4 +1,4 @@
-"""The text of a spec file: its values, the line of every key, and what is wrong before any value is looked at."""
+"""YAML text of a spec file: its values, the line of every key, and syntax problems found before validation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MANY = {MODELS, "defaults"}
 VARIABLE = r"\$(?:\{[^}]*\}?|[A-Za-z_][A-Za-z0-9_]*)"
 
 PATHS = {
-    *(("repository",), ("artifacts",), ("tritonserver",), ("target",), ("data", "path"), ("lowering", "autocast")),
+    *(("repository",), ("artifacts",), ("tritonserver",), ("target",), ("data", "path")),
     *(("publish",), ("publish", "to"), ("publish", "ca_bundle")),
     *(("shared_cache",), ("shared_cache", "to"), ("shared_cache", "ca_bundle")),
 }
@@ -51,7 +51,7 @@ _NO_OPTION = {
 
 @dataclass
 class SpecText:
-    """A spec file as it was read.
+    """Parsed text of a spec file.
 
     Args:
         path: of the file.
@@ -70,13 +70,13 @@ class SpecText:
     problems: list[Problem] = field(default_factory=list)
 
     def placed(self, problem: Problem, root: Keys = ()) -> Problem:
-        """A problem of a value below a root, with its place: the line of its innermost key that is there."""
+        """Return a value's problem with its location: the line of its innermost existing key below a root."""
         keys = (*root, *problem.keys)
         line = next((self.lines[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in self.lines), 0)
         return replace(problem, keys=keys, place=f"{self.path}:{line}" if line else str(self.path), line=line)
 
     def root_of(self, keys: Keys, roots: Sequence[Keys]) -> Keys:
-        """Below which of several roots a key stands, or most of the keys that lead to it; the first of equals."""
+        """Return the root that contains a key or the longest part of its path; the first on a tie."""
 
         def depth(root: Keys) -> int:
             return max((n for n in range(len(keys) + 1) if (*root, *keys[:n]) in self.lines), default=-1)
@@ -87,7 +87,7 @@ class SpecText:
 def read_text(
     path: Path, *, form: str = "a spec is a mapping with at least `source`", examples: str = "configs/models"
 ) -> SpecText:
-    """Read a spec file, or another that is written like one.
+    """Read a spec file, or another file of the same form.
 
     Args:
         path: of the YAML file.
@@ -98,7 +98,7 @@ def read_text(
         UsageError: it cannot be read, is not YAML, or is no mapping.
     """
     try:
-        found, values = _read(path, path.read_text(encoding="utf-8"))
+        source, values = _read(path, path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", remedy="name a YAML file that is there") from error
     except (yaml.YAMLError, ValueError) as error:
@@ -107,12 +107,12 @@ def read_text(
         raise UsageError(f"{path} is nested too deeply", remedy="mend the file") from error
     if not isinstance(values, dict):
         raise UsageError(f"{path}: {form}", remedy=f"see {examples} for examples")
-    found.values |= values
-    return found
+    source.values |= values
+    return source
 
 
 def _read(path: Path, text: str) -> tuple[SpecText, Any]:
-    """A spec file and its value; by libyaml where it is there, which takes a tenth of the time.
+    """Read a spec file and its value; libyaml, if available, takes a tenth of the time.
 
     That one goes down nested values until its stack is full, takes tabs where PyYAML takes none, and says in other
     words what is wrong: a file with the first two, and one that it refuses, is read by PyYAML.
@@ -124,14 +124,14 @@ def _read(path: Path, text: str) -> tuple[SpecText, Any]:
 
 
 def _loaded(kind: Callable[[str], Any], path: Path, text: str) -> tuple[SpecText, Any]:
-    found, loader = SpecText(path, {}), kind(text)
+    source, loader = SpecText(path, {}), kind(text)
     tree = loader.get_single_node()
-    _walk(tree, (), found, set())
-    return found, loader.construct_document(tree) if tree is not None else None
+    _walk(tree, (), source, set())
+    return source, loader.construct_document(tree) if tree is not None else None
 
 
 def option_for(keys: Keys, value: str) -> str:
-    """What to type on the command line instead of a value; empty where nothing stands for it."""
+    """Return the command line option that replaces a value; empty if there is none."""
     keys = _of_value(keys)
     if keys == ("source",):
         return f'plansmith compile "{value}"'
@@ -148,13 +148,13 @@ def option_for(keys: Keys, value: str) -> str:
 
 
 def _within_model(keys: Keys) -> Keys:
-    """The keys of a value inside of its model, or of the defaults."""
+    """Return the key path of a value relative to its model, or to the defaults."""
     outside = {MODELS: 2, "defaults": 1}.get(keys[0], 0) if keys else 0
     return keys[outside:]
 
 
 def _of_value(keys: Keys) -> Keys:
-    """As `_within_model`; of a list of targets or destinations, the keys of one of them."""
+    """Like `_within_model`; for a list of targets or destinations, the key path within one item."""
     inner = _within_model(keys)
     if inner[:1] == ("publish",):
         return tuple(key for key in inner if not key.isdecimal())
@@ -165,42 +165,42 @@ def _path(keys: Keys) -> str:
     return repr(".".join(_within_model(keys) or keys))
 
 
-def _walk(node: yaml.Node | None, keys: Keys, found: SpecText, seen: set[int]) -> None:
-    """Note lines, repeated keys and variables, and read $$ as $; a node that aliases repeat is looked at once."""
-    if id(node) in seen:
+def _walk(node: yaml.Node | None, keys: Keys, source: SpecText, visited: set[int]) -> None:
+    """Record lines, repeated keys and variables, and unescape $$ to $; aliased nodes are visited once."""
+    if id(node) in visited:
         return
-    seen.add(id(node))
+    visited.add(id(node))
     if isinstance(node, yaml.ScalarNode):
-        _look_for_variables(node, keys, found)
-        _look_for_home(node, keys, found)
+        _look_for_variables(node, keys, source)
+        _look_for_home(node, keys, source)
         node.value = node.value.replace("$$", "$")
     elif isinstance(node, yaml.SequenceNode):
         for number, item in enumerate(node.value):
-            found.lines[*keys, str(number)] = item.start_mark.line + 1
-            _walk(item, (*keys, str(number)), found, seen)
+            source.lines[*keys, str(number)] = item.start_mark.line + 1
+            _walk(item, (*keys, str(number)), source, visited)
     elif isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            _walk(key, (*keys, str(key.value)), found, seen)
+            _walk(key, (*keys, str(key.value)), source, visited)
             inner, line = (*keys, str(key.value)), key.start_mark.line + 1
-            if inner in found.lines:
-                words = f"{_path(inner)} stands twice, first in line {found.lines[inner]}"
-                found.problems.append(Problem(inner, "wrong", words, f"{found.path}:{line}", line))
-            found.lines.setdefault(inner, line)
-            _walk(value, inner, found, seen)
+            if inner in source.lines:
+                message = f"{_path(inner)} stands twice, first in line {source.lines[inner]}"
+                source.problems.append(Problem(inner, "wrong", message, f"{source.path}:{line}", line))
+            source.lines.setdefault(inner, line)
+            _walk(value, inner, source, visited)
 
 
-def _look_for_variables(node: yaml.ScalarNode, keys: Keys, found: SpecText) -> None:
+def _look_for_variables(node: yaml.ScalarNode, keys: Keys, source: SpecText) -> None:
     names = re.findall(VARIABLE, node.value.replace("$$", ""))
     if names:
         line = node.start_mark.line + 1
-        words = f"{_path(keys)} holds the environment variable {', '.join(names)}"
-        found.variables.setdefault(keys, node.value)
-        found.way_out = found.way_out or "$$ stands for a dollar sign"
-        found.problems.append(Problem(keys, "wrong", words, f"{found.path}:{line}", line))
+        message = f"{_path(keys)} holds the environment variable {', '.join(names)}"
+        source.variables.setdefault(keys, node.value)
+        source.way_out = source.way_out or "$$ stands for a dollar sign"
+        source.problems.append(Problem(keys, "wrong", message, f"{source.path}:{line}", line))
 
 
-def _look_for_home(node: yaml.ScalarNode, keys: Keys, found: SpecText) -> None:
-    """Note a path that begins in somebody's home folder."""
+def _look_for_home(node: yaml.ScalarNode, keys: Keys, source: SpecText) -> None:
+    """Record a path that begins in a home folder."""
     inner = _of_value(keys)
     begin = _HOME.match(node.value)
     if node.tag != _TEXT or begin is None or bool(begin[1]) != (inner == ("source",)):
@@ -208,7 +208,7 @@ def _look_for_home(node: yaml.ScalarNode, keys: Keys, found: SpecText) -> None:
     if inner not in {*PATHS, ("source",)} and not (inner[:1] == ("triton",) and inner[-1] in FILES):
         return
     line = node.start_mark.line + 1
-    words = f"{_path(keys)} begins with ~, which is another folder for every user"
-    found.variables.setdefault(keys, _HOME.sub(r"\1$HOME", node.value))
-    found.way_out = found.way_out or "./~ stands for a file or folder whose own name begins with ~"
-    found.problems.append(Problem(keys, "wrong", words, f"{found.path}:{line}", line))
+    message = f"{_path(keys)} begins with ~, which is another folder for every user"
+    source.variables.setdefault(keys, _HOME.sub(r"\1$HOME", node.value))
+    source.way_out = source.way_out or "./~ stands for a file or folder whose own name begins with ~"
+    source.problems.append(Problem(keys, "wrong", message, f"{source.path}:{line}", line))

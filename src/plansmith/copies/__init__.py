@@ -1,1 +1,1 @@
-"""Renamed copies of releases, written into folders or sent to a Triton that runs."""
+"""Renamed copies of releases, written into folders or sent to a running Triton server."""

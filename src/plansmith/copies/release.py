@@ -1,19 +1,23 @@
-"""Renamed copies of a release: for Triton different models."""
+"""Renamed copies of a release, which Triton treats as different models; also sent to a running server."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from plansmith.errors import ServedCheckError, UsageError
+from plansmith.formatting import format_bytes
 from plansmith.records.model import Device
 from plansmith.records.release import CONFIG_FILE, Manifest
 from plansmith.sagemaker.signatures import ServedModel
-from plansmith.triton.config.members import put_members
+from plansmith.triton.config.ensemble import put_members
 from plansmith.triton.config.model_config import parse_config, text_of, with_cpu_instances
 from plansmith.triton.repository.ensembles import members_of_script, read_config
 from plansmith.triton.repository.renamed import Content, RenamedRelease, renamed_contents
+from plansmith.triton.server.control import ModelControlClient, SentModel
 
 _VERSION = 1
 _TEXT_FILES = {".json", ".py"}
@@ -22,7 +26,7 @@ _TEXT_FILES = {".json", ".py"}
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """A model's folder in a repository.
+    """Model folder in a repository.
 
     Attributes:
         name: of the model.
@@ -36,11 +40,11 @@ class ModelFolder:
 
     @property
     def size(self) -> int:
-        """Of all files, in bytes."""
+        """The size of all files in bytes."""
         return sum(content.size for content in self.files.values())
 
     def write(self, folder: Path, put: Callable[[Path, Path], object] = shutil.copyfile) -> None:
-        """Write it.
+        """Write the folder.
 
         Args:
             folder: its own, which is there and empty.
@@ -59,7 +63,7 @@ class ModelFolder:
 
 @dataclass(frozen=True)
 class CopiedRelease:
-    """A release that is copied.
+    """Release to be copied.
 
     Attributes:
         model: with its manifest, folder and signature.
@@ -71,18 +75,18 @@ class CopiedRelease:
 
     @property
     def manifest(self) -> Manifest:
-        """Its manifest."""
+        """The manifest of the release."""
         assert self.model.manifest is not None
         return self.model.manifest
 
     @property
     def release(self) -> str:
-        """It as it is typed: MODEL@VERSION."""
+        """The release as the user types it: MODEL@VERSION."""
         return f"{self.manifest.name}@{self.manifest.version}"
 
     @property
     def is_script(self) -> bool:
-        """Whether it is a script, which Triton loads without the models that it asks."""
+        """Whether it is a script, which Triton loads without its companion models."""
         assert self.model.folder is not None
         return bool(members_of_script(read_config(self.model.folder)))
 
@@ -92,7 +96,7 @@ class CopiedRelease:
         return sum(model.size for model in self.copy(self.manifest.name))
 
     def copy(self, name: str) -> tuple[ModelFolder, ...]:
-        """The models of a copy: members of an ensemble or script before itself.
+        """Return the models of a copy; members come before their ensemble or script.
 
         Args:
             name: of the copy, with which the names of its members begin.
@@ -132,10 +136,103 @@ class CopiedRelease:
 
 
 def _renamed_text(path: str, content: Content, members: Mapping[str, str]) -> Content:
-    """A file with the names of the copy's members, which end in a digest each, in place of the release's."""
+    """Return a file with the release's names replaced by those of the copy's members, which end in a digest."""
     if not members or PurePosixPath(path).suffix not in _TEXT_FILES:
         return content
     text = original = content.read_text()
     for old, new in members.items():
         text = text.replace(old, new)
     return content if text == original else Content.of(text.encode())
+
+
+MAX_MESSAGE_BYTES = 2**31 - 2**20
+"""Of the files of a model in one call: messages of gRPC have less than 2 GiB."""
+
+_PAUSE_SECONDS = 0.02
+_READY = "READY"
+_LOADED_STATES = {_READY, "LOADING", "UNLOADING"}
+
+
+def require_sendable(model: ModelFolder) -> None:
+    """Check that a model can be sent within its load call.
+
+    Raises:
+        UsageError: it is too large; or an ensemble, whose members Triton looks for in its repository.
+    """
+    problem = ""
+    if model.size > MAX_MESSAGE_BYTES:
+        problem = f"its files have {format_bytes(model.size)}, and a call that loads a model carries less than 2 GiB"
+    elif parse_config(model.files[CONFIG_FILE].read_text()).HasField("ensemble_scheduling"):
+        problem = "Triton looks for the members of an ensemble in its own repository"
+    if problem:
+        raise UsageError(
+            f"{model.name} cannot be sent to a running server: {problem}",
+            remedy="leave out --url, and measure on a machine like that of the server",
+        )
+
+
+def send(control: ModelControlClient, model: ModelFolder) -> None:
+    """Load a model whose files are sent within the call.
+
+    Raises:
+        UsageError: it cannot be sent (`require_sendable`).
+        ServedCheckError: the server refuses it, or takes too long.
+        EnvironmentFault: the server cannot be asked.
+    """
+    from google.protobuf import json_format
+
+    require_sendable(model)
+    config = parse_config(model.files[CONFIG_FILE].read_text())
+    files = {
+        path: content.source.read_bytes() if isinstance(content.source, Path) else content.source
+        for path, content in model.files.items()
+        if path != CONFIG_FILE
+    }
+    # Triton makes a version's folder for a file in it, and takes no model without one.
+    empty = [folder for folder in model.folders if not any(path.startswith(f"{folder}/") for path in files)]
+    files |= {f"{folder}/.plansmith": b" " for folder in empty}
+    control.change(
+        "load", model.name, SentModel(json_format.MessageToJson(config, preserving_proto_field_name=True), files)
+    )
+
+
+def unload(control: ModelControlClient, models: Sequence[str], *, timeout_seconds: float) -> None:
+    """Unload models in order, ensembles and scripts before their members, and wait until they are gone.
+
+    Triton answers before a model is gone.
+
+    Raises:
+        ServedCheckError: the server refuses, or they are still there after the timeout.
+        EnvironmentFault: it cannot be asked.
+    """
+    for model in models:
+        control.change("unload", model)
+    deadline = time.monotonic() + timeout_seconds
+    while states := loaded_models(control, models):
+        if time.monotonic() > deadline:
+            raise ServedCheckError(
+                f"{', '.join(states)} is still loaded {timeout_seconds:g} s after its unload",
+                remedy="read the server's log",
+            )
+        time.sleep(_PAUSE_SECONDS)
+        for model, state in states.items():
+            if state == _READY:  # its load was under way when it was told to unload
+                control.change("unload", model)
+
+
+def loaded_models(control: ModelControlClient, models: Sequence[str]) -> dict[str, str]:
+    """Return the models that a server still has or is unloading, with their states.
+
+    The index of Triton 2.51 has no models that were sent: of these it is asked for the configuration.
+    """
+    rows = {row["name"]: row.get("state", "") for row in control.index() if row["name"] in models}
+    states = {name: state for name, state in rows.items() if state in _LOADED_STATES}
+    states |= {model: _READY for model in models if model not in rows and control.config(model) is not None}
+    return states
+
+
+def unload_leftovers(control: ModelControlClient, models: Sequence[str], *, timeout_seconds: float) -> None:
+    """Unload models that a killed process left behind; errors as of `unload`."""
+    left = loaded_models(control, models)
+    if left:
+        unload(control, [model for model in models if model in left], timeout_seconds=timeout_seconds)

@@ -1,1 +1,1 @@
-"""Real inputs and labels: read, drawn, split; and the inputs that plansmith brings itself, where nobody gives any."""
+"""Real inputs and labels: read, sampled and split; and plansmith's own inputs where the user supplies none."""

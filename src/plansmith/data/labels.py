@@ -1,4 +1,4 @@
-"""Labels as they are read, and as they are stored in the case files.
+"""Labels, as read from data and as stored in the case files.
 
 Every stored array has one row a sample of the batch; -100 stands for "does not count":
 
@@ -14,13 +14,21 @@ Every stored array has one row a sample of the batch; -100 stands for "does not 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from plansmith.config.data import Metric
 from plansmith.data.sample import Sample
-from plansmith.data.table import Row
+from plansmith.data.tables import Row
 from plansmith.errors import SourceError, UsageError
+from plansmith.records.model import Measured
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 
 CLASS = "class"
 TAGS = "tags"
@@ -36,7 +44,7 @@ Kind = Literal["none", "class", "score", "tags", "answer"]
 
 @dataclass(frozen=True)
 class Span:
-    """An answer: its first letter and the one behind its last, in the second text; both 0 where there is none."""
+    """Answer span: start and end (exclusive) character in the second text; both 0 without an answer."""
 
     begin: int
     end: int
@@ -44,7 +52,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Classes:
-    """How the names of classes become ids.
+    """Mapping of class names to ids.
 
     Args:
         of_model: what the model's configuration calls its classes; empty where it has no names of its own.
@@ -57,7 +65,7 @@ class Classes:
     count: int
 
     def ids(self) -> dict[str, int]:
-        """The id of each name of the data, and of the model.
+        """Return the id of each name of the data, and of the model.
 
         Raises:
             UsageError: data and model name their classes differently, so that nobody can tell which is which.
@@ -79,7 +87,7 @@ class Classes:
 
 
 def kind_of(labels: Sequence[Any]) -> Kind:
-    """What labels are, by their values.
+    """Return the kind of labels, by their values.
 
     Numbers that are all whole are classes, and so are names; other numbers are scores; lists are tags.
     """
@@ -98,7 +106,7 @@ def kind_of(labels: Sequence[Any]) -> Kind:
 
 
 def converted(samples: Sequence[Sample], kind: Kind, classes: Classes) -> list[Sample]:
-    """The samples with labels as they are aligned and stored: an id, a score, a list of ids, a Span.
+    """Convert samples to labels as aligned and stored: an id, a score, a list of ids, a Span.
 
     Raises:
         UsageError: a class that the model does not have.
@@ -121,12 +129,12 @@ def converted(samples: Sequence[Sample], kind: Kind, classes: Classes) -> list[S
 
 
 def own_names(names: Mapping[str, int]) -> dict[str, int]:
-    """Names of classes that somebody chose: none where they are LABEL_0, LABEL_1 and so on."""
+    """Return class names that were chosen by hand: none if they are LABEL_0, LABEL_1 and so on."""
     return {} if all(name == f"LABEL_{number}" for name, number in names.items()) else dict(names)
 
 
 def label_of(row: Row, column: str, names: tuple[str, ...]) -> Any:
-    """The label of a row; ids become names where the data name their classes.
+    """Return the label of a row; ids become names if the data names its classes.
 
     Raises:
         SourceError: there is none, or an id that has no name.
@@ -171,7 +179,7 @@ def _class_id(label: Any, sample: Sample, ids: Mapping[str, int], classes: Class
 
 
 def _span(label: Any, sample: Sample) -> Span:
-    """The first answer, as SQuAD writes them: lists of texts and of the letters that they begin at."""
+    """Return the first answer in the SQuAD format: lists of texts and of their start characters."""
     texts, starts = label.get("text"), label["answer_start"]
     texts = [texts] if isinstance(texts, str) else list(texts or [])
     starts = [starts] if isinstance(starts, int) else list(starts if starts is not None else [])
@@ -184,11 +192,11 @@ def _span(label: Any, sample: Sample) -> Span:
 
 
 def _unknown(name: str, where: str, of_model: Mapping[str, int]) -> UsageError:
-    known = list(of_model)
-    shown = ", ".join(known[:8]) + (", …" if len(known) > 8 else "")
+    names = list(of_model)
+    shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
     return UsageError(
         f"data: label {name!r}{where} is none of the model's classes",
-        remedy=f"write their names ({shown}) or ids" if known else "write the ids of the classes",
+        remedy=f"write their names ({shown}) or ids" if names else "write the ids of the classes",
     )
 
 
@@ -209,3 +217,144 @@ def _number(label: Any) -> float | None:
         return float(label) if not isinstance(label, Mapping | bytes) and not _is_list(label) else None
     except (TypeError, ValueError):
         return None
+
+
+_VECTORS = re.compile(r"embed|hidden|pool|feature|representation|vector", re.IGNORECASE)
+
+
+def names_vectors(output: str) -> bool:
+    """Whether an output is named like vectors rather than scores."""
+    return _VECTORS.search(output) is not None
+
+
+_FEWEST = 3
+"""Of fewer samples there is no nearest one, and no order of ranks."""
+
+_ANSWER = ("start_logits", "end_logits")
+
+_NEEDS: dict[Measured, str] = {
+    "none": "nothing",
+    "accuracy": "an output of class scores [batch, classes], and no labels other than classes",
+    "token-f1": "a list of tags a sample, and an output of class scores [batch, sequence, classes]",
+    "answer-f1": "answers with answer_start, and outputs called start_logits and end_logits",
+    "spearman": "pairs of texts with a number that says how alike they are, and an output of vectors",
+    "neighbours": "an output of vectors, such as embeddings or features",
+}
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Structure of a model's answers.
+
+    Args:
+        classes: how many classes the scores of [batch, classes] tell apart; 0 where there are none.
+        tags: likewise of [batch, sequence, classes].
+        spans: whether there are scores for the first and last token of an answer.
+        vectors: whether there are vectors [batch, size] or [batch, sequence, size].
+        token_vectors: whether there are such of every token.
+    """
+
+    classes: int
+    tags: int
+    spans: bool
+    vectors: bool
+    token_vectors: bool
+
+
+def describe_answers(answer: Mapping[str, NDArray[np.generic]], batch: int) -> Answers:
+    """Describe the outputs by their names and ranks. Only names tell vectors from scores.
+
+    Args:
+        answer: of one batch.
+        batch: its size.
+    """
+    floats = {n: a for n, a in answer.items() if a.dtype.kind == "f" and a.ndim in {2, 3} and a.shape[0] == batch}
+    vectors = {n: a for n, a in floats.items() if names_vectors(n)}
+    spans = set(_ANSWER) <= floats.keys()
+    scores = {n: a for n, a in floats.items() if n not in vectors and not spans}
+    return Answers(
+        classes=next((a.shape[1] for a in scores.values() if a.ndim == 2 and a.shape[1] > 1), 0),
+        tags=next((a.shape[2] for a in scores.values() if a.ndim == 3), 0),
+        spans=spans,
+        vectors=bool(vectors),
+        token_vectors=any(a.ndim == 3 for a in vectors.values()),
+    )
+
+
+def choose_metric(requested: Metric, answers: Answers, kind: Kind, *, paired: bool) -> Measured:
+    """Choose the metric; for classes without labels, the rate of agreement with FP32.
+
+    Args:
+        requested: what the spec says.
+        answers: what the outputs are.
+        kind: what the labels are.
+        paired: whether every sample is two texts.
+
+    Raises:
+        UsageError: outputs or labels do not have what was asked for.
+    """
+    able: dict[Measured, bool] = {
+        "answer-f1": kind == "answer" and answers.spans,
+        "token-f1": kind == "tags" and answers.tags > 0,
+        "accuracy": kind in {"class", "none"} and answers.classes > 0,
+        "spearman": kind in {"score", "class"} and paired and answers.vectors,
+        "neighbours": answers.vectors,
+        "none": True,
+    }
+    if requested == "auto":
+        return next(metric for metric, is_able in able.items() if is_able)
+    if not able[requested]:
+        have = "no labels" if kind == "none" else f"labels that are of the kind {kind!r}"
+        raise UsageError(
+            f"data: metric {requested} needs {_NEEDS[requested]}; there are {have},"
+            f" and the outputs hold {_outputs(answers)}",
+            remedy="leave `metric` out, give such labels (`columns: {label: …}`), or take a model with such"
+            " outputs (--task)",
+        )
+    return requested
+
+
+def require_measurable(metric: Measured, samples: Sequence[Sample]) -> None:
+    """Require that the evaluation samples suffice for their metric, before the model runs on them.
+
+    Args:
+        metric: what will be measured.
+        samples: as they will be asked, with their labels converted; of pairs that are read apart, both halves.
+
+    Raises:
+        UsageError: they are too few, or all have the same score.
+    """
+    scores = [s.label for s in samples if s.label is not None] if metric == "spearman" else []
+    if metric in {"spearman", "neighbours"} and len(scores or samples) < _FEWEST:
+        raise UsageError(
+            f"data.metric: {metric} needs {_FEWEST} {'pairs' if scores else 'samples'} or more for evaluation, and"
+            f" there are {len(scores or samples)}",
+            remedy=f"set evaluation: {_FEWEST} or more under `data` (better: hundreds), or metric: none",
+        )
+    if scores and len(set(scores)) == 1:
+        raise UsageError(
+            f"data.metric: {metric} compares orders, and all {len(scores)} samples for evaluation have the score"
+            f" {scores[0]:g}",
+            remedy="give samples of different scores, or set metric: none under `data`",
+        )
+
+
+def label_kind(metric: Measured) -> Kind:
+    """Return the kind of labels that a metric reads."""
+    kinds: dict[Measured, Kind] = {
+        "accuracy": "class",
+        "token-f1": "tags",
+        "answer-f1": "answer",
+        "spearman": "score",
+    }
+    return kinds.get(metric, "none")
+
+
+def _outputs(answers: Answers) -> str:
+    presence = {
+        f"scores of {answers.classes} classes": answers.classes,
+        f"scores of {answers.tags} classes a token": answers.tags,
+        "where an answer starts and ends": answers.spans,
+        "vectors": answers.vectors,
+    }
+    return " and ".join(description for description, is_present in presence.items() if is_present) or "none of these"

@@ -1,26 +1,126 @@
-"""From a place of data to samples, one after the other."""
+"""Data reader: yields samples one by one from a data location."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
+import sys
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 from plansmith.config.data import IMAGE, LABEL, TEXT, TEXT_PAIR
-from plansmith.data.arrays import read_arrays
-from plansmith.data.columns import Takes, choose_columns
-from plansmith.data.entry_point import read_entry_point
-from plansmith.data.images import SUFFIXES, read_images
 from plansmith.data.labels import label_of
-from plansmith.data.parquet import read_parquet
-from plansmith.data.sample import Sample, changing, make_sample
-from plansmith.data.table import Row, Table
-from plansmith.data.text import read_json, read_lines, read_separated
-from plansmith.errors import SourceError, UsageError
+from plansmith.data.sample import Sample, Takes, changing, choose_columns, make_sample
+from plansmith.data.tables import (
+    SUFFIXES,
+    Row,
+    Table,
+    read_arrays,
+    read_images,
+    read_json,
+    read_lines,
+    read_parquet,
+    read_separated,
+)
+from plansmith.errors import SourceError, UsageError, first_line
 from plansmith.records.model import Record
+
+
+def read_entry_point(name: str, folder: Path) -> Table:
+    """Read the samples of `package.module:function`, each a mapping from columns to values.
+
+    The first sample tells the columns, so that the function begins to work at once. The first reading of the rows goes
+    on from there; every further one calls the function again.
+
+    Args:
+        name: the entry point.
+        folder: stands first on the path while it is imported: that of the spec.
+
+    Raises:
+        UsageError: there is no such module or function.
+        SourceError: it fails, yields nothing, or something that is no mapping.
+    """
+    with _on_path(folder):
+        function = _function(name)
+        begun = _function_rows(name, function)
+        first = next(begun, None)
+    if first is None:
+        raise SourceError(f"{name} yields no samples", remedy='yield dicts such as {"text": …, "label": …}')
+
+    readings = [chain([first], begun)]
+
+    def rows(_: Sequence[str]) -> Iterator[Row]:
+        with _on_path(folder):
+            yield from readings.pop() if readings else _function_rows(name, function)
+
+    return Table(name, tuple(first.values), rows)
+
+
+def _function(name: str) -> Any:
+    module_name, _, attribute = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or module_name
+        own = module_name == missing or module_name.startswith(f"{missing}.")
+        raise UsageError(
+            f"entry_point: there is no module {missing!r}" + ("" if own else f", which {module_name} imports"),
+            remedy="put it beside the spec, or install it" if own else f"pip install {missing}",
+        ) from error
+    except Exception as error:
+        raise _failed(name, error, "cannot be imported") from error
+    function = getattr(module, attribute, None)
+    if not callable(function):
+        functions = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
+        raise UsageError(
+            f"entry_point: {module_name} has no function {attribute!r}",
+            remedy=f"it has {', '.join(sorted(functions)) or 'none'}",
+        )
+    return function
+
+
+def _function_rows(name: str, function: Any) -> Iterator[Row]:
+    for number, values in enumerate(_yielded(name, function)):
+        if not isinstance(values, Mapping) or not values:
+            raise SourceError(
+                f"{name}, sample {number} is a {type(values).__name__}, not a mapping from columns to values",
+                remedy='yield dicts such as {"text": …, "label": …}',
+            )
+        yield Row(values, f"{name}, sample {number}")
+
+
+def _yielded(name: str, function: Any) -> Iterator[Any]:
+    """Yield what the user's function yields; exceptions in it are reported as its own."""
+    try:
+        yield from function()
+    except Exception as error:
+        raise _failed(name, error, "fails") from error
+
+
+def _failed(name: str, error: Exception, how: str) -> SourceError:
+    """Return an error for an exception in user code, with the line that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else name
+    return SourceError(
+        f"{name} {how}: {type(error).__name__}: {first_line(error)} ({place})", remedy="mend it, and run it by hand"
+    )
+
+
+@contextmanager
+def _on_path(folder: Path) -> Iterator[None]:
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+
 
 READERS = {
     ".txt": read_lines,
@@ -34,7 +134,7 @@ READERS = {
 
 
 class DataPlace(Record):
-    """Where data lie, once they are here.
+    """Data location on this machine, after any download.
 
     `files` are relative to `folder`; for an entry point there are none, and the folder is the spec's. `digest`: of
     their contents, empty for an entry point, whose samples nobody knows before it has run. `words` name the data.
@@ -50,12 +150,12 @@ class DataPlace(Record):
 
 @dataclass(frozen=True)
 class Reading:
-    """Data that are open: how they are called, which columns are read, and the samples.
+    """Open data: its name, the columns read, and the samples.
 
     `class_names`: of the label column, in the order of the ids. `samples` begin anew with every iteration.
     """
 
-    words: str
+    description: str
     columns: Mapping[str, str]
     class_names: tuple[str, ...]
     samples: Iterable[Sample]
@@ -64,7 +164,7 @@ class Reading:
 def open_data(
     place: DataPlace, entry_point: str, columns: Mapping[str, str], takes: Takes, *, labelled: bool = True
 ) -> Reading:
-    """Open data and find out which columns hold what.
+    """Open data and find the column of each role.
 
     Args:
         place: where they lie.
@@ -91,12 +191,12 @@ def open_data(
                 remedy=f"its columns are {', '.join(table.columns)}: give all files the same",
             )
     names = first.class_names.get(chosen.get(LABEL, ""), ())
-    taken = ", ".join(f"{column} as {role}" if column != role else role for role, column in chosen.items())
-    return Reading(f"{place.words} ({taken})", chosen, names, _Samples(tables, chosen, Path(place.folder)))
+    description = ", ".join(f"{column} as {role}" if column != role else role for role, column in chosen.items())
+    return Reading(f"{place.words} ({description})", chosen, names, _Samples(tables, chosen, Path(place.folder)))
 
 
 def names_images(path: Path) -> bool:
-    """Whether a file of text names images that lie elsewhere, as far as its first row tells.
+    """Whether a text file lists image files stored elsewhere, judged by its first row.
 
     Raises:
         SourceError: the file cannot be read.
@@ -110,7 +210,7 @@ def names_images(path: Path) -> bool:
 
 
 def digest_of_samples(place: DataPlace, entry_point: str) -> str:
-    """Run an entry point to its end: the digest of all that it yields, in its order.
+    """Run an entry point to its end and return the digest of everything it yields, in order.
 
     Raises:
         SourceError: it fails.
@@ -124,14 +224,14 @@ def digest_of_samples(place: DataPlace, entry_point: str) -> str:
 
 
 def _held_to(table: Table, digest: str) -> Table:
-    """The same table, whose rows raise at their end where they are not those of `digest_of_samples`."""
+    """Return the table with verified rows: reading raises at the end if they do not match `digest_of_samples`."""
 
     def rows(columns: Sequence[str]) -> Iterator[Row]:
-        found = hashlib.sha256()
+        hasher = hashlib.sha256()
         for row in table.rows(columns):
-            found.update(_digest_of_row(row))
+            hasher.update(_digest_of_row(row))
             yield row
-        if found.hexdigest() != digest:
+        if hasher.hexdigest() != digest:
             raise changing(table.name)
 
     return replace(table, rows=rows)
@@ -155,7 +255,7 @@ def _tables(place: DataPlace, entry_point: str) -> list[Table]:
 
 @dataclass(frozen=True)
 class _Samples:
-    """All samples of some tables, read anew by every iteration."""
+    """All samples of several tables; each iteration reads them again."""
 
     tables: Sequence[Table]
     chosen: Mapping[str, str]
@@ -166,7 +266,7 @@ class _Samples:
 
 
 def _samples(tables: Sequence[Table], chosen: Mapping[str, str], folder: Path) -> Iterator[Sample]:
-    """All samples, numbered through."""
+    """Yield all samples, numbered consecutively."""
     label = chosen.get(LABEL)
     inputs = {role: column for role, column in chosen.items() if role != LABEL}
     number = 0
@@ -185,7 +285,7 @@ def _samples(tables: Sequence[Table], chosen: Mapping[str, str], folder: Path) -
 
 
 def _value(role: str, row: Row, column: str, folder: Path) -> Any:
-    """The value of one role, in a form that it can have.
+    """Return the value of one role in a valid form.
 
     Raises:
         SourceError: it is missing, or of another form.
@@ -196,23 +296,23 @@ def _value(role: str, row: Row, column: str, folder: Path) -> Any:
             f"{row.where} has no value for {column!r}, the {role}", remedy="give it one, or take the row out"
         )
     if role in {TEXT, TEXT_PAIR}:
-        words = value.tolist() if hasattr(value, "tolist") else value
-        is_words = isinstance(words, list | tuple) and all(isinstance(word, str) for word in words) and role == TEXT
+        content = value.tolist() if hasattr(value, "tolist") else value
+        is_words = isinstance(content, list | tuple) and all(isinstance(word, str) for word in content) and role == TEXT
         if isinstance(value, Path):
             raise SourceError(f"{row.where}: the model takes text, and these are images", remedy="name other data")
-        if not isinstance(words, str) and not is_words:
+        if not isinstance(content, str) and not is_words:
             raise SourceError(
                 f"{row.where}: {column!r} is a {type(value).__name__}, not text",
                 remedy="under `columns`, name the column that holds the text",
             )
-        return words if isinstance(words, str) else list(words)
+        return content if isinstance(content, str) else list(content)
     if role == IMAGE and isinstance(value, str):
         return _image_path(value, row, folder)
     return value if role == IMAGE else _numbers(value, row, column)
 
 
 def _image_path(value: str, row: Row, folder: Path) -> Path:
-    """The image that a row of text names, from its file's own folder on.
+    """Return the image path that a text row names, relative to its file's folder.
 
     Raises:
         SourceError: there is none; or it lies outside, where no digest of the data covers it.
@@ -226,7 +326,7 @@ def _image_path(value: str, row: Row, folder: Path) -> Path:
 
 
 def _numbers(value: Any, row: Row, column: str) -> Any:
-    """An array of numbers; text that holds one number or a JSON list of them, as CSV has no others."""
+    """Return an array of numbers; text holding a number or a JSON list is parsed, as CSV has only text."""
     import json
 
     import numpy as np
@@ -248,7 +348,7 @@ def _no_numbers(row: Row, column: str) -> UsageError:
 
 
 def _comparable(value: Any, row: Row) -> Any:
-    """A value of any column in a form that has a digest."""
+    """Return a value of any column in a form that can be hashed."""
     if isinstance(value, str | bytes | Path | int | float | bool | list | tuple | dict) or value is None:
         return value
     if hasattr(value, "tobytes"):

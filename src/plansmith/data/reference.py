@@ -1,4 +1,4 @@
-"""The reference: real inputs and the source model's FP32 answers, stored case by case.
+"""Reference: real inputs and the source model's FP32 outputs, stored case by case.
 
 A case is one batch at one shape. The answers are computed once, in the process that holds the model,
 and every later comparison reads them: neither the gate nor its repetition needs PyTorch.
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Arrays = Mapping[str, NDArray[np.generic]]
+    from plansmith.records.arrays import Arrays
+
 
 REFERENCE = "reference"
 """The folder of the cases, beside their record."""
@@ -42,7 +43,7 @@ STORED_OUTPUT_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class StoredCase:
-    """A case read back: `rows` are the samples of the batch that `answer` holds.
+    """Stored case read back: `rows` are the samples of the batch that `answer` holds.
 
     `labels`: one array a kind of label, a row for every sample of the batch; empty where there are none.
     """
@@ -59,7 +60,7 @@ Sizes = Mapping[str, int]
 
 
 def first_sizes(able: Mapping[str, AxisRange]) -> tuple[dict[str, int], dict[str, int]]:
-    """The shape to trace, and another one that differs in every axis that has room.
+    """Return the shape to trace, and another that differs in every axis that can vary.
 
     Small axes have other sizes than each other in both, so that a graph that takes one for another is wrong there;
     axes that begin above _SMALL are traced at their usual sizes, which may be one, and differ in the other shape.
@@ -73,32 +74,32 @@ def first_sizes(able: Mapping[str, AxisRange]) -> tuple[dict[str, int], dict[str
     changes: set[int] = set()
     for axis, r in able.items():
         small = _TRACED.get(axis) or _TRACED_LENGTH + _APART * places[axis]
-        other = _UNTRACED.get(axis) or _UNTRACED_LENGTH + _APART * places[axis]
+        second_size = _UNTRACED.get(axis) or _UNTRACED_LENGTH + _APART * places[axis]
         if r.min > _SMALL:
             # Less is cheaper than more; an odd size is no multiple of anything that a model might ask for, and sizes
             # whole patches apart are told apart by models that round them away.
-            change = _change(r, (other + _COARSE * places.get(axis, 0)) | 1, changes)
+            change = _change(r, (second_size + _COARSE * places.get(axis, 0)) | 1, changes)
             changes.add(change)
-            small, other = r.opt, r.opt - change if r.opt - change >= r.min else r.opt + change
-        first, second = (min(max(size, r.min), r.max) for size in (small, other))
+            small, second_size = r.opt, r.opt - change if r.opt - change >= r.min else r.opt + change
+        first, second = (min(max(size, r.min), r.max) for size in (small, second_size))
         if axis not in _TRACED and (first, second) in [(traced[a], untraced[a]) for a in traced if a not in _TRACED]:
             first, second = second, first
         traced[axis], untraced[axis] = first, second
     return traced, untraced
 
 
-def _change(r: AxisRange, wanted: int, others: Collection[int]) -> int:
-    """By how much an axis is moved from its usual size: as wanted, or the most for which its range has room.
+def _change(r: AxisRange, step: int, others: Collection[int]) -> int:
+    """Return the offset of an axis from its opt size: as requested, or the largest that its range permits.
 
     Odd, and by as much as no other axis, where there is room for that.
     """
     room = max(r.opt - r.min, r.max - r.opt)
     odd = [n for n in range(room - 1 + room % 2, 0, -2) if n not in others]
-    return wanted if wanted <= room else next(iter(odd), room)
+    return step if step <= room else next(iter(odd), room)
 
 
 def odd_sizes(able: Mapping[str, AxisRange], untraced: Sizes) -> dict[str, int]:
-    """A shape whose large axes are whole patches of four, of which there are 8 n + 1: where whatever pads, pads.
+    """Return a shape whose large axes are whole patches of four, 8 n + 1 of them, so that every padding step pads.
 
     Halved and rounded up, 8 n + 1 stays odd three times, so that maps of features are padded to pairs and to windows.
 
@@ -117,7 +118,7 @@ def odd_sizes(able: Mapping[str, AxisRange], untraced: Sizes) -> dict[str, int]:
 def plan_cases(
     axes: Mapping[str, AxisRange], able: Mapping[str, AxisRange], first: tuple[Sizes, Sizes] | None = None
 ) -> list[tuple[str, dict[str, int]]]:
-    """Name and sizes of the cases: the traced shape first, then untraced ones, then min, opt and max.
+    """Plan the case names and sizes: the traced shape first, then untraced ones, then min, opt and max.
 
     A shape that two names share is run once, under the first.
 
@@ -171,18 +172,18 @@ def store_case(
 
 
 def stored_part(name: str, feed: Arrays, answer: Arrays) -> StoredCase:
-    """A case as it is kept: of an answer above STORED_OUTPUT_BYTES some samples, evenly spread, and two at least."""
+    """Return a case as stored: an answer above STORED_OUTPUT_BYTES keeps some evenly spread samples, at least two."""
     import numpy as np
 
     batch = len(next(iter(feed.values())))
     largest = max(a.nbytes for a in answer.values())
-    kept = max(2, min(batch, batch * STORED_OUTPUT_BYTES // max(1, largest)))
-    rows = np.unique(np.linspace(0, batch - 1, kept).round().astype(np.int64))
+    size = max(2, min(batch, batch * STORED_OUTPUT_BYTES // max(1, largest)))
+    rows = np.unique(np.linspace(0, batch - 1, size).round().astype(np.int64))
     return StoredCase(name, feed, {k: v[rows] if v.shape[:1] == (batch,) else v for k, v in answer.items()}, rows)
 
 
 def read_case(case: Case, folder: Path) -> StoredCase:
-    """Read a case back; `folder` is the one that holds the record."""
+    """Read a case; `folder` is the one that holds the record."""
     import numpy as np
 
     with np.load(folder / case.file) as stored:
@@ -201,7 +202,7 @@ def read_case(case: Case, folder: Path) -> StoredCase:
 
 
 def read_feed(case: Case, folder: Path) -> Arrays:
-    """The inputs of a case alone; `folder` is the one that holds the record."""
+    """Read only the inputs of a case; `folder` is the one that holds the record."""
     import numpy as np
 
     with np.load(folder / case.file) as stored:
@@ -210,15 +211,15 @@ def read_feed(case: Case, folder: Path) -> Arrays:
 
 @dataclass(frozen=True)
 class StoredCases:
-    """Cases in a folder, read one at a time as often as somebody walks through them."""
+    """Stored cases in a folder, read one at a time and iterable repeatedly."""
 
     cases: Sequence[Case]
     folder: Path
 
     def __iter__(self) -> Iterator[StoredCase]:
-        """Each in turn; only one is in memory."""
+        """Yield each case in turn; only one is in memory."""
         return (read_case(case, self.folder) for case in self.cases)
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of cases."""
         return len(self.cases)

@@ -1,4 +1,4 @@
-"""Inputs for the checks: texts that ship with plansmith, images drawn from a seed, masks of what is padding.
+"""Synthetic inputs for the checks: bundled texts, images drawn from a seed, and padding masks.
 
 The samples of a batch differ in content and, for text, in length, so that a model that ignores its
 input, its mask or the order of its samples is found out.
@@ -27,18 +27,18 @@ _DEVIATION = (0.229, 0.224, 0.225)
 
 
 def sample_lengths(batch: int, longest: int) -> list[int]:
-    """Lengths for the samples of one batch: the first fills it, the others go down to a quarter."""
+    """Return sequence lengths for one batch: the first is full, the others decrease to a quarter."""
     shortest = max(1, round(longest * _SHORTEST_SHARE))
     return [longest - (longest - shortest) * i // max(1, batch - 1) for i in range(batch)]
 
 
-def sample_texts(count: int, words: int, *, offset: int = 0) -> list[str]:
-    """`count` different texts of at least `words` words each, the same ones every time."""
+def sample_texts(count: int, length: int, *, offset: int = 0) -> list[str]:
+    """Return `count` different texts of at least `length` words each; deterministic."""
     sentences = (files("plansmith") / "samples" / "sentences.txt").read_text(encoding="utf-8").splitlines()
     texts = []
     for i in range(count):
         text, step = "", 0
-        while len(text.split()) < words or not text:
+        while len(text.split()) < length or not text:
             # 7 and the number of sentences have no common divisor: every text walks through all of them.
             text += sentences[(offset + i + 7 * step) % len(sentences)] + " "
             step += 1
@@ -47,7 +47,7 @@ def sample_texts(count: int, words: int, *, offset: int = 0) -> list[str]:
 
 
 def sample_images(count: int, height: int, width: int, *, seed: int) -> list[NDArray[np.uint8]]:
-    """`count` different RGB images, [height, width, 3] of uint8: waves of colour, a bright disc, some noise."""
+    """Return `count` different RGB images, [height, width, 3] of uint8: color waves, a bright disc, some noise."""
     import numpy as np
 
     rng = np.random.default_rng(seed)
@@ -66,7 +66,7 @@ def sample_images(count: int, height: int, width: int, *, seed: int) -> list[NDA
 
 
 def draw_images(shape: tuple[int, ...], *, channels_first: bool, raw: bool) -> NDArray[np.float32]:
-    """Images as a model takes them: of a shape of four dims, normalised as most are, or `raw` from 0 to 255."""
+    """Return images as model input: a 4-D shape, with common normalization, or `raw` from 0 to 255."""
     import numpy as np
 
     count, channels, height, width = shape if channels_first else (shape[0], shape[3], shape[1], shape[2])
@@ -81,7 +81,7 @@ def draw_images(shape: tuple[int, ...], *, channels_first: bool, raw: bool) -> N
 
 
 def draw_mask(shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """True where a sample has content: to its length along the last dim, as `sample_lengths` has them."""
+    """Return a mask, True on content: up to each length of `sample_lengths` along the last dim."""
     import numpy as np
 
     lengths = np.array(sample_lengths(shape[0], shape[-1]))

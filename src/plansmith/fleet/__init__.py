@@ -1,1 +1,1 @@
-"""Many models at once: which of a folder of specs are stale and why, and what comes of building those."""
+"""Fleets: which specs of a folder are stale and why, and the results of building them."""

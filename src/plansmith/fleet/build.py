@@ -1,4 +1,4 @@
-"""Builds what is stale of a fleet, one model after another; what goes wrong with one does not stop the rest."""
+"""Fleet builds: builds the stale models one after another; a failure does not stop the rest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def build_fleet(
     begins: Callable[[PlannedModel], None] = lambda _: None,
     ended: Callable[[ModelOutcome], None] = lambda _: None,
 ) -> FleetSummary:
-    """Build the models that are stale; those that are refused count as failed.
+    """Build the stale models; refused ones count as failed.
 
     Args:
         planned: what `plan_fleet` gave, or a part of it.
@@ -40,27 +40,27 @@ def build_fleet(
     """
     started = time.monotonic()
     outcomes: list[ModelOutcome] = []
-    for one in planned:
-        if one.state != "stale":
-            outcomes.append(outcome_without_work(one))
+    for model in planned:
+        if model.state != "stale":
+            outcomes.append(outcome_without_work(model))
         else:
-            begins(one)
+            begins(model)
             try:
-                outcomes.append(_build(one, compile_one, overrides))
+                outcomes.append(_build(model, compile_one, overrides))
             except KeyboardInterrupt as interrupt:
-                ended(outcome_of(one, "interrupted", failure=failure_of(interrupt)))
+                ended(outcome_of(model, "interrupted", failure=failure_of(interrupt)))
                 raise
         ended(outcomes[-1])
     return FleetSummary(outcomes=tuple(outcomes), seconds=round(time.monotonic() - started, 3))
 
 
 def outcome_without_work(planned: PlannedModel) -> ModelOutcome:
-    """What comes of a model that is fresh or was refused."""
+    """Return the outcome of a model that is fresh or was refused."""
     return outcome_of(planned, "failed" if planned.state == "refused" else "fresh", failure=planned.failure)
 
 
 def outcome_unbuilt(planned: PlannedModel) -> ModelOutcome:
-    """What comes of a model that nobody got to, as the fleet was interrupted before."""
+    """Return the outcome of a model that was not built because the fleet run was interrupted."""
     return outcome_of(planned, "interrupted") if planned.state == "stale" else outcome_without_work(planned)
 
 
@@ -73,7 +73,7 @@ def outcome_of(
     seconds: float = 0,
     run: str = "",
 ) -> ModelOutcome:
-    """The outcome of a planned model; the version is the one before where there is no other."""
+    """Return the outcome of a planned model; the version is the previous one if there is no new one."""
     return ModelOutcome(
         model=planned.model,
         target=planned.target,
@@ -89,13 +89,13 @@ def outcome_of(
 
 
 def spec_of(planned: PlannedModel, overrides: Mapping[str, Any]) -> tuple[ModelSpec, Path]:
-    """The spec of a planned model, read once more, and the folder that its relative paths start from.
+    """Reread the spec of a planned model, and return it with the base folder of its relative paths.
 
     Raises:
         UsageError: the file is gone, is wrong by now, or has no such model any more.
     """
     file = Path(planned.file)
-    known = []
+    members = []
     for member in members_in(file, overrides):
         if not isinstance(member, Member):
             raise member.error
@@ -103,15 +103,15 @@ def spec_of(planned: PlannedModel, overrides: Mapping[str, Any]) -> tuple[ModelS
         if is_named and planned.repository in {"", str(member.repository)}:
             return _as_planned(member.spec, planned), file.absolute().parent
         where = f" in {member.repository}" if is_named else ""
-        known.append(f"{member.name} for {member.target}{where}")
+        members.append(f"{member.name} for {member.target}{where}")
     raise UsageError(
         f"{file} has no model {planned.model} for {planned.target} any more",
-        remedy=f"plan again: it has {', '.join(known)}",
+        remedy=f"plan again: it has {', '.join(members)}",
     )
 
 
 def _as_planned(spec: ModelSpec, planned: PlannedModel) -> ModelSpec:
-    """A model that is built though nothing changed is built anew.
+    """Return the spec as planned; a forced model is rebuilt although nothing changed.
 
     The source that an event set counts as long as the spec names the one that it replaces.
     """

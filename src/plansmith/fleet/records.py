@@ -1,13 +1,18 @@
-"""What is planned for the models of a fleet, and what came of it: small records that travel through Prefect's API."""
+"""Fleet records: planned builds and their outcomes, small enough to pass through Prefect's API."""
 
 from __future__ import annotations
 
+import re
 import traceback
-from typing import Literal
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, Protocol
 
-from plansmith.errors import PlansmithError
-from plansmith.records.fingerprint import Reason, SourceOverride
+from plansmith.errors import PlansmithError, in_one_line
+from plansmith.formatting import format_seconds
 from plansmith.records.model import Record
+from plansmith.records.release import Reason, SourceOverride
 from plansmith.steps.provenance.history import Failure, exit_code_of
 
 NEXT = "; next: "
@@ -15,7 +20,7 @@ NEXT = "; next: "
 
 
 def failure_of(error: BaseException, step: str = "") -> Failure:
-    """A failure in words, with what to do next.
+    """Format a failure, with its remedy.
 
     Args:
         error: of any kind.
@@ -23,26 +28,26 @@ def failure_of(error: BaseException, step: str = "") -> Failure:
     """
     match error:
         case PlansmithError():
-            words, step = (
+            text, step = (
                 f"{error.message}{NEXT}{error.remedy}" if error.remedy else error.message,
                 error.step or step,
             )
         case OSError() if error.filename:
-            words = f"{error.filename}: {error.strerror}"
+            text = f"{error.filename}: {error.strerror}"
         case KeyboardInterrupt():
-            words = "it was interrupted; what was finished stays in the cache"
+            text = "it was interrupted; what was finished stays in the cache"
         case _:
-            words = f"{type(error).__name__}: {error}{_place(error)}"
-    return Failure(step=step, error=type(error).__name__, message=words, exit_code=exit_code_of(error))
+            text = f"{type(error).__name__}: {error}{_place(error)}"
+    return Failure(step=step, error=type(error).__name__, message=text, exit_code=exit_code_of(error))
 
 
-def without_remedy(words: str) -> str:
-    """What was wrong, of the words of a failure, for where the remedy is told beside."""
-    return words.rpartition(NEXT)[0] or words
+def without_remedy(message: str) -> str:
+    """Return a failure's message without its remedy, which is shown separately."""
+    return message.rpartition(NEXT)[0] or message
 
 
 def _place(error: BaseException) -> str:
-    """The line that raised what is not ours to word."""
+    """Format the source line that raised an exception from other code."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 
@@ -55,7 +60,7 @@ Ended = Literal["fresh", "published", "unchanged", "failed", "interrupted"]
 
 
 class PlannedModel(Record):
-    """One model, for one target, of a fleet.
+    """Planned model of a fleet, for one target.
 
     `file` is its spec, read once more when it is built; `target` the label that tells it from the same model for
     others; `version` the newest that is published, None without one; `failure` says why it is refused; `repository`
@@ -77,14 +82,14 @@ class PlannedModel(Record):
 
     @property
     def why(self) -> str:
-        """Why it is built, or is not, in one line."""
+        """The reason why it is built or not, in one line."""
         if self.failure is not None:
             return self.failure.message
         return "; ".join(reason.words for reason in self.reasons) or "nothing changed"
 
 
 class ModelOutcome(Record):
-    """What came of one model; `version` is the one that stands now, `run` the address of its flow run.
+    """Outcome of one model; `version` is the current one, `run` the URL of its flow run.
 
     One name may stand for a model in each of several repositories: `repository` tells them apart.
     """
@@ -102,12 +107,150 @@ class ModelOutcome(Record):
 
 
 class FleetSummary(Record):
-    """What came of a fleet: one outcome for each of its models, in the order of the plan."""
+    """Fleet summary: one outcome per model, in plan order."""
 
     outcomes: tuple[ModelOutcome, ...]
     seconds: float
 
     @property
     def failed(self) -> tuple[ModelOutcome, ...]:
-        """Those that have no new version and should."""
-        return tuple(one for one in self.outcomes if one.ended in {"failed", "interrupted"})
+        """The models that should have a new version and have none."""
+        return tuple(outcome for outcome in self.outcomes if outcome.ended in {"failed", "interrupted"})
+
+
+PLAN_COLUMNS = ("model", "target", "state", "why")
+SUMMARY_COLUMNS = ("model", "target", "outcome", "took", "why")
+
+STATES: tuple[State, ...] = ("stale", "fresh", "refused")
+ENDS: tuple[Ended, ...] = ("published", "unchanged", "fresh", "failed", "interrupted")
+"""The order in which they are counted."""
+
+
+class _Row(Protocol):
+    """Table row key: a model for a target, with the locations of its spec and versions."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def target(self) -> str: ...
+    @property
+    def file(self) -> str: ...
+    @property
+    def repository(self) -> str: ...
+
+
+def plan_counts(planned: Iterable[PlannedModel]) -> str:
+    """Format the counts by state: "12 models: 3 stale, 8 fresh, 1 refused"."""
+    return _counts([model.state for model in planned], STATES)
+
+
+def plan_rows(planned: Iterable[PlannedModel]) -> list[dict[str, str]]:
+    """Return a row per model, by `PLAN_COLUMNS`, with one-line cells. An unreadable spec gets its own row.
+
+    What to do about one that is refused is told beside.
+    """
+    models = list(planned)
+    return [
+        {"model": name, "target": model.target, "state": model.state, "why": in_table(model.why)}
+        for name, model in zip(names(models), models, strict=True)
+    ]
+
+
+def in_table(message: str) -> str:
+    """Format the reason for a table: one line, relative file paths, without the remedy, which is shown separately."""
+    prefix = f"{Path.cwd()}/"
+    from_root = rf"(?<![^\s'\"(]){re.escape(prefix)}(?=[^\s/])"
+    return re.sub(from_root, "", in_one_line(without_remedy(message)))
+
+
+def names(rows: Sequence[_Row]) -> list[str]:
+    """Return the label of each table row: its model, with the spec file where a model occurs more than once."""
+    counts = Counter((row.model, row.target) for row in rows)
+    return [_name(row, is_alone=counts[row.model, row.target] == 1) for row in rows]
+
+
+def _name(row: _Row, *, is_alone: bool) -> str:
+    place = from_here(row.file or row.repository)
+    if not row.model:
+        return place
+    return row.model if is_alone else f"{row.model} ({place})"
+
+
+def label_of(row: PlannedModel | ModelOutcome) -> str:
+    """Return a label that distinguishes a model from the others of its fleet."""
+    return model_for(row.model, row.target) if row.model else from_here(row.file)
+
+
+def model_for(model: str, target: str) -> str:
+    """Format a model and its target for users and flow run names: "minilm for local-cpu"."""
+    return f"{model} for {target}"
+
+
+def model_of(called: str) -> str:
+    """Parse the model from the result of `model_for`."""
+    return called.partition(" for ")[0]
+
+
+def from_here(file: str) -> str:
+    """Return a file path relative to the working directory."""
+    path, folder = Path(file), Path.cwd()
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
+
+
+def why(planned: PlannedModel) -> str:
+    """Return why a model is built, is not built, or cannot be, in one line."""
+    return in_one_line(planned.why)
+
+
+def summary_counts(summary: FleetSummary) -> str:
+    """Format the counts by outcome and the duration: "12 models: 3 published, 9 fresh; 4 min 10 s"."""
+    ended = _counts([outcome.ended for outcome in summary.outcomes], ENDS)
+    return f"{ended}; {format_seconds(summary.seconds)}"
+
+
+def summary_rows(summary: FleetSummary) -> list[dict[str, str]]:
+    """Return a row per model, by `SUMMARY_COLUMNS`, plus `run` for flow runs; every cell is one line."""
+    has_runs = any(outcome.run for outcome in summary.outcomes)
+    return [
+        _summary_row(outcome, name) | ({"run": outcome.run} if has_runs else {})
+        for name, outcome in zip(names(summary.outcomes), summary.outcomes, strict=True)
+    ]
+
+
+def _summary_row(outcome: ModelOutcome, name: str) -> dict[str, str]:
+    return {
+        "model": name,
+        "target": outcome.target,
+        "outcome": describe_outcome(outcome),
+        "took": format_seconds(outcome.seconds) if outcome.seconds else "-",
+        "why": in_table(outcome.failure.message) if outcome.failure else outcome_reason(outcome),
+    }
+
+
+def describe_outcome(outcome: ModelOutcome) -> str:
+    """Format a model's outcome: "published version 4", "failed at validate, exit code 5"."""
+    if outcome.failure is not None and outcome.ended == "failed":
+        at = f" at {outcome.failure.step}" if outcome.failure.step else ""
+        return f"failed{at}, exit code {outcome.failure.exit_code}"
+    if outcome.version is None:
+        return outcome.ended
+    return f"{outcome.ended}{' version' if outcome.ended == 'published' else ', version'} {outcome.version}"
+
+
+def outcome_reason(outcome: ModelOutcome) -> str:
+    """Return why a model failed; otherwise why it was or was not built."""
+    if outcome.failure is not None:
+        return in_one_line(outcome.failure.message)
+    return in_one_line("; ".join(reason.words for reason in outcome.reasons)) or "nothing changed"
+
+
+def cells(rows: Sequence[dict[str, str]], columns: Sequence[str]) -> list[tuple[str, ...]]:
+    """Yield table cells for a terminal: the header, then the cells row by row."""
+    return [tuple(name.upper() for name in columns), *(tuple(row[name] for name in columns) for row in rows)]
+
+
+def _counts(states: Sequence[str], order: Sequence[str]) -> str:
+    counts = Counter(states)
+    each = ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
+    models = f"{len(states)} {'model' if len(states) == 1 else 'models'}"
+    return f"{models}: {each}" if each else models

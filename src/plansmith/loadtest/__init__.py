@@ -1,1 +1,1 @@
-"""Load tests: many clients of served models at once, stage by stage, on Locust."""
+"""Load tests: many concurrent clients of served models, stage by stage, on Locust."""

@@ -1,4 +1,4 @@
-"""The results of a load test as records: stored as JSON, shown in the terminal and on the page.
+"""Load test results as records: stored as JSON, shown in the terminal and on the HTML page.
 
 Latencies are in milliseconds, from the time at which a request was due until its whole answer was there: in a closed
 loop without pacing, when it was sent. They are counted in buckets of 1 % width, so that percentiles are right to 1 %. A
@@ -7,17 +7,18 @@ failed request has no latency. Stages in which the client was saturated have no 
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
-from plansmith.loadtest.plan.stages import LoadPlan, Loop, Stage
+from plansmith.loadtest.stages import LoadPlan, Loop, Stage
 from plansmith.loadtest.target import LoadTarget
 from plansmith.records.model import Record
 
 
 class Latency(Record):
-    """Latencies of the answered requests, in milliseconds."""
+    """Latency figures of the answered requests, in milliseconds."""
 
     mean_ms: float
     min_ms: float
@@ -29,7 +30,7 @@ class Latency(Record):
 
 
 class Failure(Record):
-    """One kind of failure: `timeout`, `connection`, or `HTTP 400` and the like; `first` is the whole first message."""
+    """Failure kind: `timeout`, `connection`, or `HTTP 400` and the like; `first` is the complete first message."""
 
     kind: str
     count: int
@@ -37,7 +38,7 @@ class Failure(Record):
 
 
 class RequestStats(Record):
-    """Requests of a stage, or of one model in it.
+    """Request statistics of a stage, or of one model in it.
 
     Attributes:
         requests: those that were answered or failed.
@@ -59,17 +60,17 @@ class RequestStats(Record):
 
     @property
     def answered(self) -> int:
-        """Requests that were answered."""
+        """The number of answered requests."""
         return self.requests - self.failed
 
     @property
     def error_rate(self) -> float:
-        """The share of the requests that failed."""
+        """The share of failed requests."""
         return self.failed / self.requests if self.requests else 0.0
 
 
 class ModelStatistics(Record):
-    """What Triton's statistics say of one model over a stage: differences of its counters.
+    """Triton's statistics of one model over a stage: differences of its counters.
 
     Attributes:
         model: its name; the members of an ensemble have entries of their own.
@@ -99,12 +100,12 @@ class ModelStatistics(Record):
 
     @property
     def batch_size(self) -> float:
-        """The mean achieved batch size; 0 where nothing was executed."""
+        """The mean achieved batch size; 0 without executions."""
         return self.inferences / self.executions if self.executions else 0.0
 
 
 class GpuUsage(Record):
-    """One GPU over a stage: mean utilization (0 to 1) and power, largest memory."""
+    """GPU usage over a stage: mean utilization (0 to 1) and power, largest memory."""
 
     gpu: str
     utilization: float | None = None
@@ -113,7 +114,7 @@ class GpuUsage(Record):
 
 
 class ServerUsage(Record):
-    """Resources of the server over a stage; None where they are unknown.
+    """Server resources over a stage; None where unknown.
 
     Attributes:
         cores: CPU seconds per second of the server's processes (server on this machine).
@@ -129,7 +130,7 @@ class ServerUsage(Record):
 
 
 class ClientUsage(Record):
-    """Whether the client kept up.
+    """Client usage, and whether the client kept up.
 
     Attributes:
         cores: CPU seconds per second of the busiest client process; near 1 it is the limit.
@@ -147,7 +148,7 @@ class ClientUsage(Record):
 
 
 class StageResult(Record):
-    """One stage.
+    """Result of one stage.
 
     Attributes:
         stage: as planned.
@@ -182,12 +183,12 @@ class StageResult(Record):
 
     @property
     def is_valid(self) -> bool:
-        """Whether the figures are the server's: the client was not saturated."""
+        """Whether the figures reflect the server: the client was not saturated."""
         return not self.client.saturated
 
 
 class Second(Record):
-    """One second of the timeline: requests that ended in it, and latencies of the answered ones."""
+    """One second of the timeline: requests that ended in it, and the latencies of answered ones."""
 
     at: int
     stage: int
@@ -202,7 +203,7 @@ Ending = Literal["done", "threshold", "server-lost", "client-lost", "interrupted
 
 
 class LoadReport(Record):
-    """A load test.
+    """Report of a load test.
 
     Attributes:
         target: server and models.
@@ -235,3 +236,95 @@ class LoadReport(Record):
     ending: Ending = "done"
     reason: str = ""
     notes: tuple[str, ...] = ()
+
+
+_WIDTH = math.log(1.01)
+_MIN_MS = 1e-3
+
+
+class Histogram:
+    """Latency histogram in milliseconds: bucket i holds values from 1.01^i up to 1.01^(i + 1).
+
+    A percentile is the geometric middle of its bucket, within 0.5 % of all values in it. Mean, minimum and maximum are
+    exact.
+
+    Attributes:
+        buckets: count by bucket.
+        count: of all values.
+        sum_ms: of all values.
+        min_ms: infinite where there is none.
+        max_ms: 0 where there is none.
+    """
+
+    def __init__(self) -> None:
+        self.buckets: dict[int, int] = {}
+        self.count = 0
+        self.sum_ms = 0.0
+        self.min_ms = math.inf
+        self.max_ms = 0.0
+
+    def add(self, milliseconds: float) -> None:
+        """Count one value; values below a microsecond count as one microsecond."""
+        value = max(milliseconds, _MIN_MS)
+        bucket = math.floor(math.log(value) / _WIDTH)
+        self.buckets[bucket] = self.buckets.get(bucket, 0) + 1
+        self.count += 1
+        self.sum_ms += value
+        self.min_ms = min(self.min_ms, value)
+        self.max_ms = max(self.max_ms, value)
+
+    def merge(self, other: Histogram) -> None:
+        """Add all values of another histogram."""
+        for bucket, count in other.buckets.items():
+            self.buckets[bucket] = self.buckets.get(bucket, 0) + count
+        self.count += other.count
+        self.sum_ms += other.sum_ms
+        self.min_ms = min(self.min_ms, other.min_ms)
+        self.max_ms = max(self.max_ms, other.max_ms)
+
+    def percentile(self, percent: float) -> float:
+        """Return a percentile: the smallest value that this share does not exceed, accurate to 1 %; 0 if empty.
+
+        Args:
+            percent: from 0 to 100.
+        """
+        rank = max(1, math.ceil(self.count * percent / 100))
+        cumulative = 0
+        for bucket in sorted(self.buckets):
+            cumulative += self.buckets[bucket]
+            if cumulative >= rank:
+                return min(max(math.exp(_WIDTH * (bucket + 0.5)), self.min_ms), self.max_ms)
+        return 0.0
+
+    def latency(self) -> Latency | None:
+        """Return the latency figures for a report; None if empty."""
+        if not self.count:
+            return None
+        return Latency(
+            mean_ms=self.sum_ms / self.count,
+            min_ms=self.min_ms,
+            p50_ms=self.percentile(50),
+            p90_ms=self.percentile(90),
+            p95_ms=self.percentile(95),
+            p99_ms=self.percentile(99),
+            max_ms=self.max_ms,
+        )
+
+    def to_list(self) -> list[Any]:
+        """Return the histogram as JSON, for another process."""
+        return [list(self.buckets.items()), self.sum_ms, self.min_ms if self.count else 0.0, self.max_ms]
+
+    @classmethod
+    def from_list(cls, fields: list[Any]) -> Self:
+        """Rebuild a histogram from `to_list`."""
+        histogram = cls()
+        buckets, histogram.sum_ms, minimum, histogram.max_ms = fields
+        histogram.buckets = {int(bucket): int(count) for bucket, count in buckets}
+        histogram.count = sum(histogram.buckets.values())
+        histogram.min_ms = float(minimum) if histogram.count else math.inf
+        return histogram
+
+
+def lower_bound_ms(bucket: int) -> float:
+    """Return the lower bound of a bucket in milliseconds."""
+    return math.exp(_WIDTH * bucket)

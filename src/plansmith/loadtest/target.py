@@ -1,4 +1,4 @@
-"""The server and the models that a load test sends requests to: all that a client process has to know of them."""
+"""Load test target: the server and models that receive the requests, as a client process needs them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TargetModel(Record):
 
 
 class Endpoint(Record):
-    """An endpoint of SageMaker at AWS.
+    """SageMaker endpoint in AWS.
 
     Attributes:
         name: of the endpoint.
@@ -49,7 +49,7 @@ class Endpoint(Record):
 
 
 class LoadTarget(Record):
-    """A server and the models on it.
+    """Load test target: a server and its models.
 
     Attributes:
         place: `host:port`, over HTTP with a path where there is one.
@@ -73,24 +73,24 @@ class LoadTarget(Record):
 
     @property
     def address(self) -> Address:
-        """Where it answers."""
+        """The server's address."""
         return Address(self.place, self.secure, self.protocol)
 
     @property
     def url(self) -> str:
-        """Its address without a path, over HTTP."""
+        """The server's HTTP URL without a path."""
         return f"http{'s' if self.secure else ''}://{self.place.partition('/')[0]}"
 
     @property
     def label(self) -> str:
-        """The server in messages."""
+        """The label of the server in messages."""
         if self.endpoint is not None:
             return f"endpoint {self.endpoint.name} in {self.endpoint.region}"
         return f"the front end at {self.address}" if self.service == "front-end" else f"the server at {self.place}"
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The name of each model in the results: with the version where several versions are in the mix."""
+        """The name of each model in the results; with the version if several versions are in the mix."""
         models = [model.model for model in self.models]
         return tuple(
             f"{model.model}@{model.version}" if models.count(model.model) > 1 else model.model for model in self.models

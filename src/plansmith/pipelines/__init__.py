@@ -1,1 +1,1 @@
-"""What stands around a model on Triton: the parts before and behind it, and how they become one ensemble."""
+"""Pipelines: pre- and postprocessing of a model on Triton, and how the parts form one ensemble."""

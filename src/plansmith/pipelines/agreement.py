@@ -1,4 +1,4 @@
-"""How a pipeline's answers compare with those of the source's own library: texts, scores and vectors.
+"""Agreement of a pipeline's answers with those of the source's own library: texts, scores and vectors.
 
 Numbers of the model itself (vectors) are held against the gate's tolerances. A score is what softmax or the logistic
 function makes of scores, and neither moves by more than half of what moves its argument most (the derivative of softmax
@@ -20,10 +20,10 @@ from plansmith.records.validation import Tolerance, ValidationReport
 from plansmith.validation.comparison import LIMITS, compare_output, other_shape
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
-    Arrays = Mapping[str, NDArray[np.generic]]
+    from plansmith.records.arrays import Arrays
+
 
 LABEL, SCORE = "label", "score"
 TOKEN, SEQUENCE = "token", "sequence"
@@ -44,7 +44,7 @@ _SMALLEST_SCORE_LIMIT = 1e-5
 
 @dataclass(frozen=True)
 class RawLimits:
-    """What is allowed.
+    """Tolerances of raw answers.
 
     Args:
         tolerances: by output of the model.
@@ -63,37 +63,37 @@ class RawLimits:
 
 
 def limits_of(report: ValidationReport) -> RawLimits:
-    """What the gate's verdict on the model means for what is made of its outputs."""
+    """Derive the tolerances of a pipeline's answers from the gate's report on the model."""
     tolerances = report.tolerances
     magnitude = dict.fromkeys(tolerances, 0.0)
-    for one in report.comparisons:
-        magnitude[one.output] = max(magnitude.get(one.output, 0.0), one.magnitude)
+    for comparison in report.comparisons:
+        magnitude[comparison.output] = max(magnitude.get(comparison.output, 0.0), comparison.magnitude)
     widest = max((tolerances[name].max_relative * magnitude[name] for name in tolerances), default=0.0)
     exact = report.precision in {Precision.FP32, None}
     return RawLimits(tolerances, _widest(tolerances.values()), max(_SMALLEST_SCORE_LIMIT, widest / 2), exact)
 
 
 def exact_limits(report: ValidationReport) -> RawLimits:
-    """What FP32 is allowed, whatever the precision of the model that the gate judged."""
+    """Return the tolerances of FP32, whatever the precision that the gate validated."""
     tolerance = LIMITS[Precision.FP32].tolerance
-    largest = max((one.magnitude for one in report.comparisons), default=0.0)
+    largest = max((comparison.magnitude for comparison in report.comparisons), default=0.0)
     score = max(_SMALLEST_SCORE_LIMIT, tolerance.max_relative * largest / 2)
     return RawLimits({}, tolerance, score, exact=True)
 
 
 def widest(limits: Sequence[RawLimits]) -> RawLimits:
-    """What is allowed a script, of which nobody knows which of several models a number comes from."""
+    """Return the widest tolerances of several models, for a script whose numbers can come from any of them."""
     return RawLimits(
         tolerances={},
-        usual=_widest(one.usual for one in limits),
-        score=max(one.score for one in limits),
-        exact=all(one.exact for one in limits),
+        usual=_widest(limit.usual for limit in limits),
+        score=max(limit.score for limit in limits),
+        exact=all(limit.exact for limit in limits),
         ranked=False,
     )
 
 
-def _widest(given: Iterable[Tolerance]) -> Tolerance:
-    tolerances = list(given)
+def _widest(values: Iterable[Tolerance]) -> Tolerance:
+    tolerances = list(values)
     return Tolerance(
         max_relative=max(t.max_relative for t in tolerances),
         quantile_relative=max(t.quantile_relative for t in tolerances),
@@ -103,7 +103,7 @@ def _widest(given: Iterable[Tolerance]) -> Tolerance:
 
 
 def compare(case: str, expected: Arrays, answer: Arrays, limits: RawLimits) -> RawAgreement:
-    """One request's answer beside the one that was expected.
+    """Compare one request's answer with the expected one.
 
     Args:
         case: names the request.
@@ -114,8 +114,8 @@ def compare(case: str, expected: Arrays, answer: Arrays, limits: RawLimits) -> R
     rows = len(next(iter(expected.values())))
     differing = [name for name in expected if expected[name].shape != answer[name].shape]
     if differing:
-        words = tuple(f"{name}: {other_shape(expected[name], answer[name])}" for name in differing)
-        return RawAgreement(case=case, rows=rows, same=False, failures=words)
+        messages = tuple(f"{name}: {other_shape(expected[name], answer[name])}" for name in differing)
+        return RawAgreement(case=case, rows=rows, same=False, failures=messages)
     failures = list(_numbers(case, expected, answer, limits))
     ranked = next((name for name in (LABEL, TOKEN) if limits.ranked and {name, SCORE} <= expected.keys()), "")
     if ranked:
@@ -130,7 +130,7 @@ def compare(case: str, expected: Arrays, answer: Arrays, limits: RawLimits) -> R
 
 
 def _numbers(case: str, expected: Arrays, answer: Arrays, limits: RawLimits) -> Iterator[str]:
-    """Vectors and tensors of the model."""
+    """Compare vectors and tensors of the model."""
     for name, array in expected.items():
         if array.dtype.kind == "f" and name != SCORE:
             own = array.astype(answer[name].dtype)
@@ -139,38 +139,40 @@ def _numbers(case: str, expected: Arrays, answer: Arrays, limits: RawLimits) -> 
 
 
 def _ranks(expected: Arrays, answer: Arrays, name: str, limit: float) -> Iterator[str]:
-    """Labels or tokens with their scores, the likeliest first; those of equal scores may stand in either order."""
+    """Compare ranked labels or tokens with scores; those with equal scores may be in either order."""
     for row in range(len(expected[name])):
         owed = dict(zip(_numbered(expected[name][row]), expected[SCORE][row].tolist(), strict=True))
-        found = dict(zip(_numbered(answer[name][row]), answer[SCORE][row].tolist(), strict=True))
+        scores = dict(zip(_numbered(answer[name][row]), answer[SCORE][row].tolist(), strict=True))
         last = min(owed.values())
-        for label, score in found.items():
-            wanted = owed.get(label, last)  # one that is not among the first may be as likely as the last of them
-            if not abs(score - wanted) <= limit:  # which NaN is not
-                yield f"row {row}: {_text(label[0])!r} has {score:.6f}, and should have {wanted:.6f}"
+        for label, score in scores.items():
+            expected_score = owed.get(
+                label, last
+            )  # one that is not among the first may be as likely as the last of them
+            if not abs(score - expected_score) <= limit:  # which NaN is not
+                yield f"row {row}: {_text(label[0])!r} has {score:.6f}, and should have {expected_score:.6f}"
 
 
 def _numbered(texts: NDArray[Any]) -> list[tuple[Any, int]]:
-    """Texts, each with how often it stood there before: several tokens of bytes may be the same text."""
+    """Number repeated texts by occurrence: several byte tokens may have the same text."""
     listed = texts.tolist()
     return [(text, listed[:place].count(text)) for place, text in enumerate(listed)]
 
 
 def _sequences(expected: Arrays, answer: Arrays) -> Iterator[str]:
-    """Texts with a token in the place of their mask: wherever it stands by its score, a token makes one text."""
+    """Compare filled texts; they match by token, whatever their rank by score."""
     for row in range(len(expected.get(SEQUENCE, ()))):
-        owed, found = (
+        owed, actual = (
             {
                 token: text
-                for token, text in zip(one[TOKEN][row], one[SEQUENCE][row], strict=True)
-                if one[TOKEN][row].tolist().count(token) == 1
+                for token, text in zip(arrays[TOKEN][row], arrays[SEQUENCE][row], strict=True)
+                if arrays[TOKEN][row].tolist().count(token) == 1
             }
-            for one in (expected, answer)
+            for arrays in (expected, answer)
         )
-        for token in owed.keys() & found.keys():
-            if owed[token] != found[token]:
+        for token in owed.keys() & actual.keys():
+            if owed[token] != actual[token]:
                 yield (
-                    f"{SEQUENCE} of row {row} with {_text(token)!r} is {_text(found[token])[:80]!r}, and should be"
+                    f"{SEQUENCE} of row {row} with {_text(token)!r} is {_text(actual[token])[:80]!r}, and should be"
                     f" {_text(owed[token])[:80]!r}"
                 )
 
@@ -184,7 +186,7 @@ def _scores(expected: NDArray[Any], answer: NDArray[Any], limit: float) -> Itera
 
 
 def _texts(expected: Arrays, answer: Arrays, limit: float) -> Iterator[str]:
-    """Texts and places in them, which are right or wrong."""
+    """Compare texts and text positions, which are either right or wrong."""
     for name, array in expected.items():
         if array.dtype.kind == "f":
             continue
@@ -193,18 +195,18 @@ def _texts(expected: Arrays, answer: Arrays, limit: float) -> Iterator[str]:
             continue
         width = max(1, array.size // max(1, len(array)))
         pairs = zip(array.reshape(-1).tolist(), answer[name].reshape(-1).tolist(), strict=True)
-        for place, (owed, found) in enumerate(pairs):
-            is_near = (name in _SCORED and _same_scored(owed, found, limit)) or (
-                name == SEGMENTS and _same_segments(owed, found)
+        for place, (owed, actual) in enumerate(pairs):
+            is_near = (name in _SCORED and _same_scored(owed, actual, limit)) or (
+                name == SEGMENTS and _same_segments(owed, actual)
             )
-            if owed != found and not is_near:
-                yield f"{name} of row {place // width} is {_text(found)[:80]!r}, and should be {_text(owed)[:80]!r}"
+            if owed != actual and not is_near:
+                yield f"{name} of row {place // width} is {_text(actual)[:80]!r}, and should be {_text(owed)[:80]!r}"
 
 
 def _maps(expected: NDArray[Any], answer: NDArray[Any]) -> Iterator[str]:
-    """Maps of classes, a row each."""
-    for row, (owed, found) in enumerate(zip(expected, answer, strict=True)):
-        differing = int((owed != found).sum())
+    """Compare class maps, one per row."""
+    for row, (owed, actual) in enumerate(zip(expected, answer, strict=True)):
+        differing = int((owed != actual).sum())
         if differing > _most_pixels(owed.size):
             yield f"{CLASS_MAP} of row {row} has another class in {differing} of {owed.size} pixels"
 
@@ -213,47 +215,53 @@ def _most_pixels(count: int) -> float:
     return max(1.0, _OTHER_PIXELS * count)
 
 
-def _same_segments(owed: bytes, found: bytes) -> bool:
-    """Whether the classes of a map have as many pixels, but for those that may be of another class."""
+def _same_segments(owed: bytes, actual: bytes) -> bool:
+    """Whether the pixel counts per class of a map are equal, except for pixels that may be of another class."""
     try:
-        counts = [{(one["id"], one["label"]): one["pixels"] for one in json.loads(text)} for text in (owed, found)]
-        wanted, made = counts
-        apart = sum(abs(wanted.get(key, 0) - made.get(key, 0)) for key in wanted | made)
-        return bool(apart <= 2 * _most_pixels(sum(wanted.values())))
+        counts = [
+            {(segment["id"], segment["label"]): segment["pixels"] for segment in json.loads(text)}
+            for text in (owed, actual)
+        ]
+        expected_counts, actual_counts = counts
+        apart = sum(
+            abs(expected_counts.get(key, 0) - actual_counts.get(key, 0)) for key in expected_counts | actual_counts
+        )
+        return bool(apart <= 2 * _most_pixels(sum(expected_counts.values())))
     except (ValueError, TypeError, KeyError):
         return False
 
 
-def _same_scored(owed: bytes, found: bytes, limit: float) -> bool:
-    """Whether entities or objects differ in their scores alone, or in the rounding of a box to whole pixels.
+def _same_scored(owed: bytes, actual: bytes, limit: float) -> bool:
+    """Whether entities or objects differ only in scores, or in the rounding of a box to whole pixels.
 
     Those of equal scores may stand in either order. What a script calls so may be other texts.
     """
     try:
-        wanted, made = json.loads(owed), json.loads(found)
-        if len(wanted) != len(made) or not all(
-            abs(one[SCORE] - other[SCORE]) <= limit for one, other in zip(wanted, made, strict=True)
+        expected_records, actual_records = json.loads(owed), json.loads(actual)
+        if len(expected_records) != len(actual_records) or not all(
+            abs(record[SCORE] - candidate[SCORE]) <= limit
+            for record, candidate in zip(expected_records, actual_records, strict=True)
         ):
             return False
-        for one in wanted:
-            near = [other for other in made if _same_record(one, other, limit)]
-            made.remove(min(near, key=partial(_pixels_apart, one)))  # of none, min raises ValueError
+        for record in expected_records:
+            near = [candidate for candidate in actual_records if _same_record(record, candidate, limit)]
+            actual_records.remove(min(near, key=partial(_pixels_apart, record)))  # of none, min raises ValueError
     except (ValueError, TypeError, KeyError, AttributeError):
         return False
     return True
 
 
-def _same_record(owed: Mapping[str, Any], found: Mapping[str, Any], limit: float) -> bool:
+def _same_record(owed: Mapping[str, Any], actual: Mapping[str, Any], limit: float) -> bool:
     return (
-        {**owed, SCORE: 0, _BOX: 0} == {**found, SCORE: 0, _BOX: 0}
-        and abs(owed[SCORE] - found[SCORE]) <= limit
-        and owed.get(_BOX, {}).keys() == found.get(_BOX, {}).keys()
-        and all(abs(side - found[_BOX][name]) <= 1 for name, side in owed.get(_BOX, {}).items())
+        {**owed, SCORE: 0, _BOX: 0} == {**actual, SCORE: 0, _BOX: 0}
+        and abs(owed[SCORE] - actual[SCORE]) <= limit
+        and owed.get(_BOX, {}).keys() == actual.get(_BOX, {}).keys()
+        and all(abs(side - actual[_BOX][name]) <= 1 for name, side in owed.get(_BOX, {}).items())
     )
 
 
-def _pixels_apart(owed: Mapping[str, Any], found: Mapping[str, Any]) -> int:
-    return sum(abs(side - found[_BOX][name]) for name, side in owed.get(_BOX, {}).items())
+def _pixels_apart(owed: Mapping[str, Any], actual: Mapping[str, Any]) -> int:
+    return sum(abs(side - actual[_BOX][name]) for name, side in owed.get(_BOX, {}).items())
 
 
 def _text(value: Any) -> str:
@@ -261,5 +269,5 @@ def _text(value: Any) -> str:
 
 
 def refusals(pipeline: Pipeline | Script) -> list[str]:
-    """Why a pipeline, or a script, must not be used: a line for each answer that is not what it should be."""
-    return [f"{one.case}: {failure}" for one in pipeline.agreements for failure in one.failures]
+    """Return why a pipeline or script must not be used: a line per wrong answer."""
+    return [f"{agreement.case}: {failure}" for agreement in pipeline.agreements for failure in agreement.failures]

@@ -1,4 +1,4 @@
-"""What a model answers to one kind of raw input, and whether a spec may ask for that; told by files alone."""
+"""Answer kinds: what a model returns for a kind of raw input, and whether a spec may request it; from files alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRANSFORMERS = "a model of transformers as the source (hf:<id or directory>)"
 
 @dataclass(frozen=True)
 class RawKind:
-    """One kind of raw input.
+    """Kind of raw input.
 
     Attributes:
         name: as a spec has it.
@@ -42,7 +42,7 @@ class RawKind:
     untold: str = ""
 
     def refuse(self, scheme: SourceScheme, folder: Path, options: PipelineOptions, *, task: str) -> RawOutput:
-        """See, before anything heavy is loaded, that a source can have this as its pipeline's input.
+        """Refuse, before any heavy import, a source that cannot have this kind as its pipeline's input.
 
         Args:
             scheme: of the source.
@@ -67,18 +67,19 @@ class RawKind:
                 f"pipeline.input is {self.name}, and {folder.name} has no {self.processor}",
                 remedy=f"save it beside the model ({self.variable}.save_pretrained), or leave `pipeline` out",
             )
-        told = self.output(scheme, folder, task)
-        wanted = options.output or told
-        if wanted not in {told, "tensors"}:
+        default = self.output(scheme, folder, task)
+        choice = options.output or default
+        if choice not in {default, "tensors"}:
             raise UsageError(
-                f"pipeline.output is {wanted}, and the model's {'task' if task else 'configuration'} makes it"
-                f" {told} of {self.plural}",
-                remedy=f"write output: {told}, or tensors for the model's own outputs" + ("" if task else self.untold),
+                f"pipeline.output is {choice}, and the model's {'task' if task else 'configuration'} makes it"
+                f" {default} of {self.plural}",
+                remedy=f"write output: {default}, or tensors for the model's own outputs"
+                + ("" if task else self.untold),
             )
-        if options.frontend and (self.name != "text" or wanted not in _FRONTEND_OUTPUTS):
+        if options.frontend and (self.name != "text" or choice not in _FRONTEND_OUTPUTS):
             raise UsageError(
                 f"pipeline.frontend is {options.frontend}, which asks for labels or embeddings of texts, and the model"
-                f" makes {wanted} of {self.plural}",
+                f" makes {choice} of {self.plural}",
                 remedy="leave `frontend` out of `pipeline`",
             )
-        return wanted
+        return choice

@@ -1,18 +1,21 @@
-"""Joining, in the worker: what stands around a model is made, and held against the source's own library."""
+"""Pipeline build in the worker: builds the parts and compares them with the source's own library."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from plansmith.compilers.export.model_calls import Progress
-from plansmith.errors import EngineError
-from plansmith.pipelines.agreement import compare, exact_limits, limits_of
+from plansmith.compilers.python_backend.generation_parameters import Unanswerable
+from plansmith.config.spec import INPUT_DTYPES
+from plansmith.errors import EngineError, GateError, UsageError
+from plansmith.pipelines.agreement import RawLimits, compare, exact_limits, limits_of, widest
 from plansmith.pipelines.cases import read_case, store_case
-from plansmith.pipelines.dali.agreement import difference
-from plansmith.pipelines.dali.recipe import recipe_from_settings
+from plansmith.pipelines.dali.recipe import difference, recipe_from_settings
 from plansmith.pipelines.draft import Draft, DraftPart, run_parts, write_part
 from plansmith.pipelines.in_process import (
     ModelRunner,
@@ -22,25 +25,28 @@ from plansmith.pipelines.in_process import (
     plan_around,
     with_dali_of,
 )
-from plansmith.pipelines.requests import JoinJob, JoinRequest
-from plansmith.records.model import Precision
-from plansmith.records.pipeline import Pipeline, RawAgreement, RawCase
+from plansmith.pipelines.requests import JoinJob, JoinRequest, ScriptRequest
+from plansmith.pipelines.served.chains import Chains, Parameters, Refused
+from plansmith.pipelines.served.scripting import BadScript, WrongAnswer, load_script, run_script
+from plansmith.records.model import Precision, Tensor
+from plansmith.records.pipeline import Pipeline, RawAgreement, RawCase, Script
 from plansmith.records.validation import ValidationReport
+from plansmith.system.tasks import Progress
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from plansmith.records.arrays import Arrays
     from plansmith.sources.loaded_model import LoadedModel
 
-    Arrays = Mapping[str, NDArray[np.generic]]
 
 RAW_FOLDER = "reference/raw"
 """Where the cases lie, in the pipeline's folder and in the release."""
 
 
 def join(request: JoinRequest, progress: Progress) -> Pipeline:
-    """Make the parts around a model, and see that with it they answer as the source's own library does.
+    """Build the parts of a pipeline, and check that its answers agree with those of the source's own library.
 
     Raises:
         SourceError: the source has no tokenizer or processor, or one that cannot be carried over.
@@ -64,7 +70,7 @@ def join(request: JoinRequest, progress: Progress) -> Pipeline:
     progress("asking the pipeline")
     with model_runner(job, progress) as ask:
         agreements = [_agreement(draft, case, out, ask, job.validation) for case in cases]
-    agreements = [_beside_source(found, own[found.case], owed[found.case], job) for found in agreements]
+    agreements = [_beside_source(agreement, own[agreement.case], owed[agreement.case], job) for agreement in agreements]
     if live is not None and not draft.bounds and job.engine.precision is not Precision.FP32:
         progress("asking the parts around the FP32 model")
         agreements += [_around_source(draft, live, case, own[case.name], job, out) for case in cases]
@@ -85,7 +91,7 @@ def join(request: JoinRequest, progress: Progress) -> Pipeline:
 
 
 def _require_near(draft: Draft, pillow: DraftPart, numpy: str, out: Path) -> None:
-    """See that DALI makes of images what the part for Pillow does, which was held against the source's own.
+    """Check that DALI preprocesses images like the Pillow part, which was compared with the source's own.
 
     Raises:
         EngineError: it is farther from it than its other rounding explains.
@@ -95,12 +101,12 @@ def _require_near(draft: Draft, pillow: DraftPart, numpy: str, out: Path) -> Non
         write_part(pillow, numpy, Path(scratch))
         for name, feed in draft.questions.items():
             ours = run_parts(draft.before, out, feed)[recipe.output]
-            found = difference(ours, run_parts((pillow,), Path(scratch), feed)[recipe.output], recipe)
-            if not found.is_within_bound:
+            result = difference(ours, run_parts((pillow,), Path(scratch), feed)[recipe.output], recipe)
+            if not result.is_within_bound:
                 raise EngineError(
                     f"DALI makes other pixels of the images of request {name!r} than the source does: levels of"
-                    f" 255 differ by {found.mean_levels:.2g} in the mean, and 99 of 100 by at most"
-                    f" {found.quantile_levels:.2g}",
+                    f" 255 differ by {result.mean_levels:.2g} in the mean, and 99 of 100 by at most"
+                    f" {result.quantile_levels:.2g}",
                     remedy="write preprocessing: python under `pipeline`",
                 )
 
@@ -108,21 +114,236 @@ def _require_near(draft: Draft, pillow: DraftPart, numpy: str, out: Path) -> Non
 def _around_source(
     draft: Draft, live: LoadedModel, case: RawCase, own: Arrays, job: JoinJob, out: Path
 ) -> RawAgreement:
-    """The parts around the source model in FP32: what rounding cannot excuse, as it does in a lower precision."""
-    made = answer_of_source(draft, live, out, read_case(out / case.file)[0])
-    return compare(f"{case.name}, around the FP32 model", own, made, exact_limits(job.validation))
+    """Check the parts around the source model in FP32: rounding, as in lower precisions, is no excuse there."""
+    actual = answer_of_source(draft, live, out, read_case(out / case.file)[0])
+    return compare(f"{case.name}, around the FP32 model", own, actual, exact_limits(job.validation))
 
 
-def _beside_source(found: RawAgreement, own: Arrays, owed: Arrays, job: JoinJob) -> RawAgreement:
-    """With a word on whether the answer owed is also that of the source's own preprocessing."""
+def _beside_source(agreement: RawAgreement, own: Arrays, owed: Arrays, job: JoinJob) -> RawAgreement:
+    """Add whether the expected response also matches that of the source's own preprocessing."""
     if own is owed:
-        return found
-    beside = compare(found.case, own, owed, limits_of(job.validation))
-    return found.model_copy(update={"same": found.same and beside.same})
+        return agreement
+    beside = compare(agreement.case, own, owed, limits_of(job.validation))
+    return agreement.model_copy(update={"same": agreement.same and beside.same})
 
 
 def _agreement(draft: Draft, case: RawCase, out: Path, ask: ModelRunner, report: ValidationReport) -> RawAgreement:
-    """What parts and model make of a request in this process, beside the answer that is owed."""
+    """Compare the response of parts and model in this process with the expected one."""
     feed, expected = read_case(out / case.file)
     answer = answer_of(draft, out, ask, case.name, feed)
     return compare(case.name, expected, answer, limits_of(report))
+
+
+SCRIPT_CASES = "reference/script"
+"""Where the cases lie, in the step's folder and in the release."""
+
+_OUTPUTS = "OUTPUTS"
+_DTYPES = {*INPUT_DTYPES, "string"}
+_FEWEST_DIMS = 2
+_BY_CHANCE = "asked twice, the script gives two answers"
+
+_Answer = Callable[[str, "Arrays", Parameters], "Arrays"]
+
+
+@dataclass(frozen=True)
+class _Model:
+    """Release model: a model of the release as a script calls it.
+
+    Args:
+        draft: what stands around it.
+        own: answers as the source's own library does.
+        served: answers as it is served.
+    """
+
+    draft: Draft
+    own: _Answer
+    served: _Answer
+
+    @property
+    def chain(self) -> dict[str, Any]:
+        """Return the model as a one-step chain."""
+        inputs, outputs = ([t.name for t in tensors] for tensors in (self.draft.inputs, self.draft.outputs))
+        step = {"inputs": dict(zip(inputs, inputs, strict=True)), "outputs": dict(zip(outputs, outputs, strict=True))}
+        return {"steps": [step], "outputs": outputs}
+
+
+def script(request: ScriptRequest, progress: Progress) -> Script:
+    """Run a script on the release's raw cases, and compare its results on served and on reference answers.
+
+    Raises:
+        UsageError: the script cannot be used, fails, or refuses everything.
+    """
+    file, first = request.file, next(iter(request.folders.values()))
+    try:
+        module = load_script(file)
+    except BadScript as error:
+        raise UsageError(str(error), remedy="mend the script") from error
+    outputs = outputs_of(module, request.pipeline.outputs, file.name)
+    limits = widest([limits_of(model.validation) for model in request.models.values()])
+    cases: list[RawCase] = []
+    refused: list[str] = []
+    agreements: list[RawAgreement] = []
+    with ExitStack() as stack:
+        models = {name: _model(stack, request, name, progress) for name in request.models}
+        for case in request.pipeline.cases:
+            progress(f"running the script on {case.name}")
+            feed = {name: array[: request.largest or None] for name, array in read_case(first / case.file)[0].items()}
+            own = {name: (model, _remembering(model.own)) for name, model in models.items()}
+            owed, again = (_run(module, case.name, feed, outputs, own) for _ in range(2))
+            answer = _run(
+                module, case.name, feed, outputs, {name: (model, model.served) for name, model in models.items()}
+            )
+            if isinstance(owed, Refused):
+                refused.append(case.name)
+            else:
+                cases.append(store_case(case.name, feed, owed, SCRIPT_CASES, request.out))
+            rows = len(next(iter(feed.values())))
+            chance = () if _is_equal(owed, again) else (_BY_CHANCE,)
+            agreements.append(_script_agreement(case.name, owed, answer, limits, rows=rows, failures=chance))
+    if not cases:
+        raise UsageError(f"{file.name} refuses every request that was tried", remedy="have it answer some")
+    return Script(
+        outputs=outputs,
+        cases=tuple(cases),
+        refused=tuple(refused),
+        source="; ".join(dict.fromkeys(model.draft.source for model in models.values())),
+        agreements=tuple(agreements),
+    )
+
+
+def outputs_of(module: ModuleType, own: tuple[Tensor, ...], file: str) -> tuple[Tensor, ...]:
+    """Return the outputs that a script declares.
+
+    Args:
+        module: from `load_script`.
+        own: the outputs of the release's own model, which it answers with where it says nothing.
+        file: what the script is called.
+
+    Raises:
+        UsageError: it says so in another form.
+    """
+    declaration = getattr(module, _OUTPUTS, None)
+    if declaration is None:
+        return own
+    try:
+        outputs = tuple(Tensor(name=name, dtype=dtype, dims=tuple(dims)) for name, (dtype, dims) in declaration.items())
+    except (AttributeError, TypeError, ValueError):
+        outputs = ()
+    batch = own[0].dims[0]
+    odd = next((tensor for tensor in outputs if tensor.dtype not in _DTYPES), None)
+    if odd is not None:
+        raise UsageError(
+            f"{_OUTPUTS} in {file} gives {odd.name} the dtype {odd.dtype!r}, which is none that Triton has",
+            remedy=f"write one of {', '.join(sorted(_DTYPES))}",
+        )
+    if not outputs or any(len(tensor.dims) < _FEWEST_DIMS or tensor.dims[0] != batch for tensor in outputs):
+        raise UsageError(
+            f"{_OUTPUTS} in {file} does not say what the script answers with",
+            remedy=f'write {_OUTPUTS} = {{"label": ("string", ["{batch}", 1]), "score": ("float32", ["{batch}", 1])}}',
+        )
+    return outputs
+
+
+def _model(stack: ExitStack, request: ScriptRequest, name: str, progress: Progress) -> _Model:
+    job, folder = request.models[name], request.folders[name]
+    plain, live = plan_around(job, progress)
+    draft = with_dali_of(plain, job)
+    ask = stack.enter_context(model_runner(job, progress))
+
+    def own(_: str, feed: Arrays, parameters: Parameters) -> Arrays:
+        if parameters:
+            return _require_parameters(draft, name)(feed, parameters)
+        return answer_of_source(draft, live, folder, feed) if live is not None and draft.bounds else draft.ask(feed)
+
+    def served(case: str, feed: Arrays, parameters: Parameters) -> Arrays:
+        if parameters:
+            _require_parameters(draft, name)
+        return answer_of(draft, folder, ask, case, feed, parameters)
+
+    return _Model(draft, own, served)
+
+
+def _require_parameters(draft: Draft, name: str) -> Callable[[Arrays, Parameters], Arrays]:
+    """Check that a model accepts parameters; Triton would ignore them.
+
+    Raises:
+        TypeError: it takes none.
+    """
+    if draft.ask_with is None:
+        raise TypeError(f"the model {name!r} takes no parameters: it does not generate text")
+    return draft.ask_with
+
+
+def _run(
+    module: ModuleType,
+    case: str,
+    feed: Arrays,
+    outputs: Sequence[Tensor],
+    models: Mapping[str, tuple[_Model, _Answer]],
+) -> Arrays | Refused:
+    """Run a script on one request; return its response or refusal.
+
+    Raises:
+        UsageError: it fails.
+    """
+
+    def ask(model: str, inputs: Arrays, _: Sequence[str], parameters: Parameters) -> Arrays:
+        try:
+            return models[model][1](case, inputs, parameters)
+        except GateError as error:
+            raise Refused(error.message) from None
+        except Unanswerable as error:
+            raise Refused(str(error)) from None
+
+    chains = {name: entry.chain for name, (entry, _) in models.items()}
+    for name, chain in chains.items():
+        chain["steps"][0]["model"] = name
+    try:
+        return run_script(module, feed, Chains(chains, ask), [tensor.model_dump(mode="json") for tensor in outputs])
+    except WrongAnswer as error:
+        raise UsageError(f"request {case!r}: {error}", remedy="mend the script") from error.__cause__
+    except Refused as refused:
+        return refused
+
+
+def _remembering(answer: _Answer) -> _Answer:
+    """Return a cached model that runs each request once: differences on a rerun come from the script alone."""
+    cache: dict[Any, Arrays] = {}
+
+    def remembered(case: str, feed: Arrays, parameters: Parameters) -> Arrays:
+        key = (*((name, _content(feed[name])) for name in sorted(feed)), *sorted(parameters.items()))
+        if key not in cache:
+            cache[key] = answer(case, feed, parameters)
+        return cache[key]
+
+    return remembered
+
+
+def _is_equal(first: Arrays | Refused, second: Arrays | Refused) -> bool:
+    if isinstance(first, Refused) or isinstance(second, Refused):
+        return isinstance(first, Refused) and isinstance(second, Refused)
+    return all(_content(array) == _content(second[name]) for name, array in first.items())
+
+
+def _content(array: NDArray[np.generic]) -> tuple[Any, ...]:
+    values = tuple(array.flat) if array.dtype == object else array.tobytes()
+    return array.shape, array.dtype.str, values
+
+
+def _script_agreement(
+    case: str,
+    owed: Arrays | Refused,
+    answer: Arrays | Refused,
+    limits: RawLimits,
+    *,
+    rows: int,
+    failures: tuple[str, ...],
+) -> RawAgreement:
+    if not isinstance(owed, Refused) and not isinstance(answer, Refused):
+        compared = compare(case, owed, answer, limits)
+        failures += compared.failures
+        return compared.model_copy(update={"same": compared.same and not failures, "failures": failures})
+    if isinstance(owed, Refused) != isinstance(answer, Refused):
+        answers = [f"refused ({side})" if isinstance(side, Refused) else "answered" for side in (answer, owed)]
+        failures += (f"it is {answers[0]}, and should be {answers[1]}",)
+    return RawAgreement(case=case, rows=rows, same=not failures, failures=failures)

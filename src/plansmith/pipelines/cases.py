@@ -1,8 +1,7 @@
-"""Requests of raw inputs and their answers in files: texts and images as bytes, without pickle."""
+"""Pipeline test cases in files: raw inputs and their answers, with texts and images as bytes, without pickle."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Arrays = Mapping[str, NDArray[np.generic]]
+    from plansmith.records.arrays import Arrays
+
 
 _ENDS = ".ends"
 """Ends the name of an array that says where each text of another one ends; `_SHAPE` that of its shape."""
@@ -37,7 +37,7 @@ def store_case(name: str, feed: Arrays, answer: Arrays, under: str, out: Path) -
 
 
 def write_case(file: Path, feed: Arrays, answer: Arrays) -> None:
-    """Write a request and its answer; texts are bytes in arrays of objects."""
+    """Write a request and its answer; texts are bytes in object arrays."""
     import numpy as np
 
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -49,12 +49,12 @@ def write_case(file: Path, feed: Arrays, answer: Arrays) -> None:
 
 
 def read_case(file: Path) -> tuple[dict[str, NDArray[np.generic]], dict[str, NDArray[np.generic]]]:
-    """The request and its answer."""
+    """Read a request and its answer."""
     import numpy as np
 
     with np.load(file) as stored:
         arrays = dict(stored)
-    found: tuple[dict[str, NDArray[np.generic]], dict[str, NDArray[np.generic]]] = ({}, {})
+    pair: tuple[dict[str, NDArray[np.generic]], dict[str, NDArray[np.generic]]] = ({}, {})
     for name, array in arrays.items():
         if name.endswith((_ENDS, _SHAPE)):
             continue
@@ -62,8 +62,8 @@ def read_case(file: Path) -> tuple[dict[str, NDArray[np.generic]], dict[str, NDA
         if f"{name}{_ENDS}" in arrays:
             value = _texts(array.tobytes(), arrays[f"{name}{_ENDS}"], arrays[f"{name}{_SHAPE}"])
         side, _, own = name.partition("/")
-        found[0 if f"{side}/" == _FEED else 1][own] = value
-    return found
+        pair[0 if f"{side}/" == _FEED else 1][own] = value
+    return pair
 
 
 def _plain(name: str, array: NDArray[np.generic]) -> dict[str, NDArray[np.generic]]:
@@ -84,6 +84,6 @@ def _texts(content: bytes, ends: NDArray[np.generic], shape: NDArray[np.generic]
 
     stops = [int(end) for end in ends]
     texts = [content[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
-    found = np.empty(len(texts), object)
-    found[:] = texts
-    return found.reshape([int(size) for size in shape])
+    array = np.empty(len(texts), object)
+    array[:] = texts
+    return array.reshape([int(size) for size in shape])

@@ -1,4 +1,4 @@
-"""What a pipeline around a source takes and answers, told by the source's files alone, before anything heavy."""
+"""Pipeline detection: inputs and outputs, from the source's files alone, before any heavy import."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from plansmith.pipelines.image.kinds import IMAGES, require_tokenizer
 from plansmith.pipelines.text.kinds import TEXTS
 from plansmith.records.model import SourceScheme
 from plansmith.records.pipeline import RawInput, RawOutput
-from plansmith.sources.huggingface.zero_shot import ZERO_SHOT, is_zero_shot
+from plansmith.sources.huggingface.outputs import ZERO_SHOT, is_zero_shot
 
 _KINDS = (TEXTS, IMAGES, SOUNDS)
 
 
 def raw_input(scheme: SourceScheme, folder: Path, options: PipelineOptions) -> RawInput:
-    """What clients send: what the spec says, or the one thing that the source can make inputs of.
+    """Return the raw input that clients send: set by the spec, or the only one that the source supports.
 
     A recogniser of speech has a tokenizer for what it answers, and is sent sounds. A model that compares images with
     texts is sent images, and with each the texts that may fit it.
@@ -47,7 +47,7 @@ def raw_input(scheme: SourceScheme, folder: Path, options: PipelineOptions) -> R
 
 
 def refuse_raw(scheme: SourceScheme, folder: Path, options: PipelineOptions, *, task: str) -> RawOutput:
-    """See that the pipeline that a spec asks for can be made around a source: what it will answer with.
+    """Refuse a pipeline in a spec that cannot be built around its source; otherwise return its answer kind.
 
     Args:
         scheme: of the source.
@@ -67,7 +67,7 @@ def refuse_raw(scheme: SourceScheme, folder: Path, options: PipelineOptions, *, 
 
 
 def settled_task(scheme: SourceScheme, folder: Path, options: PipelineOptions | None, *, task: str) -> str:
-    """The task that a model is loaded for: the one asked for, or that which its pipeline needs.
+    """Return the task that a model is loaded for: the requested one, or the one that its pipeline needs.
 
     Args:
         scheme: of the source.

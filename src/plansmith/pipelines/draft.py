@@ -1,4 +1,4 @@
-"""A pipeline as it is planned by whoever knows the source model; and its parts' folders, written."""
+"""Pipeline drafts: planned by the code that knows the source model, then written as folders of parts."""
 
 from __future__ import annotations
 
@@ -7,26 +7,113 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from plansmith.config.engine_options import SITE_VARIABLE
 from plansmith.errors import GateError
-from plansmith.pipelines.model_files import files_in, module_of, part_text, write_model_files
+from plansmith.pipelines import served
+from plansmith.pipelines.served.postprocessing.labels import LABEL, SCORE, LabelsStep, ScoresStep
 from plansmith.pipelines.served.requests import SETTINGS_FILE, Refusal
-from plansmith.records.model import Tensor
+from plansmith.records.model import BATCH, Tensor
 from plansmith.records.pipeline import Part, PartBackend, RawInput, RawOutput
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    from plansmith.records.arrays import Arrays
 
-    Arrays = Mapping[str, NDArray[np.generic]]
+
+MODEL_FILE = "model.py"
+REQUIREMENTS_FILE = "requirements.txt"
+SERVED_FOLDER = "plansmith_served"
+
+_MODEL = f'''"""{{what}} in Triton's Python backend; requirements.txt names what it needs.
+
+{SITE_VARIABLE} names folders with Python packages, separated by ":", that go before all others: the process that
+Triton starts for this file ignores PYTHONPATH. Where its own Python has the packages, nothing has to be set.
+"""
+
+import os
+import site
+import sys
+from pathlib import Path
+
+sys.dont_write_bytecode = True  # Triton would take the folder for changed
+known = list(sys.path)
+for folder in filter(None, os.environ.get("{SITE_VARIABLE}", "").split(":")):
+    site.addsitedir(folder)
+sys.path[:] = [str(Path(__file__).parent), *(folder for folder in sys.path if folder not in known), *known]
+
+{{program}}'''
+
+_PART = f"""from {SERVED_FOLDER}.requests import PartModel  # noqa: E402 - found in the folders above
+from {SERVED_FOLDER}.{{module}} import {{step}}  # noqa: E402
+
+
+class TritonPythonModel(PartModel):
+    \"\"\"This part.\"\"\"
+
+    step = {{step}}
+"""
+
+_SCRIPT = f"""from {SERVED_FOLDER}.scripting import ScriptModel  # noqa: E402 - found in the folders above
+
+
+class TritonPythonModel(ScriptModel):
+    \"\"\"This script.\"\"\"
+"""
+
+
+def part_text(step: type[Any]) -> str:
+    """Return the model.py of a part: `step` is the class in `pipeline.served` that does the work."""
+    return _MODEL.format(what="A part of a pipeline", program=_PART.format(module=module_of(step), step=step.__name__))
+
+
+def module_of(step: type[Any]) -> str:
+    """Return the module of a part's class, by the class name in `pipelines.served`."""
+    return step.__module__.removeprefix(f"{served.__name__}.")
+
+
+def script_text() -> str:
+    """Return the model.py of a user's script, which is stored next to it."""
+    return _MODEL.format(what="A script that asks other models", program=_SCRIPT)
+
+
+def write_model_files(
+    folder: Path, text: str, *, modules: Sequence[str], settings: Mapping[str, Any], requirements: Mapping[str, str]
+) -> None:
+    """Write a Python backend model in the form of a Triton version folder.
+
+    Args:
+        folder: that of the version.
+        text: of its model.py.
+        modules: of `pipelines.served` that it imports, by their names in it.
+        settings: JSON values that it reads.
+        requirements: versions of the distributions that it needs.
+    """
+    packages = [
+        f"{package}.__init__" for package, separator, _ in (name.rpartition(".") for name in modules) if separator
+    ]
+    for name in dict.fromkeys(("__init__", *packages, *modules)):
+        file = Path(*name.split(".")).with_suffix(".py")
+        copy = folder / SERVED_FOLDER / file
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_text(Path(served.__path__[0], file).read_text())
+    (folder / MODEL_FILE).write_text(text)
+    (folder / SETTINGS_FILE).write_text(json.dumps(settings, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / REQUIREMENTS_FILE).write_text("".join(f"{name}=={number}\n" for name, number in requirements.items()))
+
+
+def files_in(folder: Path) -> tuple[str, ...]:
+    """List the files of a version folder, the backend's entry file first."""
+    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return tuple(sorted(files, key=lambda file: file != MODEL_FILE))
+
 
 _REPORT = "nothing was published; please report this with the log"
 
 
 @dataclass(frozen=True)
 class DraftPart:
-    """A part before it is written.
+    """Pipeline part before it is written.
 
     Args:
         name: of the part.
@@ -58,7 +145,7 @@ class DraftPart:
 
 @dataclass(frozen=True)
 class Draft:
-    """A pipeline before it is written.
+    """Pipeline draft before it is written.
 
     Args:
         input: what clients send.
@@ -91,7 +178,7 @@ class Draft:
 
 
 def write_part(draft: DraftPart, numpy: str, out: Path) -> Part:
-    """Write the folder of a part, as Triton loads it as a version.
+    """Write the folder of a part in the form of a Triton version folder.
 
     Args:
         draft: the part.
@@ -115,18 +202,18 @@ def write_part(draft: DraftPart, numpy: str, out: Path) -> Part:
 
 
 def _write_model(draft: DraftPart, numpy: str, folder: Path) -> None:
-    """What Triton's Python backend runs."""
+    """Write the model files that Triton's Python backend runs."""
     write_model_files(
         folder,
         part_text(draft.step),
         modules=("requests", module_of(draft.step), *draft.modules),
         settings=draft.settings,
-        requirements={"numpy": numpy} | {one: version(one).partition("+")[0] for one in draft.requirements},
+        requirements={"numpy": numpy} | {package: version(package).partition("+")[0] for package in draft.requirements},
     )
 
 
 def run_parts(parts: Sequence[DraftPart], folders: Path, feed: Arrays) -> Arrays:
-    """What parts that were written make of one request, in this process.
+    """Run written parts on one request in this process.
 
     Args:
         parts: in the order of the pipeline.
@@ -139,15 +226,52 @@ def run_parts(parts: Sequence[DraftPart], folders: Path, feed: Arrays) -> Arrays
     Raises:
         GateError: one of them refuses it.
     """
-    known = dict(feed)
+    arrays = dict(feed)
     for part in parts:
         folder = folders / part.name
         written = folder / SETTINGS_FILE
         step = part.step(
             json.loads(written.read_text(encoding="utf-8")) if written.is_file() else part.settings, folder
         )
-        (answer,) = step.answer([{tensor.name: known[tensor.name] for tensor in part.inputs}])
+        (answer,) = step.answer([{tensor.name: arrays[tensor.name] for tensor in part.inputs}])
         if isinstance(answer, Refusal):
-            raise GateError(f"the part {part.name!r} refuses it: {answer.words}", remedy=_REPORT)
-        known |= answer
-    return known
+            raise GateError(f"the part {part.name!r} refuses it: {answer.message}", remedy=_REPORT)
+        arrays |= answer
+    return arrays
+
+
+Scoring = Literal["softmax", "sigmoid", "none"]
+"""What makes scores of logits."""
+
+
+def scores_part(logits: Tensor, names: Sequence[str], *, scoring: Scoring) -> DraftPart:
+    """Return the part after a classifier that gives the scores of all classes, in class order; as `labels_part`."""
+    return DraftPart(
+        name="scores",
+        step=ScoresStep,
+        settings={"logits": logits.name, "apply": scoring},
+        inputs=(logits,),
+        outputs=(Tensor(name=SCORE, dtype="float32", dims=(BATCH, len(names))),),
+    )
+
+
+def labels_part(logits: Tensor, names: Sequence[str], *, scoring: Scoring, top_k: int) -> DraftPart:
+    """Return the part after a classifier that gives labels.
+
+    Args:
+        logits: the model's output [batch, classes].
+        names: of all classes, in their order.
+        scoring: what makes scores of logits.
+        top_k: how many labels an answer has; all where there are fewer.
+    """
+    count = min(top_k, len(names))
+    return DraftPart(
+        name="labels",
+        step=LabelsStep,
+        settings={"logits": logits.name, "labels": list(names), "top_k": count, "apply": scoring},
+        inputs=(logits,),
+        outputs=(
+            Tensor(name=LABEL, dtype="string", dims=(BATCH, count)),
+            Tensor(name=SCORE, dtype="float32", dims=(BATCH, count)),
+        ),
+    )

@@ -1,4 +1,4 @@
-"""What the worker is asked about pipelines and scripts."""
+"""Worker requests on pipelines and scripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plansmith.records.validation import ValidationReport
 
 
 class DaliJob(Record):
-    """Which DALI makes a model's input of images.
+    """DALI version and device for image preprocessing.
 
     Attributes:
         version: of DALI.
@@ -27,7 +27,7 @@ class DaliJob(Record):
 
 
 class JoinJob(Record):
-    """A model that parts are made around.
+    """Model that pipeline parts are built around.
 
     Attributes:
         model: the source model, and how it is loaded.
@@ -55,14 +55,14 @@ class JoinJob(Record):
 
 
 class JoinRequest(Record):
-    """Parts that are made around a model; `out` takes a folder for each of them, and the cases."""
+    """Pipeline build request; `out` receives a folder per part, and the cases."""
 
     job: JoinJob
     out: Path
 
 
 class ScriptRequest(Record):
-    """A script that is held against its models.
+    """Script check request: compares a script with its models.
 
     Attributes:
         models: by the name that the script asks for, what the parts of each were made around.

@@ -1,1 +1,1 @@
-"""The records that travel between steps, processes and files."""
+"""Records passed between steps, processes and files."""

@@ -1,4 +1,4 @@
-"""Where releases are published: a folder, or a prefix of an S3 bucket, and how it is reached."""
+"""Publish destinations: a folder or an S3 prefix, and how to reach it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ALIAS = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,62}")
 
 
 def wrong_place(text: str) -> str | None:
-    """Why a text names no place for releases, in words; None where it does."""
+    """Describe why a text is no valid place for releases; None if it is valid."""
     if not text:
         return "it is empty"
     if "://" not in text:
@@ -45,7 +45,7 @@ def wrong_place(text: str) -> str | None:
 
 
 def wrong_alias(text: str) -> str | None:
-    """Why a text is no alias, in words; None where it is one."""
+    """Describe why a text is no valid alias; None if it is valid."""
     if _ALIAS.fullmatch(text):
         return None
     return f"{text!r} is no alias: a letter, then at most 62 of A-Z a-z 0-9 . _ -"
@@ -82,7 +82,7 @@ Alias = Annotated[str, AfterValidator(_check_alias)]
 
 
 class Location(Record):
-    """A folder or S3 prefix, and how it is reached.
+    """Location: a folder or S3 prefix, with its access options.
 
     What is left empty is found as every AWS tool does: AWS_PROFILE, AWS_REGION, AWS_ENDPOINT_URL, AWS_CA_BUNDLE, the
     configuration files and the roles named there or given to the machine.
@@ -109,37 +109,37 @@ class Location(Record):
 
     @property
     def is_s3(self) -> bool:
-        """Whether it is a prefix in S3, and not a folder."""
+        """Whether it is an S3 prefix rather than a folder."""
         return self.to.startswith(S3_SCHEME)
 
     @property
     def bucket_and_prefix(self) -> tuple[str, str]:
-        """The bucket, and the prefix without a slash at its end; the latter may be empty."""
+        """The bucket and the prefix without a trailing slash; the prefix may be empty."""
         bucket, _, prefix = self.to.removeprefix(S3_SCHEME).partition("/")
         return bucket, prefix.rstrip("/")
 
     @property
     def reached(self) -> str:
-        """The options of a command line that it is reached by, each after a space; those that `aws` has, too."""
+        """The command line options for access, each after a space; those that `aws` shares."""
         options = {name: getattr(self, name) for name in ("endpoint_url", "region", "profile", "ca_bundle")}
         typed = [f" --{name.replace('_', '-')} {shlex.quote(value)}" for name, value in options.items() if value]
         return "".join(typed)
 
     @property
     def typed(self) -> str:
-        """What a person types behind `--store` for it."""
+        """The location as typed after `--store`."""
         style = {None: "", True: " --path-style", False: " --no-path-style"}[self.path_style]
         encryption = f" --encryption {self.encryption}" if self.encryption else ""
         key = f" --kms-key {shlex.quote(self.kms_key)}" if self.kms_key else ""
         return f"{shlex.quote(self.to.rstrip('/') or self.to)}{self.reached}{style}{encryption}{key}"
 
     def within(self, name: str) -> Self:
-        """The folder or prefix of a name in it, reached in the same way."""
+        """Return a folder or prefix within the location, with the same access options."""
         return self.model_copy(update={"to": f"{self.to.rstrip('/')}/{name}"})
 
 
-def _read_place(given: Any) -> Any:
-    return {"to": given} if isinstance(given, str) else given
+def _read_place(value: Any) -> Any:
+    return {"to": value} if isinstance(value, str) else value
 
 
 WrittenPlace = Annotated[Location, BeforeValidator(_read_place)]
@@ -147,7 +147,7 @@ WrittenPlace = Annotated[Location, BeforeValidator(_read_place)]
 
 
 class Destination(Location):
-    """Where a spec's releases are published, and what follows there."""
+    """Publish destination of a spec's releases, and the actions after publishing."""
 
     aliases: tuple[Alias, ...] = Field(
         default=(CURRENT,),
@@ -167,10 +167,10 @@ class Destination(Location):
         return self
 
 
-def _read_destinations(given: Any) -> Any:
-    """One destination or several; one that is text is a place, and nothing else is said of it."""
-    several = given if isinstance(given, list | tuple) else [given]
-    return [{"to": one} if isinstance(one, str) else one for one in several]
+def _read_destinations(value: Any) -> Any:
+    """Parse one destination or several; plain text gives only the location."""
+    several = value if isinstance(value, list | tuple) else [value]
+    return [{"to": item} if isinstance(item, str) else item for item in several]
 
 
 def _check_destinations(value: tuple[Destination, ...]) -> tuple[Destination, ...]:
@@ -188,7 +188,7 @@ Destinations = Annotated[
 
 
 class Publication(Record):
-    """What came of a publication, or what would come of it.
+    """Outcome of a publication, actual or planned.
 
     `aliases`: those wanted that stand for the version; `elsewhere`: those wanted that stand for another one, and were
     left so because the store had the release already; `sent_bytes`: what had to be sent of `total_bytes`;

@@ -1,4 +1,4 @@
-"""The records of engines: what a backend loads, what a TensorRT plan is built from, and what came out."""
+"""Engine records: what a backend loads, what a TensorRT plan is built from, and the build result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TensorFormat = Literal[
 
 
 class Gpu(Record):
-    """A GPU of this machine, or a kind of GPU.
+    """GPU of this machine, or a kind of GPU.
 
     `compute_capability`: such as "8.9"; `memory_bytes`: of the device; `uuid`, `index` and `driver` are those of the
     one that is here, empty and -1 for a kind.
@@ -38,7 +38,10 @@ class Gpu(Record):
 
 
 class OptimizationProfile(Record):
-    """Shapes that a plan takes and is tuned for, by input; `values`: what inputs that hold a shape may contain."""
+    """Optimization profile: the shapes that a plan accepts and is tuned for, by input.
+
+    `values`: contents of shape inputs.
+    """
 
     name: str
     shapes: dict[str, InputRange]
@@ -46,7 +49,7 @@ class OptimizationProfile(Record):
 
 
 class BuildFlags(Record):
-    """What a plan is built with besides its graph and its profiles; precision is the graph's alone."""
+    """Build flags of a plan besides its graph and profiles; the graph alone decides precision."""
 
     memory_pools: dict[MemoryPool, ByteCount] = Field(
         default_factory=dict,
@@ -96,7 +99,7 @@ class BuildFlags(Record):
 
 
 class BuildSpec(BuildFlags):
-    """All that decides a plan besides its graph, TensorRT and the GPU, whoever builds it; always strongly typed.
+    """Build spec: all that decides a plan besides graph, TensorRT and GPU, for any builder; always strongly typed.
 
     `profiles`: none for a graph whose shapes are all fixed.
     """
@@ -105,7 +108,7 @@ class BuildSpec(BuildFlags):
 
 
 class BuildMachine(Record):
-    """What this machine could build a plan with.
+    """Build capabilities of this machine for plans.
 
     `api`: the full version of TensorRT's Python package, empty where it is not there or does not work (`api_problem`
     says why); `trtexec`: the program, empty for none, and `trtexec_version`: its three numbers, empty where it does not
@@ -121,7 +124,7 @@ class BuildMachine(Record):
 
 
 class BuildRequest(Record):
-    """One build, as it is told to the process that does it; paths are absolute.
+    """Build request for the builder process; paths are absolute.
 
     `graph`: the ONNX file; `out`: an empty folder that takes `model.plan` and what is told of it; `timing_cache`: a
     file to start from and to write back to, empty for none; `trtexec`: the program, empty for the Python API.
@@ -137,7 +140,7 @@ class BuildRequest(Record):
 
 
 class CheckRequest(Record):
-    """A graph to be parsed and built without a GPU, as it is told to the process that does it.
+    """Check request for the process that parses and builds a graph without a GPU.
 
     Attributes:
         graph: the ONNX file, absolute.
@@ -161,7 +164,7 @@ class CheckRequest(Record):
 
 
 class PlanTensor(Record):
-    """An input or output as the plan itself has it: `dims` with -1 where they vary; `format` by TensorRT's words."""
+    """Plan tensor: an input or output of the plan; `dims` with -1 if dynamic; `format` as TensorRT names it."""
 
     name: str
     is_input: bool
@@ -172,7 +175,7 @@ class PlanTensor(Record):
 
 
 class PlanLayer(Record):
-    """One layer of a plan by its inspector; `milliseconds` where it was timed, None elsewhere.
+    """Plan layer from the engine inspector; `milliseconds` if timed, otherwise None.
 
     `inputs`: names of tensors; `dtypes`: of its outputs, by NumPy's names, as far as the plan tells them; `computes`:
     it multiplies matrices or convolves, so that its precision matters; `operands`: the dtype of what it multiplies,
@@ -191,7 +194,7 @@ class PlanLayer(Record):
 
 
 class LayerCount(Record):
-    """How many layers of one kind have one dtype, and how long they take together where they were timed.
+    """Layer count by kind and dtype, and their total time if timed.
 
     `dtype`: of what they multiply, where they compute and tell it; of their outputs elsewhere.
     """
@@ -203,7 +206,7 @@ class LayerCount(Record):
 
 
 class LayerSummary(Record):
-    """What the layers of a plan come to; all of them stand in `Plan.layers_file`.
+    """Layer summary of a plan; `Plan.layers_file` holds all layers.
 
     `counts`: the most frequent first; `computing`: how many of those that multiply matrices or convolve do so in each
     dtype, the most frequent first; `above`: the first of the compute layers that are above the plan's precision, as
@@ -221,7 +224,7 @@ class LayerSummary(Record):
 
 
 class Plan(Record):
-    """One plan: built by one TensorRT on one kind of GPU; `layer_summary`: None where it tells nothing of its layers.
+    """TensorRT plan: built by one TensorRT on one kind of GPU; `layer_summary`: None without layer information.
 
     `gpu`: the kind that it was tuned on; `tensorrt`: the full version, from the plan's own header; `seconds`: of the
     build; `peak_host_bytes` and `peak_device_bytes`: None where nothing tells; `timing_cache`: what became of it, in
@@ -249,13 +252,13 @@ class Plan(Record):
     refitted: bool = False
 
     @property
-    def told(self) -> tuple[str, ...]:
-        """The files that tell of the plan, and build it again."""
+    def description_files(self) -> tuple[str, ...]:
+        """The files that describe the plan and reproduce its build."""
         return self.layers_file, self.log, self.reproduce, self.request
 
 
 class BuildCheck(Record):
-    """What another parser and builder than the target's made of a graph, on a CPU.
+    """Build check: the result of a parser and builder other than the target's on a graph, on a CPU.
 
     Attributes:
         library: its name and version.
@@ -285,7 +288,7 @@ class BuildCheck(Record):
 
 
 class Engine(Record):
-    """What compile made for one backend; `plans` of TensorRT by compute capability, and what they were built from.
+    """Engine for one backend; TensorRT `plans` by compute capability, with their build spec.
 
     The component of a plan has the interface of the graph and the plan's file. `build_check`: None where none was asked
     for.
@@ -302,7 +305,10 @@ class Engine(Record):
 
     @property
     def inner_folder(self) -> str:
-        """Where in a version's folder its files lie: a graph with external weights in a folder of the graph's name."""
+        """The path of its files in a version folder.
+
+        A graph with external weights has a folder with the graph's name.
+        """
         component = self.components["model"]
         return component.file if component.external_files and self.kind is EngineKind.ONNXRUNTIME else ""
 
@@ -312,5 +318,5 @@ UNKNOWN = "unknown"
 
 
 def dtypes_of(layer: PlanLayer) -> str:
-    """The dtype of what a layer multiplies, where it tells it; those of its outputs elsewhere, each once."""
+    """Return the dtypes of a layer's multiplication operands if known, otherwise of its outputs, without duplicates."""
     return layer.operands or ", ".join(dict.fromkeys(layer.dtypes)) or UNKNOWN

@@ -1,4 +1,4 @@
-"""Numbers and switches as a person writes them in YAML: nothing else passes for one, in the loader and the schema."""
+"""Strict numbers and booleans from YAML, checked alike in the loader and the schema."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ _BYTES = re.compile("([0-9]+)([KMG])")
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
-def _read_number(given: Any) -> Any:
-    return float(given) if isinstance(given, str) and _POWER_OF_TEN.fullmatch(given) else given
+def _read_number(value: Any) -> Any:
+    return float(value) if isinstance(value, str) and _POWER_OF_TEN.fullmatch(value) else value
 
 
-def read_count(given: Any) -> Any:
-    """A whole number; 2.0 is one to JSON, and so it is here."""
-    return int(given) if isinstance(given, float) and given.is_integer() else given
+def read_count(value: Any) -> Any:
+    """Parse a whole number; accepts 2.0, as JSON does."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _read_bytes(given: Any) -> Any:
-    found = _BYTES.fullmatch(given) if isinstance(given, str) else None
-    if isinstance(given, str) and found is None:
+def _read_bytes(value: Any) -> Any:
+    match = _BYTES.fullmatch(value) if isinstance(value, str) else None
+    if isinstance(value, str) and match is None:
         raise ValueError("must be bytes, or a number with K, M or G (powers of 1024) such as 64M")
-    return int(found[1]) * _UNITS[found[2]] if found else read_count(given)
+    return int(match[1]) * _UNITS[match[2]] if match else read_count(value)
 
 
 def matching(pattern: re.Pattern[str], message: str, *, or_empty: bool = False) -> AfterValidator:
-    """An annotation for text that a pattern matches in full.
+    """Return an annotation for text that fully matches a pattern.
 
     Args:
         pattern: the pattern.
@@ -126,40 +126,40 @@ HIDDEN = object()
 
 @dataclass(frozen=True)
 class Confidential:
-    """Annotation of a field that can hold a secret, or an address with one: no problem of it has what was given."""
+    """Annotation of a field with a secret, or a URL with one: error messages never contain its value."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        """Reads as the field would, and takes the values out of what is wrong."""
+        """Return the field's schema with values removed from its errors."""
         return core_schema.no_info_wrap_validator_function(self._read, handler(source))
 
     @staticmethod
-    def _read(given: Any, read: Callable[[Any], Any]) -> Any:
+    def _read(value: Any, read: Callable[[Any], Any]) -> Any:
         try:
-            return read(given)
+            return read(value)
         except ValidationError as invalid:
-            found = [
-                InitErrorDetails(type=one["type"], loc=one["loc"], input=HIDDEN, ctx=one.get("ctx", {}))
-                for one in invalid.errors()
+            details = [
+                InitErrorDetails(type=error["type"], loc=error["loc"], input=HIDDEN, ctx=error.get("ctx", {}))
+                for error in invalid.errors()
             ]
-            raise ValidationError.from_exception_data(invalid.title, found) from None
+            raise ValidationError.from_exception_data(invalid.title, details) from None
 
 
 @dataclass(frozen=True)
 class OrWord:
-    """Annotation of a field that takes a value of a kind, or one of a few words or switches.
+    """Annotation of a field that takes a value of a type, or one of a few keywords or booleans.
 
     A plain union would name its members in every message about what is inside of the value.
 
     Args:
         kind: what the value is otherwise.
-        words: what may stand for it, and what is made of that; no numbers.
+        keywords: what may stand for it, and what is made of that; no numbers.
     """
 
     kind: Any
-    words: Mapping[str | bool, str | bool]
+    keywords: Mapping[str | bool, str | bool]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        """Reads the words before the kind, and writes them as they are."""
+        """Return a schema that tries the keywords before the type, and serializes them unchanged."""
         inner = handler.generate_schema(self.kind)
         return core_schema.no_info_wrap_validator_function(
             self._read,
@@ -170,16 +170,18 @@ class OrWord:
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """One of the words, or what the kind is."""
-        return {"anyOf": [{"enum": list(self.words)}, handler(schema)]}
+        """Return a JSON schema of the keywords or the type."""
+        return {"anyOf": [{"enum": list(self.keywords)}, handler(schema)]}
 
-    def _read(self, given: Any, read: Callable[[Any], Any]) -> Any:
-        if isinstance(given, str | bool):
-            if given in self.words:
-                return self.words[given]
-            known = " or ".join("true" if word is True else "false" if word is False else word for word in self.words)
-            raise ValueError(f"must be {known}, or written out")
-        return read(given)
+    def _read(self, value: Any, read: Callable[[Any], Any]) -> Any:
+        if isinstance(value, str | bool):
+            if value in self.keywords:
+                return self.keywords[value]
+            choices = " or ".join(
+                "true" if word is True else "false" if word is False else word for word in self.keywords
+            )
+            raise ValueError(f"must be {choices}, or written out")
+        return read(value)
 
     def _write(self, value: Any, write: Callable[[Any], Any]) -> Any:
         return value if isinstance(value, str | bool) else write(value)

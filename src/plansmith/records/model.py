@@ -1,4 +1,4 @@
-"""The records that flow between steps, processes and machines: models and graphs.
+"""Model and graph records, passed between steps, processes and machines.
 
 Each is frozen and survives JSON: names, numbers, digests and paths, never tensors. A path inside a
 record is relative to the folder that the record lies in, so that a folder can be moved or linked.
@@ -43,7 +43,7 @@ ANONYMOUS = "?"
 
 
 class Precision(StrEnum):
-    """What the graph's weights and activations are stored and computed in."""
+    """Precision: the format in which weights and activations are stored and computed."""
 
     FP32 = "fp32"
     FP16 = "fp16"
@@ -53,7 +53,7 @@ class Precision(StrEnum):
 
 
 class EngineKind(StrEnum):
-    """Which Triton backend serves the model."""
+    """Engine kind: the Triton backend that serves the model."""
 
     ONNXRUNTIME = "onnxruntime"
     TENSORRT = "tensorrt"
@@ -61,7 +61,7 @@ class EngineKind(StrEnum):
 
 
 class Record(BaseModel):
-    """Base of all records: frozen, unknown fields refused, and NaN and Inf, which JSON cannot hold.
+    """Base of all records: frozen; refuses unknown fields, and NaN and Inf, which JSON cannot hold.
 
     What was given is in no text of an error: it may hold a secret.
     """
@@ -70,7 +70,7 @@ class Record(BaseModel):
 
 
 class AxisRange(Record):
-    """The sizes that one axis takes in service: smallest, usual, largest; multiples of `step` only."""
+    """Axis range: smallest, usual and largest size in service; multiples of `step` only."""
 
     min: int
     opt: int
@@ -83,7 +83,7 @@ BATCH_RANGE = AxisRange(min=1, opt=8, max=32)
 
 
 class InputRange(Record):
-    """Smallest, usual and largest shape of one input, batch included; or contents, of an input that holds a shape."""
+    """Input range: smallest, usual and largest shape of one input, with batch; or the contents of a shape input."""
 
     min: tuple[int, ...]
     opt: tuple[int, ...]
@@ -94,7 +94,7 @@ class InputRange(Record):
 
 
 class Tensor(Record):
-    """An input or output of a graph. `dtype` is NumPy's name ("int64"); `dims` include the batch."""
+    """Tensor: an input or output of a graph. `dtype` is NumPy's name ("int64"); `dims` include the batch."""
 
     name: str
     dtype: str
@@ -102,7 +102,7 @@ class Tensor(Record):
 
 
 class FileEntry(Record):
-    """A file of a folder, by content."""
+    """File entry: a file of a folder, with its digest."""
 
     path: str
     bytes: int
@@ -117,7 +117,7 @@ BARE_SCHEMES = frozenset({"onnx", "torch"})
 
 
 class SourceModel(Record):
-    """What fetch found: a folder that holds configuration and weights, or an ONNX file; and where it came from.
+    """Fetched source model: a folder with configuration and weights, or an ONNX file; and its origin.
 
     `task`: the kind of head that was asked for; None where the model's own configuration decides. `registered`: what a
     model registry or bucket calls it, such as mlflow:models:/ranker or s3://models/ranker, where it came from one;
@@ -136,22 +136,22 @@ class SourceModel(Record):
 
     @property
     def address(self) -> str:
-        """Where it came from, without the revision."""
+        """The source address without the revision."""
         return self.registered or f"{self.scheme}:{self.location}"
 
     @property
     def pinned_address(self) -> str:
-        """What a registry or bucket calls exactly this version."""
+        """The address of exactly this version in its registry or bucket."""
         return f"{self.registered}{'@' if self.registered.startswith('s3:') else '/'}{self.revision}"
 
     @property
     def repository(self) -> str:
-        """What has its revisions: its name in a hub or registry, or its address in a bucket."""
+        """The repository of its revisions: a name in a hub or registry, or an address in a bucket."""
         return self.registered.removeprefix("mlflow:") or self.location
 
 
 class Component(Record):
-    """One ONNX graph: its file, the external weight files beside it, and its interface.
+    """Component: one ONNX graph, with its file, its external weight files, and its interface.
 
     The component of a model that is served as PyTorch has no opset and no IR version (0), and no file where only its
     interface is known.
@@ -166,12 +166,12 @@ class Component(Record):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Everything that has to travel with the graph."""
+        """All files that belong to the graph."""
         return (self.file, *self.external_files) if self.file else ()
 
 
 class ExportAttempt(Record):
-    """One exporter's try: `problem` is None for the one that won.
+    """Export attempt of one exporter; `problem` is None for the selected one.
 
     `fixed`: axes that did not have to move in it; `rewrites`: names of the rewrites that were in force; `traced`: the
     shape that the exporter was shown.
@@ -185,7 +185,7 @@ class ExportAttempt(Record):
 
 
 class FixedAxis(Record):
-    """An axis that might have moved, and does not: the model takes no other size, or no exporter can move it.
+    """Fixed axis: not dynamic, as the model accepts no other size, or no exporter supports it.
 
     `reason`: what the model said when it was asked at another size, or what was wrong with the exported graphs;
     `by`: who refuses to move it, "model" or "exporters".
@@ -197,14 +197,14 @@ class FixedAxis(Record):
     reason: str
 
     @property
-    def words(self) -> str:
-        """What it means, and why it is so."""
-        who = "the model takes no other" if self.by == "model" else "no exporter's graph follows it"
-        return f"{self.axis} is {self.size} in the graph, and {who}: {self.reason}"
+    def explanation(self) -> str:
+        """The meaning and the reason, as text."""
+        cause = "the model takes no other" if self.by == "model" else "no exporter's graph follows it"
+        return f"{self.axis} is {self.size} in the graph, and {cause}: {self.reason}"
 
 
 class TiedAxis(Record):
-    """An axis that is another one in the graph, whose dims have that one's name: the model moves both only at once.
+    """Tied axis: shares its name and size with another axis, as the model only accepts both changed together.
 
     `reason`: what the model said when it was asked at another size of this one alone.
     """
@@ -214,13 +214,13 @@ class TiedAxis(Record):
     reason: str
 
     @property
-    def words(self) -> str:
-        """What it means, and why it is so."""
+    def explanation(self) -> str:
+        """The meaning and the reason, as text."""
         return f"{self.axis} is always {self.to} in the graph, as the model takes no other: {self.reason}"
 
 
 class OnnxModel(Record):
-    """What export or lowering made; without a graph where the PyTorch model itself is served.
+    """Exported or lowered model; without a graph if the PyTorch model itself is served.
 
     `exporter` is "none" where the source was an ONNX file already, and `UNEXPORTED` where there is no graph.
     `fixed`: axes that might have moved; `tied`: axes that move with another; releases older than these have none.
@@ -238,24 +238,24 @@ class OnnxModel(Record):
 
     @property
     def describe_exporter(self) -> str:
-        """Who wrote the graph, or why nobody did."""
+        """The exporter of the graph, or why there was none."""
         return {
             "none": "none: the source is an ONNX file",
             UNEXPORTED: "none: the PyTorch model itself is served",
         }.get(self.exporter, self.exporter)
 
     @property
-    def held(self) -> tuple[FixedAxis | TiedAxis, ...]:
-        """The axes that do not move by themselves; each says why in its `words`."""
+    def constrained_axes(self) -> tuple[FixedAxis | TiedAxis, ...]:
+        """The axes that are not independently dynamic; each gives the reason in `words`."""
         return (*self.fixed, *self.tied)
 
     def every_axis(self) -> dict[str, AxisRange]:
-        """The ranges of all axes that might have moved by themselves: those that do not have one size."""
+        """Return the ranges of all potentially dynamic independent axes, that is, with more than one size."""
         return self.axes | {f.axis: AxisRange(min=f.size, opt=f.size, max=f.size) for f in self.fixed}
 
 
 class Case(Record):
-    """One set of real inputs at one shape, with what the reference model answered.
+    """Case: one set of real inputs at one shape, with the reference model's outputs.
 
     `in_range`: the shape is inside the ranges that the model is compiled for; the others are probes.
     """
@@ -267,7 +267,7 @@ class Case(Record):
 
 
 class SampleSet(Record):
-    """Samples in the order of their use, in batches: one case each.
+    """Sample set in order of use, in batches: one case each.
 
     `rows`: places of the samples in the data, from 0; `digests`: of each sample as it was read, so that no sample can
     stand in two sets; `labelled`: every case's file holds labels too; `joined`: the last so many are several texts in
@@ -282,12 +282,12 @@ class SampleSet(Record):
 
     @property
     def count(self) -> int:
-        """How many samples there are."""
+        """The number of samples."""
         return len(self.rows)
 
 
 class DataSet(Record):
-    """Samples made into the model's inputs, with the FP32 answers of the source model.
+    """Data set: samples as model inputs, with the FP32 outputs of the source model.
 
     `words` says where they come from; `digest` is that of the data as it was read and `revision` the hub's;
     `available` counts its different samples. `real`: somebody gave them; else they are plansmith's own sentences and
@@ -309,7 +309,10 @@ class DataSet(Record):
 
 
 class Rounding(Record):
-    """How far an output moves when every weight is moved by a unit in its last place, in parts of its magnitude."""
+    """Rounding sensitivity.
+
+    The relative change of an output when every weight changes by one unit in the last place.
+    """
 
     max_relative: float
     quantile_relative: float
@@ -317,7 +320,7 @@ class Rounding(Record):
 
 
 class ReferenceSet(Record):
-    """Inputs and FP32 answers of the source model, stored as one .npz a case.
+    """Reference set: inputs and FP32 outputs of the source model, stored as one .npz per case.
 
     `data` says in words what the inputs are; `guessed`: nothing describes them, so that they were drawn at random;
     `rounding`: what rounding alone does to the outputs; releases older than this field have none.
@@ -331,7 +334,7 @@ class ReferenceSet(Record):
 
 
 class HighPrecisionNode(Record):
-    """A node that was left in higher precision, and why."""
+    """Node kept in higher precision, with the reason."""
 
     node: str
     op_type: str
@@ -339,7 +342,7 @@ class HighPrecisionNode(Record):
 
 
 class Recipe(Record):
-    """How a graph was lowered.
+    """Recipe of a lowering.
 
     `method` in words ("INT8, dynamic"); `lowered` counts nodes per operator; `kept`: those that could have been
     lowered and were not; `settings`: what the method was told; `calibration`: digest of the samples that it looked
@@ -358,7 +361,7 @@ class Recipe(Record):
 
 
 class SpeedRatio(Record):
-    """How much faster a candidate is than a baseline, which is FP32 for a lowered graph: median and 95 % interval.
+    """Speed ratio of a candidate to a baseline, which is FP32 for a lowered graph: median and 95 % interval.
 
     Of paired, interleaved repeats; above 1 is faster. The verdict is "undecided" where the interval holds 1.
     `setting`: shape, threads, machine.
@@ -373,7 +376,7 @@ class SpeedRatio(Record):
 
 
 class Trial(Record):
-    """One recipe that was tried on the calibration data.
+    """Trial: one recipe tried on the calibration data.
 
     `score`: mean cosine of the answers (for a constant or integer output, the share that is equal); `problem`: why it
     cannot be taken, None where it can.
@@ -392,7 +395,7 @@ class Trial(Record):
 
 
 class LayerError(Record):
-    """How far the lowered graph is from FP32 behind one node: signal to quantisation noise, in dB."""
+    """Layer error of the lowered graph against FP32 after one node: signal-to-quantization-noise ratio, in dB."""
 
     node: str
     op_type: str
@@ -401,7 +404,7 @@ class LayerError(Record):
 
 
 class LoweredModel(Record):
-    """What lowering made of an exported graph; the graph itself, with no recipe, for FP32.
+    """Lowered model from an exported graph; for FP32 the graph itself, without a recipe.
 
     Without components nothing was accurate enough, and `trials` say why.
     `fp32_bytes`: size of the graph that it began with, 0 where nothing was lowered.

@@ -1,4 +1,4 @@
-"""The records of a pipeline: the models that stand before and behind a model on Triton, and the answers they owe."""
+"""Pipeline records: the models before and after a model on Triton, and the expected answers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PartBackend = Literal["python", "dali"]
 
 
 class Part(Record):
-    """One model before or behind the model itself.
+    """Part: a model before or after the main model.
 
     `name`: also that of its folder in the pipeline's; `files`: in that folder, as they lie in a version's folder, the
     first one being what the backend opens; `inputs` and `outputs`: batch first, with names that are those of the
@@ -54,7 +54,7 @@ class Part(Record):
 
 
 class RawCase(Record):
-    """One request of raw inputs and the answer of the source's own library, in one file (see `pipeline.raw_cases`)."""
+    """Raw case: a request of raw inputs and the source library's answer, in one file (see `pipeline.raw_cases`)."""
 
     name: str
     file: str
@@ -62,7 +62,7 @@ class RawCase(Record):
 
 
 class RawAgreement(Record):
-    """How one request's answer compares with that of the source's own library.
+    """Agreement of one request's answer with that of the source's own library.
 
     `same`: every text is the same one, and every number within what is allowed; `failures`: what is not, in words, as
     far as it may not be.
@@ -75,7 +75,7 @@ class RawAgreement(Record):
 
 
 class Script(Record):
-    """A person's script that answers requests by asking the models of its release.
+    """User script that answers requests by calling the models of its release.
 
     `outputs`: what it answers with; `cases`: requests, and what it answers where each model answers as the source's own
     library does; `refused`: names of requests that it refuses of itself; `source`: these libraries, in words;
@@ -90,7 +90,7 @@ class Script(Record):
 
 
 class Pipeline(Record):
-    """What stands around a model: parts in the order in which a request goes through them, and what clients see.
+    """Pipeline of a model: parts in request order, and the clients' inputs and outputs.
 
     `inputs` and `outputs`: of the ensemble; `source`: whose answers the cases hold, in words; `agreements`: how the
     parts' answers compare with these, before any server is asked; none where the model cannot run here; `instances`: of

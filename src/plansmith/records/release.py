@@ -1,14 +1,13 @@
-"""The records of a release, and of the run that made it."""
+"""Release records, with those of the run that made the release."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
 from plansmith.records.destination import Publication
 from plansmith.records.engine import BuildCheck, Engine
-from plansmith.records.environment import PackedEnvironment
 from plansmith.records.model import (
     SCHEMA_VERSION,
     DataSet,
@@ -23,6 +22,88 @@ from plansmith.records.model import (
 from plansmith.records.pipeline import Pipeline, Script
 from plansmith.records.validation import ServedReport, ValidationReport
 
+
+class PackedDistribution(Record):
+    """Distribution in a packed environment; `sha256` is that of its wheel."""
+
+    name: str
+    version: str
+    wheel: str
+    sha256: str
+
+
+class PackedEnvironment(Record):
+    """Packed environment: an archive that Triton unpacks before it starts a Python model.
+
+    `file`: its name; `python`: the Python that it is for, such as "3.12"; `machine` and `glibc`: likewise, such as
+    "x86_64" and "2.34", the newest that a wheel in it may need; `bytes` and `unpacked_bytes`: what it takes;
+    `distributions`: all that is in it.
+    """
+
+    file: str
+    python: str
+    machine: str
+    glibc: str
+    bytes: int
+    unpacked_bytes: int
+    distributions: tuple[PackedDistribution, ...]
+
+
+Cause = Literal["new", "forced", "release", "spec", "source", "data", "target", "tools", "destination"]
+"""Why a model is built: there is no version, it was asked for, the version is missing or damaged, what it is made of
+changed, or a destination does not have it."""
+
+
+class Reason(Record):
+    """Reason to build a model; `words` name the change, such as "torch 2.9.1 -> 2.10.0"."""
+
+    cause: Cause
+    words: str
+
+
+class SourceOverride(Record):
+    """Source override: set by a registry event in place of the spec's source."""
+
+    replaces: str = Field(description="The source that the spec names.")
+    is_tracked: bool = Field(
+        default=False, description="The spec's own source names what the event reported, such as its alias."
+    )
+    at: float = Field(default=0, description="When the event came, as a Unix time: a later one wins.")
+
+
+class Fingerprint(Record):
+    """Fingerprint: all that decides the result of a compile, found without doing its work.
+
+    It is taken before the first step, and written when the compile has ended with a version, also where that stood
+    already: a rebuild that changes nothing is not asked for again.
+
+    `spec`: the values that decide the result, without those that only say how to go about it. `source`: the digest of
+    the files of the model, where they are a person's own; `weights`: the names of those beside an ONNX graph.
+    `revision`: the commit of a hub or the version in a registry, and `hub_id` the model's name there. `data`: a digest,
+    or a commit, of the data set; empty without one. `target`: a digest of the target's description. `tools`: by
+    distribution its version, and by step, as "code of export", the digest of plansmith's own code. `destinations`:
+    where the version was published to; `stored`: by destination the digest of the release there. `beside`: by name,
+    the release's other models. `source_override`: how an event of a registry set the source, where one did.
+
+    What is empty is not known here, or there is none.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    version: int
+    spec: dict[str, Any]
+    source: str
+    revision: str
+    data: str
+    target: str
+    tools: dict[str, str]
+    destinations: tuple[str, ...]
+    weights: tuple[str, ...] = ()
+    hub_id: str = ""
+    source_override: SourceOverride | None = None
+    stored: dict[str, str] = Field(default_factory=dict)
+    beside: dict[str, Fingerprint] = Field(default_factory=dict)
+
+
 CONFIG_FILE = "config.pbtxt"
 
 MODEL_FOLDER = "model"
@@ -33,7 +114,7 @@ BESIDE_FOLDER = "beside"
 
 
 class Member(Record):
-    """One Triton model of a release that is an ensemble.
+    """Ensemble member: one Triton model of a release that is an ensemble.
 
     `model`: its name on Triton, which ends in a digest of its content, so that it never changes; `part`: its name in
     the pipeline; `folder`: where its configuration and the folder `model` of its version lie in the release; `backend`:
@@ -54,13 +135,13 @@ class Member(Record):
 
     @property
     def shown(self) -> dict[str, str]:
-        """What Triton is shown of it: by place in the folder of the member's own model, the path in the release."""
+        """The member's files as Triton sees them: path in the member's model folder to path in the release."""
         own = {name: f"{self.folder}/{name}" for name in (CONFIG_FILE, *self.support_files)}
         model = f"{self.folder}/{MODEL_FOLDER}"
         return own | {f"{self.version}/{name}": f"{model}/{name}" for name in self.model_files}
 
     def alone(self) -> Package:
-        """The member as a release of its own, whose files lie in its folder."""
+        """Return the member as a standalone release, whose files are in its folder."""
         return Package(
             model=self.model,
             config_file=CONFIG_FILE,
@@ -74,7 +155,7 @@ class Member(Record):
 
 
 class Package(Record):
-    """A release in the making: the files that Triton will see and the interface they promise.
+    """Package: a release being built, with the files that Triton will see and their promised interface.
 
     `model_files`: in the folder of a version; `support_files`: beside its configuration, such as labels and the inputs
     of a warm-up; `interface`: as clients see it; `reshaped`: the model's own dims of the inputs and outputs that Triton
@@ -100,35 +181,35 @@ class Package(Record):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Every file that Triton sees, from the release's folder: its own, and those of its members."""
+        """All files that Triton sees, by path in the release folder: its own, and those of its members."""
         own = (self.config_file, *self.support_files, *(f"{MODEL_FOLDER}/{file}" for file in self.model_files))
         return (*own, *(file for member in self.members for file in member.shown.values()))
 
     @property
     def has_dali(self) -> bool:
-        """Whether one of the members is a DALI pipeline."""
+        """Whether a member is a DALI pipeline."""
         return any(member.backend == "dali" for member in self.members)
 
     def part(self, name: str) -> Member:
-        """The member of a name in the pipeline; raises KeyError where there is none."""
-        found = {member.part: member for member in self.members}
-        return found[name]
+        """Return the member with a name in the pipeline; raises KeyError if it does not exist."""
+        members_by_part = {member.part: member for member in self.members}
+        return members_by_part[name]
 
     @property
     def named_files(self) -> tuple[str, dict[str, str]]:
-        """What the configuration names in a version's folder: one file, and that for each compute capability."""
+        """The files that the configuration names in a version folder: a default, and one per compute capability."""
         return self.model_files[0].partition("/")[0], self.capability_files
 
 
 class Interface(Record):
-    """What clients rely on: a version with another interface must not stand beside this one."""
+    """Interface for clients: versions with different interfaces must not be served together."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
 
 
 class StepRecord(Record):
-    """How one step went."""
+    """Record of one step."""
 
     name: str
     seconds: float
@@ -136,7 +217,7 @@ class StepRecord(Record):
 
 
 class ReleasedModel(Record):
-    """A model of a release beside the release's own: what it came from, and what was found of it."""
+    """Additional model of a release: its source and its results."""
 
     source: SourceModel
     onnx: OnnxModel
@@ -148,7 +229,7 @@ class ReleasedModel(Record):
 
 
 class Manifest(Record):
-    """Everything about one release, as one JSON file in it."""
+    """Manifest: everything about one release, as one JSON file in it."""
 
     schema_version: int = SCHEMA_VERSION
     name: str
@@ -174,7 +255,7 @@ class Manifest(Record):
 
 
 class PublishedVersion(Record):
-    """Where a release stands now; `publications`: in which stores, besides."""
+    """Published version: a release's current location; `publications`: additionally in which stores."""
 
     name: str
     version: int
@@ -190,7 +271,7 @@ LOWERED_FILE = "lowered.json"
 
 
 class LoweredGraph(Record):
-    """What lies in the folder that `plansmith lower` wrote, and what is known of it."""
+    """Lowered graph in a folder written by `plansmith lower`, with its metadata."""
 
     name: str
     folder: str

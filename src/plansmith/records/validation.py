@@ -1,4 +1,4 @@
-"""What the gate and a running server found: records, and what they are held against."""
+"""Validation records: results of the accuracy gate and of a running server, and their limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plansmith.records.model import Device, Precision, Record, SpeedRatio
 
 
 class Tolerance(Record):
-    """What the gate allows for one output, relative to the output's own magnitude (see comparison)."""
+    """Tolerance of the gate for one output, relative to the output's own magnitude (see comparison)."""
 
     max_relative: Share = Field(description="Largest error of an element, in parts of the output's root mean square.")
     quantile_relative: Share = Field(description="Error that 99 % of the elements stay below, in the same parts.")
@@ -23,7 +23,7 @@ class Tolerance(Record):
 
 
 class ToleranceChange(Record):
-    """What the gate allows for one output where that is not what the precision suggests."""
+    """Tolerance change for one output, where it differs from the precision's default."""
 
     max_relative: Share | None = Field(default=None, description=Tolerance.model_fields["max_relative"].description)
     quantile_relative: Share | None = Field(
@@ -36,12 +36,12 @@ class ToleranceChange(Record):
     )
 
     def over(self, default: Tolerance) -> Tolerance:
-        """The default with what is given here."""
+        """Return the default with these values applied."""
         return default.model_copy(update=self.model_dump(exclude_none=True))
 
 
 class OutputComparison(Record):
-    """How far one output of the candidate is from the reference in one case."""
+    """Output comparison: the error of one output of the candidate against the reference in one case."""
 
     case: str
     output: str
@@ -67,7 +67,7 @@ AGAINST: dict[Against, str] = {"lowered": "the lowered graph", "fp32": "the FP32
 
 
 class CornerComparison(Record):
-    """How far one output of a plan is from that of a graph, at a corner of an optimization profile.
+    """Corner comparison: the error of one plan output against that of a graph, at a corner of an optimization profile.
 
     `plan`: the compute capability that the plan is for; `against`: the graph, which ONNX Runtime ran on a CPU with the
     same inputs.
@@ -81,12 +81,12 @@ class CornerComparison(Record):
 
     @property
     def where(self) -> str:
-        """The place in words."""
+        """The location, as text."""
         return f"{self.corner} of profile {self.profile!r} against {AGAINST[self.against]}"
 
 
 class BaselineSpeed(Record):
-    """How much faster a plan is than something else that answers the same inputs.
+    """Speedup of a plan over a baseline on the same inputs.
 
     `kind`: the PyTorch model as it is, the same through `torch.compile`, a graph in ONNX Runtime, or a plan of a higher
     precision; `speed`: above 1 the plan is faster; `median_ms`: how long the other took in the same rounds; `problem`:
@@ -102,7 +102,7 @@ class BaselineSpeed(Record):
 
 
 class PlanSpeed(Record):
-    """How fast a plan runs at the opt shapes of an optimization profile, alone and beside others.
+    """Plan speed at the opt shapes of an optimization profile, alone and against baselines.
 
     `plan`: the compute capability that it is for; `shapes`: of its inputs, in words; `p95_ms` and `p99_ms`: None where
     it ran too seldom to tell; `setting`: what was on while it ran (CUDA graphs, spin wait, transfers), in words.
@@ -121,7 +121,7 @@ class PlanSpeed(Record):
 
 
 class Interval(Record):
-    """A value and the interval that holds it with a confidence of 95 %."""
+    """Value with its 95 % confidence interval."""
 
     value: float
     low: float
@@ -129,7 +129,7 @@ class Interval(Record):
 
 
 class OutputAgreement(Record):
-    """How far one output is from the reference over all samples of a set.
+    """Agreement of one output with the reference over all samples of a set.
 
     Cosines are of one sample's answer with the reference's (of the pooled vector, where the output is pooled);
     `sqnr_db` is signal to noise over all elements; `kl`: mean Kullback-Leibler divergence in nats, for class scores;
@@ -152,7 +152,7 @@ class OutputAgreement(Record):
 
 
 class TaskMetric(Record):
-    """The task's own measure, of the reference and of the candidate on the same samples.
+    """Task metric of the reference and of the candidate on the same samples.
 
     `change` is candidate minus reference, with its paired interval; `proven`: the whole interval is within what is
     allowed, so that the samples were enough to tell; `agreement`: it counts where the candidate answers as the
@@ -169,24 +169,24 @@ class TaskMetric(Record):
     failures: tuple[str, ...]
     agreement: bool = False
 
-    def words(self) -> str:
-        """The measure in one line: both values, the change with its interval, and what that proves."""
+    def summary(self) -> str:
+        """Return the metric in one line: both values, the change with its interval, and the conclusion."""
         low, high = self.change.low, self.change.high
         if self.agreement:
             sure = f"95 % {1 + low:.4f} to {1 + high:.4f}"
-            told = f"{self.name} {self.candidate:.4f} ({sure}), allowed {1 - self.max_drop:g}"
+            text = f"{self.name} {self.candidate:.4f} ({sure}), allowed {1 - self.max_drop:g}"
         else:
-            told = (
+            text = (
                 f"{self.name} {self.candidate:.4f}, FP32 {self.reference:.4f}: {self.change.value:+.4f}"
                 f" (95 % {low:+.4f} to {high:+.4f}), allowed -{self.max_drop:g}"
             )
         if self.reference <= 0:
-            return f"{told}; tells nothing: FP32 gets none right, so that labels or weights are others"
-        return told if self.failures or self.proven else f"{told}; not proven by {self.samples} samples"
+            return f"{text}; tells nothing: FP32 gets none right, so that labels or weights are others"
+        return text if self.failures or self.proven else f"{text}; not proven by {self.samples} samples"
 
 
 class WorstSample(Record):
-    """A sample that was answered worst: its place in the data, and its cosine."""
+    """Worst sample: its position in the data, and its cosine."""
 
     row: int
     output: str
@@ -194,7 +194,7 @@ class WorstSample(Record):
 
 
 class Evaluation(Record):
-    """What the held-out samples showed; `left_out`: how many others the candidate cannot be asked about."""
+    """Evaluation on held-out samples; `left_out`: how many others the candidate cannot run on."""
 
     data: str
     samples: int
@@ -204,7 +204,7 @@ class Evaluation(Record):
     left_out: int = 0
 
     def failures(self, samples: str = "held-out samples") -> list[str]:
-        """One line per breach; `samples` says what was judged."""
+        """Return one line per breach; `samples` names the evaluated samples."""
         return [
             *(f"{m.name} on {m.samples} {samples} {f}" for m in self.metrics for f in m.failures),
             *(f"output {a.output!r} on {a.samples} {samples}: {f}" for a in self.agreements for f in a.failures),
@@ -212,7 +212,7 @@ class Evaluation(Record):
 
 
 class ValidationReport(Record):
-    """The gate's verdict and everything it rests on.
+    """Validation report: the gate's verdict and its evidence.
 
     `evidence`: what inputs it rests on: held-out samples that somebody gave, plansmith's own sentences and images, or
     values drawn at random. `not_validated`: what could not be tried on this machine, in words. `ran`: compute
@@ -240,7 +240,7 @@ class ValidationReport(Record):
     searched: bool = True
 
     def worst(self) -> dict[str, dict[str, float]]:
-        """Per output the worst value of each metric over all cases."""
+        """Return the worst value of each metric over all cases, per output."""
         rows: dict[str, dict[str, float]] = {}
         for c in self.comparisons:
             row = rows.setdefault(
@@ -258,7 +258,7 @@ class ValidationReport(Record):
         return rows
 
     def failures(self) -> list[str]:
-        """One line per breach, those on held-out samples first: output, case, shape, metric."""
+        """Return one line per breach, held-out samples first: output, case, shape, metric."""
         compared = [(c.case, c) for c in self.comparisons] + [(c.where, c.found) for c in self.at_corners]
         at_shapes = [
             f"output {c.output!r} at {where} ({'x'.join(map(str, c.shape))}): {failure}"
@@ -269,7 +269,7 @@ class ValidationReport(Record):
 
 
 class ServedCheck(Record):
-    """One question to the running server and how its answer compared."""
+    """Served check of one request to the running server, with the comparison of its answer."""
 
     name: str
     protocol: str
@@ -279,7 +279,7 @@ class ServedCheck(Record):
 
 
 class ServedReport(Record):
-    """What a running Triton answered and what it made of our configuration.
+    """Served report: answers of a running Triton, and the configuration as it interpreted it.
 
     `device`: what the instances that answered ran on; "cpu" also where the release asks for a GPU that was not there;
     `dali`: what answered for the DALI backend, None where nothing had to.
@@ -301,9 +301,11 @@ class ServedReport(Record):
 _BASELINES = {"eager": "PyTorch", "onnxruntime": "ONNX Runtime"}
 
 
-def baseline_name(other: BaselineSpeed) -> str:
-    """What a plan stands beside."""
-    precision = other.precision.upper()
+def baseline_name(baseline: BaselineSpeed) -> str:
+    """Return the name of a plan's baseline."""
+    precision = baseline.precision.upper()
     return (
-        f"the {precision} plan" if other.kind == "plan" else f"{_BASELINES.get(other.kind, other.kind)} in {precision}"
+        f"the {precision} plan"
+        if baseline.kind == "plan"
+        else f"{_BASELINES.get(baseline.kind, baseline.kind)} in {precision}"
     )

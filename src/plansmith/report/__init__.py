@@ -1,6 +1,6 @@
-"""One self-contained HTML page about a release, or about a compile that the gate refused; and the same as JSON."""
+"""HTML report on a release, or on a compile that the accuracy gate refused; one self-contained page, and JSON."""
 
-from plansmith.report.facts import ReportFacts, facts_of, unfinished
 from plansmith.report.render import REPORT_FILE, as_json, render, write
+from plansmith.report.verdict import ReportFacts, facts_of, unfinished
 
 __all__ = ["REPORT_FILE", "ReportFacts", "as_json", "facts_of", "render", "unfinished", "write"]

@@ -1,4 +1,4 @@
-"""The error behind each node, in the order of the graph, as a chart and a table."""
+"""Layer-wise error after each node, in graph order, as a chart and a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_TICKS = 5
 
 @dataclass(frozen=True)
 class LayerRow:
-    """A node and the signal to noise behind it; `rank` from 1 for the worst ones."""
+    """Node with its signal-to-noise ratio; the worst ones have a `rank` from 1."""
 
     node: str
     op_type: str
@@ -30,7 +30,7 @@ class LayerRow:
 
 @dataclass(frozen=True)
 class Tick:
-    """A line of the chart and its place from the top, in percent."""
+    """Chart grid line and its position from the top, in percent."""
 
     label: str
     top: str
@@ -38,7 +38,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Mark:
-    """The place of one of the worst nodes, in percent of the chart."""
+    """Position of one of the worst nodes, in percent of the chart."""
 
     rank: int
     left: str
@@ -47,7 +47,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class LayerChart:
-    """Dots for lowered and for kept nodes, as SVG paths of points; the line that joins all; and what they mean."""
+    """Layer chart: dots of lowered and of kept nodes as SVG paths, the connecting line, and the legend."""
 
     lowered: str
     kept: str
@@ -62,7 +62,7 @@ class LayerChart:
 
 @dataclass(frozen=True)
 class HighPrecisionGroup:
-    """Nodes that were kept for the same reason."""
+    """Nodes kept in high precision for the same reason."""
 
     reason: str
     count: str
@@ -71,7 +71,7 @@ class HighPrecisionGroup:
 
 
 def layer_chart(layers: Sequence[LayerError]) -> LayerChart | None:
-    """The chart and its table; None where no layers were compared."""
+    """Return the chart and its table; None if no layers were compared."""
     if not layers:
         return None
     levels = [_bounded(layer.sqnr_db) for layer in layers]
@@ -101,10 +101,10 @@ def layer_chart(layers: Sequence[LayerError]) -> LayerChart | None:
     )
 
 
-def high_precision_groups(kept: Sequence[HighPrecisionNode]) -> tuple[HighPrecisionGroup, ...]:
-    """Nodes by the reason why they stayed, the most common first."""
+def high_precision_groups(entries: Sequence[HighPrecisionNode]) -> tuple[HighPrecisionGroup, ...]:
+    """Group the nodes by the reason they were kept, most frequent first."""
     by_reason: dict[str, list[HighPrecisionNode]] = {}
-    for node in kept:
+    for node in entries:
         by_reason.setdefault(node.reason, []).append(node)
     groups = sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
     return tuple(
@@ -123,12 +123,12 @@ def _bounded(sqnr_db: float) -> float:
 
 
 def _scale(levels: Sequence[float]) -> tuple[int, int, int]:
-    """Bottom, top and step of the lines, on round figures around all levels; 0 dB is always shown."""
+    """Return bottom, top and step of the scale, rounded around all levels; 0 dB is always shown."""
     low, high = min(0.0, *levels), max(10.0, *levels)
     step = next((s for s in _STEPS_DB if (high - low) / s <= _MOST_TICKS), _STEPS_DB[-1])
     return step * math.floor(low / step), step * math.ceil(high / step), step
 
 
 def _dots(points: Sequence[tuple[float, float]]) -> str:
-    """Lines of no length, which round caps make dots of one size, however the chart is stretched."""
+    """Return zero-length lines, which round caps render as dots of one size, however the chart is stretched."""
     return "".join(f"M{x:.1f} {y:.1f}h0" for x, y in points)

@@ -1,24 +1,25 @@
-"""TensorRT plans: what was built, for which shapes, and what is in it."""
+"""TensorRT plan section of the report: builds, shapes and layers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from plansmith import formatting
 from plansmith.formatting import format_bytes, format_seconds
 from plansmith.records.engine import Engine, LayerSummary, Plan, PlanLayer, PlanTensor, dtypes_of
 from plansmith.records.model import InputRange
 from plansmith.report import numbers
-from plansmith.report.facts import ReportFacts
-from plansmith.report.plan_accuracy import CornerTable, SpeedTable, corner_tables, speed_table
-from plansmith.report.text.plan import BUILDERS, check_lines
+from plansmith.report.accuracy import CornerTable, SpeedTable, corner_tables, speed_table
+from plansmith.report.text import BUILDERS, check_lines
+from plansmith.report.verdict import ReportFacts
 
 NOT_TOLD = "not told"
 
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """One plan: what it was built on, and a term and its text for each thing that is known of it."""
+    """Facts of one plan: the GPU it was built on, and a term and text per known fact."""
 
     capability: str
     gpu: str
@@ -29,7 +30,7 @@ class PlanFacts:
 
 @dataclass(frozen=True)
 class ProfileRow:
-    """One range of a profile and the inputs that have it; the first row has the profile's name and its memory."""
+    """Profile row: one range and the inputs that have it; the first row has the profile's name and its memory."""
 
     profile: str
     memory: str
@@ -41,7 +42,7 @@ class ProfileRow:
 
 @dataclass(frozen=True)
 class TensorRow:
-    """An input or output as the plans have it."""
+    """Input or output of the plans."""
 
     name: str
     direction: str
@@ -52,7 +53,7 @@ class TensorRow:
 
 @dataclass(frozen=True)
 class LayerRow:
-    """A layer that is worth a line."""
+    """Notable layer of a plan."""
 
     name: str
     kind: str
@@ -64,7 +65,7 @@ class LayerRow:
 
 @dataclass(frozen=True)
 class CountRow:
-    """Layers of a kind and a dtype; `bar`: their part of the time, or of the number where nothing was timed."""
+    """Layer count by kind and dtype; `bar`: their share of the time, or of the number if nothing was timed."""
 
     kind: str
     dtype: str
@@ -75,7 +76,7 @@ class CountRow:
 
 @dataclass(frozen=True)
 class PlanLayers:
-    """The layers of one plan; `above_more`: how many that came out too high are not named."""
+    """Layers of one plan; `above_more`: the number of unnamed layers with too high precision."""
 
     capability: str
     count: str
@@ -90,7 +91,10 @@ class PlanLayers:
 
 @dataclass(frozen=True)
 class PlanSection:
-    """All about the plans of an engine; `check`: what another library made of the graph, if that was asked."""
+    """Plan section: everything about the plans of an engine.
+
+    `check`: the build check by another library, if requested.
+    """
 
     plans: tuple[PlanFacts, ...]
     profiles: tuple[ProfileRow, ...]
@@ -106,7 +110,7 @@ class PlanSection:
 
 
 def plans_of(facts: ReportFacts) -> PlanSection | None:
-    """What the page tells of plans; None where there are none."""
+    """Return the plan section of the page; None without plans."""
     engine, validation = facts.engine, facts.validation
     if engine is None or not engine.plans:
         return None
@@ -158,22 +162,22 @@ def _profiles(engine: Engine) -> Iterator[ProfileRow]:
             for capability, count in needs.items()
         )
         sharing: dict[InputRange, list[str]] = {}
-        for name, found in profile.shapes.items():
-            sharing.setdefault(found, []).append(name)
-        for name, found in profile.values.items():
-            sharing.setdefault(found, []).append(f"contents of {name}")
-        for number, (found, inputs) in enumerate(sharing.items()):
-            least, usual, most = (numbers.shape(sizes) for sizes in (found.min, found.opt, found.max))
+        for name, value_range in profile.shapes.items():
+            sharing.setdefault(value_range, []).append(name)
+        for name, value_range in profile.values.items():
+            sharing.setdefault(value_range, []).append(f"contents of {name}")
+        for number, (value_range, inputs) in enumerate(sharing.items()):
+            least, usual, most = (numbers.shape(sizes) for sizes in (value_range.min, value_range.opt, value_range.max))
             title, needed = (profile.name, memory) if number == 0 else ("", "")
             yield ProfileRow(title, needed, tuple(inputs), least, usual, most)
 
 
 def _flags(engine: Engine) -> str:
-    """What the build was asked for beyond the defaults."""
+    """Return the build flags that were requested beyond the defaults."""
     if engine.build is None:
         return ""
-    told = engine.build.model_dump(mode="json", exclude={"profiles"}, exclude_defaults=True)
-    return ", ".join(_flag(name.replace("_", " "), value) for name, value in told.items())
+    settings = engine.build.model_dump(mode="json", exclude={"profiles"}, exclude_defaults=True)
+    return ", ".join(_flag(name.replace("_", " "), value) for name, value in settings.items())
 
 
 def _flag(name: str, value: object) -> str:
@@ -190,27 +194,27 @@ def _tensor(tensor: PlanTensor) -> TensorRow:
     return TensorRow(tensor.name, direction, tensor.dtype, f"[{dims}]", tensor.format)
 
 
-def _layers(capability: str, found: LayerSummary, file: str) -> PlanLayers:
+def _layers(capability: str, summary: LayerSummary, file: str) -> PlanLayers:
     return PlanLayers(
         capability=capability,
-        count=numbers.count(found.layers, "layer"),
-        time="" if found.milliseconds is None else numbers.milliseconds(found.milliseconds),
+        count=formatting.count(summary.layers, "layer"),
+        time="" if summary.milliseconds is None else numbers.milliseconds(summary.milliseconds),
         counts=tuple(
             CountRow(
-                kind=one.kind,
-                dtype=one.dtype,
-                count=f"{one.count:,}",
-                time="" if one.milliseconds is None else numbers.milliseconds(one.milliseconds),
-                bar=numbers.width(one.milliseconds, found.milliseconds)
-                if found.milliseconds
-                else numbers.width(one.count, found.layers),
+                kind=row.kind,
+                dtype=row.dtype,
+                count=f"{row.count:,}",
+                time="" if row.milliseconds is None else numbers.milliseconds(row.milliseconds),
+                bar=numbers.width(row.milliseconds, summary.milliseconds)
+                if summary.milliseconds
+                else numbers.width(row.count, summary.layers),
             )
-            for one in found.counts
+            for row in summary.counts
         ),
-        above=tuple(_layer(layer, found.milliseconds) for layer in found.above),
-        above_count=found.above_count,
-        above_more=found.above_count - len(found.above),
-        slowest=tuple(_layer(layer, found.milliseconds) for layer in found.slowest),
+        above=tuple(_layer(layer, summary.milliseconds) for layer in summary.above),
+        above_count=summary.above_count,
+        above_more=summary.above_count - len(summary.above),
+        slowest=tuple(_layer(layer, summary.milliseconds) for layer in summary.slowest),
         file=file,
     )
 

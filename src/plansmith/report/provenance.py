@@ -1,20 +1,19 @@
-"""Where everything came from: the model, the data, the tools, the files, the times."""
+"""Provenance section of the report: model, data, tools, files and times."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from plansmith import formatting
 from plansmith.formatting import format_seconds, minute
 from plansmith.records.engine import Engine
 from plansmith.records.model import Component, DataSet, FileEntry, OnnxModel, Recipe, SampleSet, SourceModel, Tensor
 from plansmith.records.pipeline import Pipeline, Script
 from plansmith.records.release import MODEL_FOLDER, ReleasedModel
 from plansmith.records.validation import ServedReport, ValidationReport
-from plansmith.report import numbers
-from plansmith.report.facts import ReportFacts
-from plansmith.report.text.pipeline import describe_agreement, describe_route, script_lines
-from plansmith.report.verdict import ENGINES
+from plansmith.report.text import describe_agreement, describe_route, script_lines
+from plansmith.report.verdict import ENGINES, ReportFacts
 
 _METRICS = {
     "accuracy": "top-1 accuracy",
@@ -31,7 +30,7 @@ _SCRIPT = f"{MODEL_FOLDER}/script.py"
 
 @dataclass(frozen=True)
 class Fact:
-    """A term and what is to be said about it; `exact` for digests, names and the like, which are copied."""
+    """Fact: a term and its text; `exact` for digests, names and the like, which users copy."""
 
     term: str
     text: str
@@ -40,43 +39,45 @@ class Fact:
 
 @dataclass(frozen=True)
 class Group:
-    """Facts about one thing."""
+    """Facts about one subject."""
 
     title: str
     facts: tuple[Fact, ...]
 
 
 def groups_of(facts: ReportFacts) -> tuple[Group, ...]:
-    """What is known, by what it is about; nothing that is not."""
+    """Return the known facts, grouped by subject."""
     recipe = facts.lowered.recipe if facts.lowered else None
-    found: list[tuple[str, Iterator[Fact]]] = [("Release" if facts.version else "Compile", _release(facts))]
+    groups: list[tuple[str, Iterator[Fact]]] = [("Release" if facts.version else "Compile", _release(facts))]
     if facts.source is not None:
-        found.append(("Model", _source(facts.source)))
+        groups.append(("Model", _source(facts.source)))
     if facts.data is not None:
-        found.append(("Data", _data(facts.data)))
+        groups.append(("Data", _data(facts.data)))
     if recipe is not None:
-        found.append(("Recipe", _recipe(recipe)))
+        groups.append(("Recipe", _recipe(recipe)))
     if facts.onnx is not None:
-        found.append(("Graph", _graph(facts.onnx)))
+        groups.append(("Graph", _graph(facts.onnx)))
     if facts.validation is not None:
-        found.append(("Comparison", _comparison(facts.validation, served=facts.served is not None)))
+        groups.append(("Comparison", _comparison(facts.validation, served=facts.served is not None)))
     if facts.pipeline is not None:
-        found.append(("Raw inputs and outputs", _pipeline(facts.pipeline)))
-    for name, one in facts.beside.items():
-        found.append((f"{name}, beside it", _beside(one, "" if facts.script is not None else f"{name}_")))
+        groups.append(("Raw inputs and outputs", _pipeline(facts.pipeline)))
+    for name, model in facts.beside.items():
+        groups.append((f"{name}, beside it", _companion_facts(model, "" if facts.script is not None else f"{name}_")))
     if facts.script is not None:
-        found.append(("Script", _script(facts.script, facts.files)))
+        groups.append(("Script", _script(facts.script, facts.files)))
     if facts.engine is not None:
-        found.append(("Tools", _tools(facts.engine)))
+        groups.append(("Tools", _tools(facts.engine)))
     if facts.served is not None:
-        found.append(("Triton", _served(facts.served)))
-    return tuple(Group(title, tuple(told)) for title, told in found)
+        groups.append(("Triton", _served(facts.served)))
+    return tuple(Group(title, tuple(rows)) for title, rows in groups)
 
 
 def row_lists(data: DataSet | None) -> tuple[tuple[str, str], ...]:
-    """The places of the samples in the data, in the order of their use."""
+    """Return the positions of the samples in the data, in order of use."""
     sets = (("Calibration", data.calibration), ("Evaluation", data.evaluation)) if data else ()
-    return tuple((name, ", ".join(map(str, found.rows))) for name, found in sets if found is not None and found.rows)
+    return tuple(
+        (name, ", ".join(map(str, samples.rows))) for name, samples in sets if samples is not None and samples.rows
+    )
 
 
 def _release(facts: ReportFacts) -> Iterator[Fact]:
@@ -108,7 +109,7 @@ def _data(data: DataSet) -> Iterator[Fact]:
     if data.revision is not None:
         yield Fact("Revision", data.revision, exact=True)
     yield Fact("Digest", data.digest, exact=True)
-    yield Fact("Available", numbers.count(data.available, "different sample"))
+    yield Fact("Available", formatting.count(data.available, "different sample"))
     yield Fact("Calibration", _samples(data.calibration))
     yield Fact("Evaluation", _samples(data.evaluation) if data.evaluation else "none")
     yield Fact("Order", f"drawn with seed {data.seed}")
@@ -118,18 +119,21 @@ def _data(data: DataSet) -> Iterator[Fact]:
         yield Fact("Pooling", "mean of the tokens" if data.pooling == "mean" else "first token")
 
 
-def _samples(found: SampleSet) -> str:
-    labels = ", with labels" if found.labelled else ""
-    return f"{numbers.count(found.count, 'sample')} in {numbers.count(len(found.cases), 'batch', 'batches')}{labels}"
+def _samples(sample_set: SampleSet) -> str:
+    labels = ", with labels" if sample_set.labelled else ""
+    return (
+        f"{formatting.count(sample_set.count, 'sample')} in"
+        f" {formatting.count(len(sample_set.cases), 'batch', 'batches')}{labels}"
+    )
 
 
 def _recipe(recipe: Recipe) -> Iterator[Fact]:
     yield Fact("Method", recipe.method)
     operators = sorted(recipe.lowered.items(), key=lambda item: (-item[1], item[0]))
     yield Fact("Lowered", ", ".join(f"{number:,} {operator}" for operator, number in operators) or "nothing")
-    yield Fact("Kept", numbers.count(len(recipe.kept), "node"))
+    yield Fact("Kept", formatting.count(len(recipe.kept), "node"))
     if recipe.calibration:
-        yield Fact("Calibrated on", numbers.count(recipe.calibration_samples, "sample"))
+        yield Fact("Calibrated on", formatting.count(recipe.calibration_samples, "sample"))
         yield Fact("Their digest", recipe.calibration, exact=True)
     yield from (Fact(name.replace("_", " ").capitalize(), value) for name, value in recipe.settings.items())
 
@@ -149,8 +153,8 @@ def _graph(onnx: OnnxModel) -> Iterator[Fact]:
     for name, axis in onnx.axes.items():
         multiples = f", in multiples of {axis.step}" if axis.step > 1 else ""
         yield Fact(f"Axis {name}", f"{axis.min} to {axis.max}, usually {axis.opt}{multiples}")
-    for one in onnx.held:
-        yield Fact(f"Axis {one.axis}", one.words)
+    for entry in onnx.constrained_axes:
+        yield Fact(f"Axis {entry.axis}", entry.explanation)
 
 
 def _interface(component: Component) -> Iterator[Fact]:
@@ -180,15 +184,15 @@ def _script(script: Script, files: Iterable[FileEntry]) -> Iterator[Fact]:
         yield Fact("Asked", line)
 
 
-def _beside(one: ReleasedModel, front: str) -> Iterator[Fact]:
-    """A model of the release beside its own; what clients read of it begins with `front`."""
-    yield from _source(one.source)
-    yield Fact("Engine", f"{ENGINES[one.engine.kind]}, {one.engine.precision.upper()}")
-    yield Fact("Gate", one.validation.verdict)
-    for output, worst in one.validation.worst().items():
+def _companion_facts(model: ReleasedModel, front: str) -> Iterator[Fact]:
+    """Describe a companion model of the release; labels of its client-facing facts begin with `front`."""
+    yield from _source(model.source)
+    yield Fact("Engine", f"{ENGINES[model.engine.kind]}, {model.engine.precision.upper()}")
+    yield Fact("Gate", model.validation.verdict)
+    for output, worst in model.validation.worst().items():
         yield Fact(f"Largest error of {output}", f"{worst['max_relative']:.1e} of its magnitude")
-    outputs = tuple(tensor.model_copy(update={"name": f"{front}{tensor.name}"}) for tensor in one.pipeline.outputs)
-    yield from _pipeline(one.pipeline.model_copy(update={"outputs": outputs}))
+    outputs = tuple(tensor.model_copy(update={"name": f"{front}{tensor.name}"}) for tensor in model.pipeline.outputs)
+    yield from _pipeline(model.pipeline.model_copy(update={"outputs": outputs}))
 
 
 def _pipeline(pipeline: Pipeline) -> Iterator[Fact]:
@@ -209,14 +213,14 @@ def _served(served: ServedReport) -> Iterator[Fact]:
     if served.dali is not None:
         yield Fact("DALI", "its own backend" if served.dali == "real" else "in a stand-in backend")
     yield Fact("Instances", served.device.upper())
-    yield Fact("Requests", f"{served.requests:,} by {numbers.count(served.concurrent_clients, 'client')} at once")
+    yield Fact("Requests", f"{served.requests:,} by {formatting.count(served.concurrent_clients, 'client')} at once")
     yield Fact(
         "Latency", f"median {seconds_exact(served.median_seconds)}, slowest {seconds_exact(served.worst_seconds)}"
     )
 
 
 def seconds_exact(seconds: float) -> str:
-    """A latency: 4.2 ms, 310 ms, 2.1 s."""
+    """Format a latency: 4.2 ms, 310 ms, 2.1 s."""
     milliseconds = 1000 * seconds
     if milliseconds >= 1000:
         return format_seconds(seconds)

@@ -1,4 +1,4 @@
-"""The page from its template, and the JSON document."""
+"""Report rendering: the HTML page from its template, and the JSON document."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plansmith import formatting
 from plansmith.report import layers, numbers, tradeoff
 from plansmith.report.accuracy import agreement_row, metric_plot, shape_tables
-from plansmith.report.facts import ReportFacts
 from plansmith.report.layers import high_precision_groups, layer_chart
 from plansmith.report.plans import plans_of
 from plansmith.report.provenance import groups_of, row_lists
 from plansmith.report.templating import template_environment
 from plansmith.report.tradeoff import frontier_of
-from plansmith.report.verdict import verdict_of
+from plansmith.report.verdict import ReportFacts, verdict_of
 from plansmith.system.files import make_folder, write_file
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _TEMPLATE = "report.html"
 
 
 def render(facts: ReportFacts) -> str:
-    """The whole page: it needs nothing beside it, no network and no script."""
+    """Render the HTML page: self-contained, without network access or scripts."""
     import yaml
 
     lowered, validation = facts.lowered, facts.validation
@@ -57,23 +57,24 @@ def render(facts: ReportFacts) -> str:
 
 
 def as_json(facts: ReportFacts) -> dict[str, Any]:
-    """The verdict first, then all that the page is made of, as JSON values."""
+    """Return the verdict first, then all contents of the page, as JSON values."""
     nearest = verdict_of(facts).nearest
     return {
         "verdict": "passed" if facts.passed else "failed",
         "failures": facts.failures(),
-        "nearest_to_a_limit": nearest and {"what": nearest.what, "where": nearest.where, "used": _finite(nearest.used)},
+        "nearest_to_a_limit": nearest
+        and {"what": nearest.quantity, "where": nearest.where, "used": _finite(nearest.used)},
         **facts.model_dump(mode="json"),
     }
 
 
 def _finite(number: float) -> float | None:
-    """A number that JSON has."""
+    """Return a number that JSON can represent."""
     return number if math.isfinite(number) else None
 
 
 def write(facts: ReportFacts, path: Path) -> None:
-    """Write the page as one file, which appears whole or not at all and replaces one that is there.
+    """Write the page as one file atomically, replacing an existing one.
 
     Raises:
         OSError: the disk is full or cannot be written.
@@ -85,5 +86,5 @@ def write(facts: ReportFacts, path: Path) -> None:
 @cache
 def _template() -> Template:
     environment = template_environment()
-    environment.filters |= {"cosine": numbers.cosine, "count": numbers.count}
+    environment.filters |= {"cosine": numbers.cosine, "count": formatting.count}
     return environment.get_template(_TEMPLATE)

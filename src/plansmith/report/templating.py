@@ -1,4 +1,4 @@
-"""The Jinja environment of all HTML pages: values are escaped, and a missing value is an error."""
+"""Jinja environment of all HTML pages: escapes values, and treats a missing value as an error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _REPORT_PACKAGE = "plansmith.report"
 
 
 def template_environment(package: str = _REPORT_PACKAGE) -> Environment:
-    """The templates of a package, which may include those of the reports.
+    """Return the template environment of a package, which may include the templates of the reports.
 
     Args:
         package: its dotted name; it has a folder `templates`.
@@ -40,7 +40,7 @@ def template_environment(package: str = _REPORT_PACKAGE) -> Environment:
 
 
 def breakable(name: str) -> Iterator[str]:
-    """The parts of a long name, between which a line may end: /encoder/layer.0/dense/MatMul."""
+    """Split a long name at allowed line breaks: /encoder/layer.0/dense/MatMul."""
     start = 0
     for place, character in enumerate(name[:-1], 1):
         if character in "/._-":

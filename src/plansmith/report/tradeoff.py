@@ -1,4 +1,4 @@
-"""The recipes that were tried: accuracy against nodes lowered and against speed, drawn and as a table."""
+"""Trade-off of the tried recipes: accuracy against lowered nodes and against speed, as plot and table."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from plansmith.formatting import format_bytes
 from plansmith.records.model import SpeedRatio, Trial
 from plansmith.report import numbers
-from plansmith.report.line_plot import Tick
-from plansmith.report.plot_labels import Label, place_labels
+from plansmith.report.plots import Label, Tick, place_labels
 
 WIDTH, HEIGHT = 360, 300
 LEFT, RIGHT, TOP, BOTTOM = 50, 350, 14, 256
@@ -31,7 +30,7 @@ _MOST_SPEEDS = 5
 
 @dataclass(frozen=True)
 class Dot:
-    """A trial: where it is, how large its file, and from where to where its speed is uncertain."""
+    """Trial dot: its position, its file size, and the interval of its speed."""
 
     number: int
     state: str
@@ -44,7 +43,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot, whose axes are drawn as those of `line_plot`."""
+    """One plot, with axes as in `line_plot`."""
 
     title: str
     x_title: str
@@ -57,7 +56,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class TrialRow:
-    """A trial in words; `state` is chosen, possible or refused."""
+    """Trial as formatted text; `state` is chosen, possible or refused."""
 
     number: int
     name: str
@@ -74,7 +73,7 @@ class TrialRow:
 
 @dataclass(frozen=True)
 class Frontier:
-    """The plots and the table."""
+    """Plots and table of the trade-off."""
 
     panels: tuple[Panel, ...]
     rows: tuple[TrialRow, ...]
@@ -83,7 +82,7 @@ class Frontier:
 
 @dataclass(frozen=True)
 class _Heights:
-    """Where scores stand: by their distance from 1, in powers of ten; exact ones above all others."""
+    """Score axis: heights by distance from 1 in powers of ten; exact scores above all others."""
 
     scores: Sequence[float]
     exponents: list[float] = field(init=False)
@@ -97,8 +96,8 @@ class _Heights:
 
     @property
     def best(self) -> int:
-        found = min(math.floor(min(self.exponents, default=-1.0)), self.worst - 1)
-        return found - 1 if any(_missing(s) <= _NEAREST for s in self.scores) else found
+        exponent = min(math.floor(min(self.exponents, default=-1.0)), self.worst - 1)
+        return exponent - 1 if any(_missing(s) <= _NEAREST for s in self.scores) else exponent
 
     def at(self, score: float) -> float:
         missing = _missing(score)
@@ -115,7 +114,7 @@ class _Heights:
 
 
 def frontier_of(trials: Sequence[Trial]) -> Frontier | None:
-    """The plots and the table; None where nothing was tried."""
+    """Return the plots and the table; None without trials."""
     if not trials:
         return None
     numbered = list(enumerate(trials, 1))
@@ -218,12 +217,12 @@ def _share(trial: Trial) -> float:
 
 
 def _across(part: float) -> float:
-    """The place of a part of the scale, from 0 to 1."""
+    """Return the x position for a fraction of the scale, from 0 to 1."""
     return LEFT + _INSET + (RIGHT - LEFT - 2 * _INSET) * part
 
 
 def _radius(trial: Trial, largest: int) -> float:
-    """Grows with the side of a square of the file's size, so that areas compare."""
+    """Return the radius for a file size: proportional to its square root, so that areas compare."""
     return _SMALLEST_DOT + _GROWTH * math.sqrt(trial.file_bytes / largest) if largest else _SMALLEST_DOT
 
 
@@ -232,7 +231,7 @@ def _missing(score: float) -> float:
 
 
 def _format_score(exponent: int) -> str:
-    """0, 0.9, 0.99, 0.999, 0.9999, 1 − 10⁻⁵, …."""
+    """Format a score: 0, 0.9, 0.99, 0.999, 0.9999, 1 − 10⁻⁵, …."""
     if exponent > 0:
         return "−9"
     if exponent < _LONG_TICK:

@@ -1,1 +1,1 @@
-"""Releases on Amazon SageMaker: archives that its Triton containers load, and endpoints."""
+"""Amazon SageMaker: archives of releases that its Triton containers load, and endpoints."""

@@ -1,4 +1,4 @@
-"""An endpoint as SageMaker describes it: its status, its variants, and the models that they serve."""
+"""Endpoint description from SageMaker: its status, its variants, and the models that they serve."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 
 
 class VariantModel(Record):
-    """The model of a variant.
+    """Model of a variant.
 
     Attributes:
         name: SageMaker's.
@@ -32,7 +32,7 @@ class VariantModel(Record):
 
 
 class VariantDescription(Record):
-    """A variant as it runs, and as its configuration has it.
+    """Variant as running, and as configured.
 
     Attributes:
         name: of the variant.
@@ -64,7 +64,7 @@ class VariantDescription(Record):
 
 
 class EndpointDescription(Record):
-    """An endpoint.
+    """Endpoint as SageMaker describes it.
 
     Attributes:
         name: of the endpoint.
@@ -94,7 +94,7 @@ class EndpointDescription(Record):
 
 
 def describe_endpoint(endpoint: str, region: str, *, with_models: bool = False) -> EndpointDescription:
-    """An endpoint and its variants.
+    """Return an endpoint and its variants.
 
     Args:
         endpoint: its name.
@@ -132,7 +132,7 @@ def describe_endpoint(endpoint: str, region: str, *, with_models: bool = False) 
 
 
 def _find(service: AwsService, operation: str, **parameters: str) -> dict[str, Any]:
-    """What SageMaker describes; empty where it has no such thing."""
+    """Return what SageMaker describes; empty if the resource does not exist."""
     try:
         return dict(service.call(operation, **parameters))
     except UsageError:
@@ -188,14 +188,14 @@ def _state(state: dict[str, Any]) -> str:
 
 
 def _with_model(service: AwsService, variant: VariantDescription) -> VariantDescription:
-    found = _find(service, "describe_model", ModelName=variant.model_name) if variant.model_name else {}
-    if not found:
+    document = _find(service, "describe_model", ModelName=variant.model_name) if variant.model_name else {}
+    if not document:
         return variant
-    container: dict[str, Any] = found.get("PrimaryContainer") or next(iter(found.get("Containers", [])), {})
+    container: dict[str, Any] = document.get("PrimaryContainer") or next(iter(document.get("Containers", [])), {})
     source = container.get("ModelDataSource", {}).get("S3DataSource", {})
     model = VariantModel(
         name=variant.model_name,
-        arn=found["ModelArn"],
+        arn=document["ModelArn"],
         image=container.get("Image", ""),
         data=container.get("ModelDataUrl") or source.get("S3Uri", ""),
         multi_model=container.get("Mode") == "MultiModel",

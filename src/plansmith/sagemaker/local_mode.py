@@ -1,4 +1,4 @@
-"""Local mode: the variants of an endpoint on SageMaker's front end of this machine's Triton, up to the edge of AWS.
+"""Local mode: an endpoint's variants on SageMaker's front end of this machine's Triton, with no call to AWS.
 
 Archives are unpacked, Triton is started by the environment of the container, multi-model variants load each archive,
 and each model answers a request of its release: what SageMaker does with them, but for what AWS itself does.
@@ -13,22 +13,19 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from plansmith.config.target.targets import load_target
+from plansmith.config.targets import load_target
 from plansmith.errors import PlansmithError, ServedCheckError
 from plansmith.records.model import Record
 from plansmith.sagemaker.archives import Archive
-from plansmith.sagemaker.endpoint.container import container_environment
+from plansmith.sagemaker.endpoint.desired import VariantArchives, container_environment
 from plansmith.sagemaker.endpoint.spec import EndpointSpec, SmokeTest
 from plansmith.sagemaker.endpoint.variant import VariantSpec
-from plansmith.sagemaker.endpoint.variant_archives import VariantArchives
-from plansmith.sagemaker.examples import check_example
-from plansmith.sagemaker.signatures import model_from_release
+from plansmith.sagemaker.signatures import check_example, model_from_release
 from plansmith.sagemaker.start_script import multi_model_start, single_model_start
 from plansmith.triton.checker.archive import unpacked
-from plansmith.triton.client.sagemaker.client import DEFAULT_TIMEOUT_SECONDS, SageMakerClient
-from plansmith.triton.client.sagemaker.connection import EndpointConnection
-from plansmith.triton.client.sagemaker.front_end import FrontEndTransport
+from plansmith.triton.client.sagemaker.client import DEFAULT_TIMEOUT_SECONDS, EndpointConnection, SageMakerClient
 from plansmith.triton.client.sagemaker.invocation import TARGET_MODEL, Invocation
+from plansmith.triton.client.sagemaker.transports import FrontEndTransport
 from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.server.installation import Installation
 from plansmith.triton.server.needs import needs_of
@@ -41,7 +38,7 @@ _START_SECONDS = 600
 
 
 class LocalResult(Record):
-    """An archive that was served here, and answered as its release does.
+    """Result of an archive that was served locally and answered like its release.
 
     Attributes:
         variant: that serves it.
@@ -64,7 +61,7 @@ class LocalResult(Record):
 
 @dataclass(frozen=True)
 class LocalMachine:
-    """Where endpoints are served locally.
+    """Local machine for serving endpoints.
 
     Attributes:
         installation: the Triton.
@@ -78,7 +75,7 @@ class LocalMachine:
 
 
 def serve_locally(spec: EndpointSpec, archives: VariantArchives, machine: LocalMachine) -> list[LocalResult]:
-    """Serve each variant of an endpoint, one after another, and see that its models answer as their releases do.
+    """Serve each variant of an endpoint locally in turn, and check that its models answer like their releases.
 
     Args:
         spec: the endpoint.
@@ -101,7 +98,7 @@ def serve_locally(spec: EndpointSpec, archives: VariantArchives, machine: LocalM
 
 @dataclass(frozen=True)
 class _Running:
-    """A variant whose front end answers.
+    """Running variant, with a responding front end.
 
     Attributes:
         variant: the variant.
@@ -116,7 +113,7 @@ class _Running:
     progress: Callable[[str], None]
 
     def load(self, name: str, folder: Path) -> float:
-        """Have a multi-model variant load an archive; the seconds that it took.
+        """Load an archive into a multi-model variant; return the seconds it took.
 
         Raises:
             ServedCheckError: it does not load.
@@ -129,7 +126,7 @@ class _Running:
         return time.monotonic() - began
 
     def ask(self, archive: Archive, load_seconds: float) -> LocalResult:
-        """Have a model answer a request of its release.
+        """Send a request of a model's release to it.
 
         Raises:
             ServedCheckError: the answer is not the release's.
@@ -156,7 +153,7 @@ class _Running:
         )
 
     def send(self, smoke_test: SmokeTest, archive: Archive) -> None:
-        """Have a model answer the request that the endpoint's file names.
+        """Send a model the request that the endpoint's file names.
 
         Raises:
             ServedCheckError: it is refused, or answered with nothing.
@@ -178,7 +175,7 @@ def _serve_variant(
 ) -> list[LocalResult]:
     environment = container_environment(variant, archives)
     repository = ModelRepository(Path(spec.repository))
-    manifests = [repository.manifest(*repository.find(release)) for one in archives for release in one.releases]
+    manifests = [repository.manifest(*repository.find(release)) for item in archives for release in item.releases]
     needs = needs_of(machine.installation, load_target(manifests[0].target), manifests)
     with ExitStack() as stack:
         folders = {_name(archive): stack.enter_context(unpacked(Path(archive.file))) for archive in archives}
@@ -217,7 +214,7 @@ def _serve_variant(
 
 
 def _require_ping(address: str) -> None:
-    """See that SageMaker would take the container for healthy."""
+    """Check that SageMaker's health check would pass for the container."""
     answer = _front_end(address).ping()
     if not answer.is_ok:
         raise ServedCheckError(f"/ping is answered with status {answer.status}: {answer.text}", remedy=_READ_LOG)

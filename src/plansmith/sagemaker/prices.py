@@ -1,4 +1,4 @@
-"""Prices of SageMaker's instance types, and what serving costs at them.
+"""Prices of SageMaker instance types, and the resulting cost of serving.
 
 The prices that plansmith knows are in configs/sagemaker/instances.yaml with their sources. A file of one's own wins:
 
@@ -37,7 +37,7 @@ _TypeName = Annotated[str, matching(_TYPE, "must be an instance type such as ml.
 
 
 class PriceList(Record):
-    """Prices from a file."""
+    """Price list from a file."""
 
     region: str = Field(default="", description="Region of the prices.")
     as_of: datetime.date | None = Field(default=None, description="Date of the prices.")
@@ -48,13 +48,13 @@ class PriceList(Record):
 
     @property
     def label(self) -> str:
-        """Source, region and date in words."""
+        """The source, region and date as text."""
         date = f"as of {self.as_of}" if self.as_of else ""
         return ", ".join(filter(None, [self.source or "the given price list", self.region, date]))
 
 
 class Price(Record):
-    """The on-demand price of an instance type, without storage and data.
+    """On-demand price of an instance type, without storage and data.
 
     Attributes:
         instance_type: such as ml.g5.xlarge; empty where only a price is known.
@@ -68,7 +68,7 @@ class Price(Record):
 
 
 class Cost(Record):
-    """The cost of serving.
+    """Cost of serving.
 
     Attributes:
         price: of an instance.
@@ -106,11 +106,11 @@ def read_prices(path: Path) -> PriceList:
     else:
         if not problems:
             return prices
-    raise refusal(problems, what="the prices")
+    raise refusal(problems, subject="the prices")
 
 
 def find_price(instance_type: str, prices: Path | None = None) -> Price:
-    """The price of an instance type.
+    """Return the price of an instance type.
 
     Args:
         instance_type: such as ml.g5.xlarge.
@@ -122,16 +122,16 @@ def find_price(instance_type: str, prices: Path | None = None) -> Price:
     own = read_prices(prices) if prices is not None else None
     if own is not None and instance_type in own.usd_per_hour:
         return Price(instance_type=instance_type, usd_per_hour=own.usd_per_hour[instance_type], source=own.label)
-    known = instances().get(instance_type)
-    if known is not None and known.usd_per_hour is not None:
+    instance = instances().get(instance_type)
+    if instance is not None and instance.usd_per_hour is not None:
         listed = list_prices()
         source = f"SageMaker's list price in {listed.region}, as of {listed.as_of}"
-        return Price(instance_type=instance_type, usd_per_hour=known.usd_per_hour, source=source)
+        return Price(instance_type=instance_type, usd_per_hour=instance.usd_per_hour, source=source)
     raise _unknown(instance_type, own)
 
 
 def make_price(usd_per_hour: float, instance_type: str = "") -> Price:
-    """A price that a person gives.
+    """Build a price that the user gives.
 
     Raises:
         UsageError: it is not above 0.
@@ -142,7 +142,7 @@ def make_price(usd_per_hour: float, instance_type: str = "") -> Price:
 
 
 def needed_instances(target_rate: float, rate_per_instance: float, headroom: float = 0.0) -> int:
-    """How many instances serve a rate: ceil(target / (rate of one · (1 - headroom))), at least one.
+    """Return the number of instances for a rate: ceil(target / (rate of one · (1 - headroom))), at least one.
 
     Args:
         target_rate: samples per second, above 0.
@@ -159,7 +159,7 @@ def needed_instances(target_rate: float, rate_per_instance: float, headroom: flo
 
 
 def cost_per_million(usd_per_hour: float, rate: float) -> float:
-    """US dollars for a million samples: price per hour / (rate · 3600 s) · 1,000,000.
+    """Return US dollars per million samples: price per hour / (rate · 3600 s) · 1,000,000.
 
     Args:
         usd_per_hour: of all instances that serve the rate.
@@ -173,7 +173,7 @@ def cost_per_million(usd_per_hour: float, rate: float) -> float:
 
 
 def cost_of(price: Price, rate_per_instance: float, *, target_rate: float | None, headroom: float = 0.0) -> Cost:
-    """The cost of serving with instances that answer so many samples per second each.
+    """Return the cost of serving with instances that each answer a number of samples per second.
 
     Raises:
         UsageError: a rate is not above 0, or the headroom is not from 0 to below 1.
@@ -206,19 +206,19 @@ def _require_headroom(value: float) -> None:
 
 def _unknown(instance_type: str, own: PriceList | None) -> UsageError:
     priced = [name for name, instance in instances().items() if instance.usd_per_hour is not None]
-    known = [*(own.usd_per_hour if own is not None else ()), *priced]
+    types = [*(own.usd_per_hour if own is not None else ()), *priced]
     is_type = instance_type in instances()
     reason = "plansmith has no price of it" if is_type else "no such type is known"
-    near = [] if is_type else [name for name in nearest_instances(instance_type) if name in known]
+    near = [] if is_type else [name for name in nearest_instances(instance_type) if name in types]
     hint = f"did you mean {' or '.join(near)}? Otherwise " if near else ""
     return UsageError(
         f"the price of {instance_type} is unknown: {reason}",
-        remedy=f"{hint}give --usd-per-hour USD, or a price list with --prices FILE; known are {_by_family(known)}",
+        remedy=f"{hint}give --usd-per-hour USD, or a price list with --prices FILE; known are {_by_family(types)}",
     )
 
 
 def _by_family(names: Iterable[str]) -> str:
-    """Families with their sizes, so that all fit on a screen: ml.g5.{xlarge, 2xlarge}."""
+    """Format instance families with their sizes, so that all fit on a screen: ml.g5.{xlarge, 2xlarge}."""
     families: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         family, _, size = name.rpartition(".")

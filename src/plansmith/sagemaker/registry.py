@@ -1,4 +1,4 @@
-"""Releases in the SageMaker Model Registry: a release is a model package, a version of its group.
+"""SageMaker Model Registry: a release is a model package, a version of its group.
 
 The fields are those of docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateModelPackage.html.
 """
@@ -20,9 +20,9 @@ from plansmith.sagemaker.archives import SUFFIX, Archive
 from plansmith.sagemaker.endpoint.checks import serving_instances
 from plansmith.sagemaker.endpoint.spec import EndpointSpec
 from plansmith.sagemaker.endpoint.variant import VariantSpec
+from plansmith.stores.backend.object_store import Moved, untold
 from plansmith.stores.backend.s3 import S3Objects
-from plansmith.system.aws.call import Call, require_valid
-from plansmith.system.aws.service import AwsService
+from plansmith.system.aws.service import AwsService, Call, require_valid
 from plansmith.triton.repository.repository import ModelRepository
 
 ApprovalStatus = Literal["Approved", "Rejected", "PendingManualApproval"]
@@ -42,7 +42,7 @@ _LONGEST_VALUE = 256
 
 
 class Registration(Record):
-    """A release as a version of a group, and the requests that make it one.
+    """Registration of a release as a version of a group, with the requests for it.
 
     Attributes:
         group: the model package group.
@@ -66,7 +66,7 @@ class Registration(Record):
 
 
 class ApprovedRelease(Record):
-    """The newest approved version of a group.
+    """Newest approved version of a group.
 
     Attributes:
         arn: of the package.
@@ -80,7 +80,7 @@ class ApprovedRelease(Record):
 
 
 class ModelRegistry:
-    """The model registry of a region; a context manager.
+    """SageMaker Model Registry of a region; a context manager.
 
     Args:
         region: that of the environment where it is empty.
@@ -105,25 +105,25 @@ class ModelRegistry:
         self._service.close()
 
     def has_group(self, group: str) -> bool:
-        """Whether there is a group.
+        """Whether a group exists.
 
         Raises:
             EnvironmentFault: SageMaker cannot be asked.
         """
         listed = self._service.pages("list_model_package_groups", "ModelPackageGroupSummaryList", NameContains=group)
-        return any(one["ModelPackageGroupName"] == group for one in listed)
+        return any(entry["ModelPackageGroupName"] == group for entry in listed)
 
     def packages(self, group: str, **filters: str) -> Iterator[dict[str, Any]]:
-        """The packages of a group as SageMaker lists them, the newest first."""
+        """Return the packages of a group in SageMaker's list, newest first."""
         order = {"SortBy": "CreationTime", "SortOrder": "Descending"}
         return self._service.pages(
             "list_model_packages", "ModelPackageSummaryList", ModelPackageGroupName=group, **order, **filters
         )
 
     def describe(self, arn: str) -> dict[str, Any]:
-        """All that SageMaker says of a package."""
-        found: dict[str, Any] = self._service.call("describe_model_package", ModelPackageName=arn)
-        return found
+        """Return SageMaker's full description of a package."""
+        package: dict[str, Any] = self._service.call("describe_model_package", ModelPackageName=arn)
+        return package
 
     def execute(self, call: Call) -> dict[str, Any]:
         """Send one request of a registration.
@@ -138,7 +138,7 @@ class ModelRegistry:
 
 @dataclass(frozen=True)
 class PackageContent:
-    """What a model package is made of.
+    """Content of a model package.
 
     Attributes:
         manifest: of the release that the endpoint serves.
@@ -154,17 +154,17 @@ class PackageContent:
 
     @property
     def release(self) -> str:
-        """MODEL@VERSION."""
+        """The release, as MODEL@VERSION."""
         return f"{self.manifest.name}@{self.manifest.version}"
 
     @property
     def model_data_url(self) -> str:
-        """The archive."""
+        """The URL of the archive."""
         return f"{self.folder}/{Path(self.archive.file).name}"
 
     @property
     def metrics_name(self) -> str:
-        """The name of the gate's report in the folder."""
+        """The file name of the gate's report in the folder."""
         return Path(self.archive.file).name.removesuffix(SUFFIX) + _METRICS_SUFFIX
 
     @property
@@ -174,14 +174,14 @@ class PackageContent:
 
     @property
     def description(self) -> str:
-        """By which a package is known again: a list of packages has no more of it."""
+        """The description that identifies a package; a list of packages shows nothing more of it."""
         return f"{self.release} for {self.image.rpartition('/')[2]}, archive {self.archive.digest[:16]}"
 
 
 def plan_registration(
     registry: ModelRegistry, group: str, status: ApprovalStatus | None, content: PackageContent
 ) -> Registration:
-    """What would have to be asked so that a release is a version of a group; nothing is changed.
+    """Return the requests that register a release as a version of a group; changes nothing.
 
     Args:
         registry: the registry.
@@ -202,7 +202,9 @@ def plan_registration(
     present: dict[str, Any] | None = None
     if registry.has_group(group):
         packages = registry.packages(group)
-        present = next((one for one in packages if one.get("ModelPackageDescription") == content.description), None)
+        present = next(
+            (package for package in packages if package.get("ModelPackageDescription") == content.description), None
+        )
     else:
         calls.append(_group_call(group, content))
     current: ApprovalStatus = present["ModelApprovalStatus"] if present else _PENDING
@@ -229,7 +231,7 @@ def plan_registration(
 
 
 def register(registry: ModelRegistry, objects: S3Objects, content: PackageContent, plan: Registration) -> Registration:
-    """Carry out a registration, whose archive is in S3.
+    """Execute a registration whose archive is in S3.
 
     Args:
         registry: the registry.
@@ -254,7 +256,7 @@ def register(registry: ModelRegistry, objects: S3Objects, content: PackageConten
 
 
 def approved_release(registry: ModelRegistry, group: str, model: str) -> ApprovedRelease:
-    """The newest approved package of a group that a release of a model was registered as.
+    """Return the newest approved package of a group that was registered from a release of the model.
 
     Args:
         registry: the registry.
@@ -278,7 +280,7 @@ def approved_release(registry: ModelRegistry, group: str, model: str) -> Approve
 
 
 def with_approved_releases(spec: EndpointSpec) -> EndpointSpec:
-    """An endpoint whose variants with a model package group serve the newest approved release of it.
+    """Return the endpoint with each variant's newest approved release, where it names a model package group.
 
     Args:
         spec: the endpoint.
@@ -294,13 +296,14 @@ def with_approved_releases(spec: EndpointSpec) -> EndpointSpec:
     def approved(variant: VariantSpec) -> VariantSpec:
         if not variant.model_package_group:
             return variant
-        found = approved_release(registry, variant.model_package_group, variant.models[0])
-        if repository.manifest(*repository.find(found.release)).release_digest != found.release_digest:
+        approval = approved_release(registry, variant.model_package_group, variant.models[0])
+        if repository.manifest(*repository.find(approval.release)).release_digest != approval.release_digest:
             raise RepositoryError(
-                f"{found.release} of {repository.root} is another release than the one that was approved: {found.arn}",
+                f"{approval.release} of {repository.root} is another release than"
+                f" the one that was approved: {approval.arn}",
                 remedy="name the repository that it was registered from; or register this one, and approve it",
             )
-        return variant.model_copy(update={"models": (found.release,)})
+        return variant.model_copy(update={"models": (approval.release,)})
 
     with ModelRegistry(spec.region) as registry:
         changes = {kind: tuple(map(approved, getattr(spec, kind))) for kind in ("variants", "shadow_variants")}
@@ -339,7 +342,7 @@ def _package_call(group: str, status: ApprovalStatus, content: PackageContent) -
 
 
 def _metadata(content: PackageContent) -> dict[str, str]:
-    """What a person wants to know of a release before it is approved."""
+    """Return the metadata that a reviewer needs to approve a release."""
     manifest, archive = content.manifest, content.archive
     values = {
         RELEASE: content.release,
@@ -352,3 +355,59 @@ def _metadata(content: PackageContent) -> dict[str, str]:
         "plansmith.verdict": manifest.validation.verdict,
     }
     return {name: _FOREIGN.sub("-", value)[:_LONGEST_VALUE] for name, value in values.items() if value}
+
+
+class Upload(Record):
+    """Archive upload to S3.
+
+    Attributes:
+        uri: the object, which ModelDataUrl of a SageMaker model names.
+        sent: whether it was sent; or was there already.
+    """
+
+    uri: str
+    sent: bool
+
+
+def plan_upload(objects: S3Objects, archive: Archive) -> Upload:
+    """Plan the work of `upload_archive`; uploads nothing.
+
+    Args:
+        objects: the prefix that takes it.
+        archive: the archive; of one that was only planned, the size alone is compared with what is there.
+
+    Raises:
+        RepositoryError: another content has its name.
+    """
+    key = Path(archive.file).name
+    existing = objects.find(key)
+    if existing is not None:
+        is_same = existing.bytes == archive.bytes
+        if is_same and archive.digest:
+            is_same = (existing.sha256 or objects.sha256(key)) == archive.digest
+        if not is_same:
+            raise RepositoryError(
+                f"{objects.place}/{key} is there already, with other content, and is not overwritten: endpoints keep"
+                " what they loaded",
+                remedy="choose another --upload (in an endpoint's file: another bucket), or remove it",
+            )
+    return Upload(uri=f"{objects.place}/{key}", sent=existing is None)
+
+
+def upload_archive(objects: S3Objects, archive: Archive, progress: Moved = untold) -> Upload:
+    """Upload an archive to S3 unless it exists; resumes an interrupted upload.
+
+    Args:
+        objects: the prefix that takes it, under its file's name.
+        archive: the archive, which was written.
+        progress: told how many more bytes are on their way; called by several threads.
+
+    Raises:
+        RepositoryError: another content has its name, or S3 refuses it.
+        EnvironmentFault: S3 cannot be reached.
+    """
+    upload = plan_upload(objects, archive)
+    if upload.sent:
+        path = Path(archive.file)
+        objects.send(path, path.name, archive.digest, progress)
+    return upload

@@ -1,11 +1,11 @@
-"""The releases that go into an archive for SageMaker, and whether SageMaker can serve them."""
+"""Release selection for a SageMaker archive, with a check whether SageMaker can serve them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from plansmith.config.target.targets import Target, load_target
+from plansmith.config.targets import Target, load_target
 from plansmith.errors import EngineError, RepositoryError, UsageError, in_one_line
 from plansmith.triton.repository.renamed import RenamedRelease
 from plansmith.triton.repository.repository import ModelRepository
@@ -22,7 +22,7 @@ _LISTED_VERSION = 1
 
 @dataclass(frozen=True)
 class PackageRequest:
-    """What to package, and for which kind of endpoint.
+    """Package request: what to package, and for which kind of endpoint.
 
     Attributes:
         releases: MODEL or MODEL@VERSION each.
@@ -52,15 +52,15 @@ class PackageRequest:
 
 
 def select_releases(repository: ModelRepository, request: PackageRequest) -> list[tuple[RenamedRelease, ...]]:
-    """The releases of each archive, the default model's first.
+    """Return the releases of each archive, the default model's first.
 
     Raises:
         RepositoryError: there is no such release, it was withdrawn, or a multi-model endpoint cannot serve it.
         EngineError: it was compiled for something else than an image of SageMaker.
         UsageError: there are two models without a default, or two versions of one.
     """
-    found = [_find(repository, text) for text in request.releases]
-    releases = list({release.release: release for release in found}.values())
+    matches = [_find(repository, text) for text in request.releases]
+    releases = list({release.release: release for release in matches}.values())
     for release in releases:
         serving_target(release, request.target)
     if not request.multi_model:
@@ -71,7 +71,7 @@ def select_releases(repository: ModelRepository, request: PackageRequest) -> lis
 
 
 def serving_target(release: RenamedRelease, chosen: Target | None) -> Target:
-    """The image of SageMaker that serves a release.
+    """Return the target whose SageMaker image serves a release.
 
     Args:
         release: the release.
@@ -103,7 +103,7 @@ def _find(repository: ModelRepository, text: str) -> RenamedRelease:
     name, number = repository.find(text)
     reason = repository.withdrawals(name).reason(number)
     if reason is not None:
-        others = ", ".join(f"{name}@{one}" for one in repository.standing(name))
+        others = ", ".join(f"{name}@{version_number}" for version_number in repository.standing(name))
         raise RepositoryError(
             f"{name}@{number} was withdrawn: {in_one_line(reason)}",
             remedy=f"name another version: {others}" if others else "compile the model again",
@@ -130,7 +130,7 @@ def _default_first(releases: Sequence[RenamedRelease], default: str) -> list[Ren
 
 
 def _require_multi_model(release: RenamedRelease) -> None:
-    """See that a multi-model endpoint can serve a release."""
+    """Check that a multi-model endpoint can serve a release."""
     members = release.script_members()
     if members:
         raise RepositoryError(

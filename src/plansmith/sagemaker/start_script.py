@@ -1,4 +1,4 @@
-"""How the start script of SageMaker's Triton containers starts Triton, by the archive and the endpoint's environment.
+"""Start script of SageMaker's Triton containers: how archive and endpoint environment decide Triton's start.
 
 Source: docker/sagemaker/serve of github.com/triton-inference-server/server.
 """
@@ -47,7 +47,7 @@ _DEFAULTS = {
 
 @dataclass(frozen=True)
 class Start:
-    """How the script starts Triton.
+    """Start parameters of Triton in the start script.
 
     Attributes:
         arguments: of the server, without ports.
@@ -61,7 +61,7 @@ class Start:
 
 
 def single_model_start(folder: Path, environment: Mapping[str, str]) -> Start:
-    """The start of a single-model endpoint.
+    """Return the start parameters of a single-model endpoint.
 
     Args:
         folder: the unpacked archive.
@@ -77,7 +77,7 @@ def single_model_start(folder: Path, environment: Mapping[str, str]) -> Start:
 
 
 def multi_model_start(environment: Mapping[str, str]) -> Start:
-    """The start of a multi-model endpoint, with no model loaded.
+    """Return the start parameters of a multi-model endpoint, with no model loaded.
 
     Raises:
         UsageError: a variable has a value that the script refuses.
@@ -87,7 +87,7 @@ def multi_model_start(environment: Mapping[str, str]) -> Start:
 
 
 def default_model(folder: Path, environment: Mapping[str, str]) -> str:
-    """The model that the script has Triton load, and that the front end asks.
+    """Return the model that the start script loads in Triton, and that the front end calls.
 
     Args:
         folder: the unpacked archive.
@@ -103,28 +103,28 @@ def default_model(folder: Path, environment: Mapping[str, str]) -> str:
         )
     named = environment.get(DEFAULT_MODEL, "")
     # As `find -type d` sees them: hidden ones, too, and no links.
-    found = sorted(one.name for one in folder.iterdir() if one.is_dir() and not one.is_symlink())
-    choose = f"set {DEFAULT_MODEL} to one of: {', '.join(found)}"
+    models = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.is_symlink())
+    choose = f"set {DEFAULT_MODEL} to one of: {', '.join(models)}"
     if named:
         if not (folder / named).is_dir():
             raise RepositoryError(
                 f"the start script says that the folder of {DEFAULT_MODEL}, {named}, does not exist", remedy=choose
             )
         return named
-    if not found:
+    if not models:
         raise RepositoryError(
             "the start script says 'No model found in model repository'",
             remedy="make the archive with plansmith sagemaker package",
         )
-    if len(found) > 1:
+    if len(models) > 1:
         raise RepositoryError(
-            f"the start script says 'More than 1 model directory found': {', '.join(found)}", remedy=choose
+            f"the start script says 'More than 1 model directory found': {', '.join(models)}", remedy=choose
         )
-    return found[0]
+    return models[0]
 
 
 def _arguments(environment: Mapping[str, str]) -> list[str]:
-    """The arguments that the variables stand for.
+    """Return the server arguments for the environment variables.
 
     Unlike the script, this leaves verbose logging off unless asked, and leaves out other ports (gRPC, metrics) and
     SAGEMAKER_TRITON_MODEL_LOAD_GPU_LIMIT.
@@ -135,12 +135,12 @@ def _arguments(environment: Mapping[str, str]) -> list[str]:
             f"the start script says 'Invalid {INFERENCE_TYPE}': {kind!r}",
             remedy=f"choose from: {', '.join(INFERENCE_TYPES)}",
         )
-    given = {name: environment.get(f"{VARIABLE_PREFIX}{name}") or _DEFAULTS.get(name, "") for name in _FLAGS}
-    flags = [flag.format(given[name]) for name, flag in _FLAGS.items() if given[name]]
+    values = {name: environment.get(f"{VARIABLE_PREFIX}{name}") or _DEFAULTS.get(name, "") for name in _FLAGS}
+    flags = [flag.format(values[name]) for name, flag in _FLAGS.items() if values[name]]
     # The shell splits them at white space, and knows no quotes in them.
     return [*flags, *environment.get(ADDITIONAL_ARGUMENTS, "").split()]
 
 
 def _front_end_variables(environment: Mapping[str, str], ping: str) -> dict[str, str]:
-    found = {name: value for name, value in environment.items() if name.startswith(VARIABLE_PREFIX)}
-    return found | ({PING_MODE: found.get(OVERRIDE_PING_MODE) or ping} if PING_MODE in found else {})
+    variables = {name: value for name, value in environment.items() if name.startswith(VARIABLE_PREFIX)}
+    return variables | ({PING_MODE: variables.get(OVERRIDE_PING_MODE) or ping} if PING_MODE in variables else {})

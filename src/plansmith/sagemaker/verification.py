@@ -1,4 +1,4 @@
-"""Whether an endpoint serves what was deployed, and serves it without failures and within limits."""
+"""Endpoint verification: whether it serves what was deployed, without failures and within limits."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError,
 from plansmith.records.model import Record
 from plansmith.report.numbers import amount
 from plansmith.sagemaker.description import EndpointDescription, VariantDescription, describe_endpoint
-from plansmith.sagemaker.metrics.text import format_total
-from plansmith.sagemaker.metrics.time_range import time_range
+from plansmith.sagemaker.metrics.cloudwatch import time_range
+from plansmith.sagemaker.metrics.page import format_total
 from plansmith.sagemaker.metrics.values import EndpointMetrics, VariantMetrics, read_metrics
 from plansmith.system.aws.service import AwsService
 
@@ -21,7 +21,7 @@ _SHORTEST_RANGE = timedelta(minutes=1)
 
 
 class EndpointLimits(Record):
-    """Limits of an endpoint; None where there is none.
+    """Endpoint limits; None for no limit.
 
     Attributes:
         error_rate: the part of the requests that may fail, from 0 to 1.
@@ -33,19 +33,19 @@ class EndpointLimits(Record):
 
     @property
     def is_any_set(self) -> bool:
-        """Whether there is a limit."""
+        """Whether any limit is set."""
         return self.error_rate is not None or self.p99_ms is not None
 
 
 class EndpointFinding(Record):
-    """Something that is not as it should be; `variant` is empty where it is about the endpoint."""
+    """Finding on an endpoint; `variant` is empty if it concerns the whole endpoint."""
 
     variant: str
     problem: str
 
 
 class EndpointVerification(Record):
-    """What was found about an endpoint.
+    """Results of an endpoint verification.
 
     Attributes:
         endpoint: as it runs.
@@ -62,7 +62,7 @@ class EndpointVerification(Record):
     notes: tuple[str, ...]
 
     def error(self) -> PlansmithError | None:
-        """The error to end with; None where all is well."""
+        """Return the error to exit with; None if all is well."""
         if not self.findings:
             return None
         first = self.findings[0]
@@ -80,7 +80,7 @@ class EndpointVerification(Record):
 def verify_endpoint(
     endpoint: str, region: str, limits: EndpointLimits, since: datetime | None = None
 ) -> EndpointVerification:
-    """Check the status of an endpoint, what it was deployed from, and its metrics.
+    """Check an endpoint's status, the releases it was deployed from, and its metrics.
 
     Args:
         endpoint: its name.
@@ -129,7 +129,7 @@ def _endpoint_findings(endpoint: EndpointDescription) -> Iterator[EndpointFindin
 
 
 def _variant_problems(variant: VariantDescription) -> Iterator[str]:
-    """What runs differently from what it is changing to, or from what was deployed."""
+    """Yield what differs in a running variant from its target state, or from what was deployed."""
     if variant.weight is not None:
         if variant.desired_weight not in {None, variant.weight}:
             yield f"its weight is {variant.weight:g}, and is changing to {variant.desired_weight:g}"
@@ -145,7 +145,7 @@ def _variant_problems(variant: VariantDescription) -> Iterator[str]:
 
 
 def _archive_problems(s3: AwsService, variant: VariantDescription) -> list[str]:
-    """Whether the archive that a new instance would fetch is gone, or all of a prefix.
+    """Yield a problem if the archive that a new instance would download is gone, or all of a prefix.
 
     Raises:
         EnvironmentFault: S3 cannot be asked, or does not allow it.
@@ -169,7 +169,7 @@ def _archive_problems(s3: AwsService, variant: VariantDescription) -> list[str]:
 
 
 def _metric_problems(variant: VariantMetrics, metrics: EndpointMetrics, limits: EndpointLimits) -> Iterator[str]:
-    """Requests that failed, and limits that were not kept or that there is nothing to compare with."""
+    """Yield failed requests, and limits that were exceeded or have no data to compare with."""
     if reason := metrics.reason_for_no_requests(variant):
         if limits.is_any_set:
             yield f"there is nothing to compare with a limit: {reason}"
@@ -189,7 +189,7 @@ def _metric_problems(variant: VariantMetrics, metrics: EndpointMetrics, limits: 
 
 
 def _failed_requests(variant: VariantMetrics) -> float:
-    """Requests that the endpoint failed: 5XX, and model errors beyond those of 4XX, such as time-outs."""
+    """Return the requests that the endpoint failed: 5XX, and model errors beyond those of 4XX, such as timeouts."""
     server, client, model = (
         variant.total(name) or 0.0 for name in ("Invocation5XXErrors", "Invocation4XXErrors", "InvocationModelErrors")
     )

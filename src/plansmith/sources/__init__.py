@@ -1,1 +1,1 @@
-"""Where models come from. `config.source_reference` reads what a person typed; each other module serves one kind."""
+"""Model sources. `config.source_reference` parses the user's reference; each other module handles one kind."""

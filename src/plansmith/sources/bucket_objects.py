@@ -1,4 +1,4 @@
-"""The objects of a model in a bucket of S3: listed once, and read only as long as they are what was listed."""
+"""S3 objects of a model: listed once, and read only while they match that listing."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from pathlib import Path
 from plansmith.errors import EnvironmentFault, RepositoryError, SourceError, UsageError
 from plansmith.records.destination import Location, wrong_place
 from plansmith.sources.remote_files import MOST_FILES, RemoteFile, require_plain, too_many
-from plansmith.system.aws.s3.bucket import Bucket, ExpectedError
-from plansmith.system.aws.s3.errors import ABSENT
-from plansmith.system.aws.s3.objects import Held
+from plansmith.system.aws.bucket import Bucket, ExpectedError, ObjectMetadata
+from plansmith.system.aws.s3_errors import ABSENT
 from plansmith.system.digest import digest_of
 
 # As _READY and _SUCCESS: producers write them when all else is there, often with the time in them.
@@ -29,17 +28,17 @@ _OPTIONS = {
 }
 
 
-def revision_of(objects: Iterable[Held]) -> str:
-    """The revision of a model: a digest of what S3 knows of its objects, the same for all who look at them.
+def revision_of(objects: Iterable[ObjectMetadata]) -> str:
+    """Return the revision of a model: a digest of S3's object metadata, the same for all readers.
 
     Args:
         objects: with keys relative to the model's folder. Their tags change with every content; markers do not count.
     """
-    return digest_of(sorted([one.key, one.tag, one.bytes] for one in objects if _is_content(one.key)))
+    return digest_of(sorted([item.key, item.tag, item.bytes] for item in objects if _is_content(item.key)))
 
 
 class BucketObjects:
-    """The files of a model in a bucket, reached as the environment says (AWS_PROFILE, AWS_ENDPOINT_URL_S3, …).
+    """Model files in a bucket, accessed as the environment configures (AWS_PROFILE, AWS_ENDPOINT_URL_S3, …).
 
     Args:
         address: s3://bucket/prefix of a folder, or s3://bucket/key of an archive.
@@ -60,21 +59,21 @@ class BucketObjects:
             raise SourceError(f"{of} is at no place in S3: {wrong}", remedy="name a bucket, and a prefix in it")
         self._of = of
         self._bucket = Bucket(Location(to=folder, endpoint_url=endpoint_url), Path())
-        self._objects: dict[str, Held] = {}
+        self._objects: dict[str, ObjectMetadata] = {}
 
     @property
     def server(self) -> str:
-        """The address of the server that is asked."""
+        """The address of the server."""
         with self._errors():
             return str(self._bucket.client.meta.endpoint_url)
 
     @property
-    def objects(self) -> tuple[Held, ...]:
-        """What S3 knew of the files when they were listed."""
+    def objects(self) -> tuple[ObjectMetadata, ...]:
+        """S3's metadata of the files at the time of listing."""
         return tuple(self._objects.values())
 
     def listed(self) -> tuple[RemoteFile, ...]:
-        """As `RemoteFiles.listed`; what was listed once stays, and is all that is read."""
+        """As `RemoteFiles.listed`; listed once, and only listed objects are read."""
         if not self._objects:
             with self._errors():
                 self._objects = self._archive() if self._key else self._folder()
@@ -84,18 +83,18 @@ class BucketObjects:
                 f"there is nothing at {self._address}{expected}",
                 remedy=f"see what is there: aws s3 ls {self._address}{'' if self._key else '/'}",
             )
-        return tuple(RemoteFile(path, one.bytes) for path, one in sorted(self._objects.items()))
+        return tuple(RemoteFile(path, entry.bytes) for path, entry in sorted(self._objects.items()))
 
     def pieces(self, path: str) -> Iterator[bytes]:
-        """As `RemoteFiles.pieces`; goes on where the connection was cut.
+        """As `RemoteFiles.pieces`; resumes after a lost connection.
 
         Raises:
             SourceError: the object is gone, or another one than was listed, besides.
         """
-        found = self._objects[path]
+        entry = self._objects[path]
         with self._errors():
             try:
-                yield from self._bucket.stream(found.key, 0, found.bytes, tag=found.tag)
+                yield from self._bucket.stream(entry.key, 0, entry.bytes, tag=entry.tag)
             except ExpectedError as answered:
                 happened = "removed" if answered.code == ABSENT else "written again"
                 raise SourceError(
@@ -104,24 +103,24 @@ class BucketObjects:
                     transient=True,
                 ) from answered
 
-    def _archive(self) -> dict[str, Held]:
-        found = self._bucket.find(self._key)
-        return {self._key: found} if found is not None else {}
+    def _archive(self) -> dict[str, ObjectMetadata]:
+        entry = self._bucket.find(self._key)
+        return {self._key: entry} if entry is not None else {}
 
-    def _folder(self) -> dict[str, Held]:
-        found: dict[str, Held] = {}
-        for one in self._bucket.below(""):
-            if not _is_content(one.key):
+    def _folder(self) -> dict[str, ObjectMetadata]:
+        entries: dict[str, ObjectMetadata] = {}
+        for entry in self._bucket.below(""):
+            if not _is_content(entry.key):
                 continue
-            require_plain(one.key, self._of)
-            found[one.key] = one
-            if len(found) > MOST_FILES:
+            require_plain(entry.key, self._of)
+            entries[entry.key] = entry
+            if len(entries) > MOST_FILES:
                 raise too_many(self._of)
-        return found
+        return entries
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """What is wrong with a bucket, as it is told of a source: that has no options, and is no store of releases."""
+        """Translate bucket errors for a source, which has no options and is no release store."""
         try:
             yield
         except (EnvironmentFault, RepositoryError, UsageError) as error:
@@ -130,7 +129,7 @@ class BucketObjects:
 
 
 def _without_options(remedy: str) -> str:
-    """A remedy that names variables in place of options of commands of stores; those of `aws` stay."""
+    """Return a remedy with variables in place of store options; those of `aws` are kept."""
     text, command, arguments = remedy.partition("aws s3")
     for option, name in _OPTIONS.items():
         text = text.replace(option, name)
@@ -138,5 +137,5 @@ def _without_options(remedy: str) -> str:
 
 
 def _is_content(path: str) -> bool:
-    """Whether an object is part of a model, by its path in the model's folder: no marker, and no name of a folder."""
+    """Whether an object is part of a model, by its path in the model's folder: no marker or folder name."""
     return bool(path) and not path.endswith("/") and not _MARKER.fullmatch(path)

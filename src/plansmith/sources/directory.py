@@ -1,4 +1,4 @@
-"""A model as a directory: which of its files matter, and whether they can be trusted."""
+"""Model directories: which files matter, and whether they can be trusted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LICENCE = re.compile(r"^license:\s*(\S.*)$", re.MULTILINE)
 
 
 def model_files(folder: Path, *, trust_remote_code: bool, allow_pickle: bool) -> list[Path]:
-    """The files that a model consists of.
+    """Return the files that a model consists of.
 
     Raises:
         SourceError: the folder is empty, has no configuration, or no weights that may be read.
@@ -50,21 +50,21 @@ def model_files(folder: Path, *, trust_remote_code: bool, allow_pickle: bool) ->
 
 
 def described(paths: list[Path]) -> list[Path]:
-    """The files of a model without its weights: what there is to know where others are drawn."""
+    """Return the files of a model without its weights, sufficient where random weights are drawn."""
     return [path for path in paths if path.suffix not in _WEIGHTS]
 
 
 def require_weights(folder: Path, *, allow_pickle: bool) -> None:
-    """See that there are weights, and that reading them runs no code.
+    """Require weights that can be read without running code.
 
     Raises:
         SourceError: no weights, damaged ones, or pickled ones that were not allowed.
     """
-    found = sorted(folder.glob("*.safetensors"))
-    damaged = [path for path in found if not _is_whole(path)]
+    files = sorted(folder.glob("*.safetensors"))
+    damaged = [path for path in files if not _is_whole(path)]
     if damaged:
         raise SourceError(f"{damaged[0]} is cut off or damaged", remedy="download or save the model again")
-    if found:
+    if files:
         return
     if any(folder.glob("pytorch_model*.bin")):
         if allow_pickle:
@@ -80,7 +80,7 @@ def require_weights(folder: Path, *, allow_pickle: bool) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """What a file of a directory says.
+    """Read a JSON file of a directory.
 
     Raises:
         SourceError: it is not JSON.
@@ -92,7 +92,7 @@ def read_json(path: Path) -> Any:
 
 
 def require_json(paths: Iterable[Path]) -> None:
-    """See that the small files that call themselves JSON are, before a library reads them that does not say which.
+    """Require that small .json files are valid, before a library reads them without naming the bad one.
 
     Raises:
         SourceError: one is not.
@@ -103,7 +103,7 @@ def require_json(paths: Iterable[Path]) -> None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The model's configuration.
+    """Read the model's configuration.
 
     Raises:
         SourceError: it is not JSON.
@@ -115,12 +115,12 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def library_of(config: Mapping[str, Any]) -> Literal["hf", "timm"]:
-    """The library that reads a model: timm's configuration names an architecture, that of transformers a type."""
+    """Return the library of a model: timm's configuration names an architecture, that of transformers a type."""
     return "timm" if "architecture" in config and "model_type" not in config else "hf"
 
 
 def graphs_of(names: Iterable[str]) -> tuple[str, ...] | None:
-    """The ONNX files of a folder, by the names of its files; None where those are a model with a configuration."""
+    """Return the ONNX files among a folder's files; None if those are a model with a configuration."""
     top = [name for name in names if "/" not in name]
     graphs = tuple(name for name in top if name.endswith(GRAPH_SUFFIX))
     has_weights = any(name.endswith(".safetensors") or name.startswith("pytorch_model") for name in top)
@@ -128,31 +128,32 @@ def graphs_of(names: Iterable[str]) -> tuple[str, ...] | None:
 
 
 def require_kind(folder: Path, scheme: str) -> None:
-    """See that a configuration is of the library that shall read it.
+    """Require that a configuration belongs to the library that will read it.
 
     Raises:
         SourceError: it is not JSON, or of the other library.
     """
     config = read_config(folder)
-    wanted, other, sign = ("hf", "timm", "architecture") if scheme == "hf" else ("timm", "hf", "model_type")
+    library, other_library, sign = ("hf", "timm", "architecture") if scheme == "hf" else ("timm", "hf", "model_type")
     if sign in config and not {"architecture", "model_type"} <= config.keys():
         raise SourceError(
-            f"{folder} is not a model of {wanted}: but of {other}:", remedy=f"write {other}: before its name"
+            f"{folder} is not a model of {library}: but of {other_library}:",
+            remedy=f"write {other_library}: before its name",
         )
 
 
 def read_licence(folder: Path) -> str | None:
-    """The licence that the model card names, if any."""
+    """Read the license in the model card, if any."""
     card = folder / CARD_FILE
     if not card.is_file():
         return None
     head = card.read_text(encoding="utf-8", errors="replace").split("\n---", 1)[0]
-    found = _LICENCE.search(head)
-    return found.group(1).strip().strip("'\"") if found else None
+    match = _LICENCE.search(head)
+    return match.group(1).strip().strip("'\"") if match else None
 
 
 def _is_whole(weights: Path) -> bool:
-    """Whether a safetensors file holds the bytes that its header announces: 8 bytes of length, JSON, tensors."""
+    """Whether a safetensors file is as long as its header announces: 8 bytes of length, JSON, tensors."""
     size = weights.stat().st_size
     with weights.open("rb") as stream:
         start = 8 + int.from_bytes(stream.read(8), "little")

@@ -1,4 +1,4 @@
-"""Models and data sets from the Hugging Face hub: resolved to a commit, downloaded once, resumable."""
+"""Hugging Face Hub downloads of models and data sets: resolved to a commit, downloaded once, resumable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _USE_A_DIRECTORY = "download it elsewhere and pass hf:<directory> (timm:<directo
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A downloaded model: where it lies and the commit that it is."""
+    """Downloaded model snapshot: its folder and its commit."""
 
     folder: Path
     commit: str
@@ -36,7 +36,7 @@ def fetch_snapshot(
     offline: bool,
     progress: Callable[[str], None],
 ) -> Snapshot:
-    """Resolve a hub id to a commit and download what a compile needs of it.
+    """Resolve a Hub id to a commit and download what a compile needs of it.
 
     Raises:
         SourceError: no such model or revision, no access to it, or no weights that may be read.
@@ -64,7 +64,7 @@ def fetch_snapshot(
 
 
 def known_commit(repo: str, revision: str | None, *, of: str = "model") -> str:
-    """The commit of a revision as the local cache of the hub has it; empty where it does not know.
+    """Return the commit of a revision in the local Hub cache; empty if unknown.
 
     The cache notes the commit of every branch and tag that was asked for, `refs/<revision>` below the folder of the
     repository (huggingface.co/docs/huggingface_hub/guides/manage-cache).
@@ -89,7 +89,7 @@ def known_commit(repo: str, revision: str | None, *, of: str = "model") -> str:
 
 
 def newest_commit(repo: str, revision: str | None, *, of: str = "model") -> str:
-    """The commit that a revision is on the hub now; arguments as for `known_commit`.
+    """Return the current commit of a revision on the Hub; arguments as for `known_commit`.
 
     Raises:
         SourceError: no such thing or revision, or no access to it.
@@ -104,7 +104,7 @@ def newest_commit(repo: str, revision: str | None, *, of: str = "model") -> str:
 
 
 def newest_refs(repo: str) -> dict[str, str]:
-    """The commits that the branches and Git tags of a model are now, by their full names such as refs/heads/main.
+    """Return the current commits of a model's branches and Git tags, by full names such as refs/heads/main.
 
     Raises:
         SourceError: no such model, or no access to it.
@@ -120,8 +120,8 @@ def newest_refs(repo: str) -> dict[str, str]:
         answer = client.get_session().get(url, headers=client.build_hf_headers(), timeout=_SECONDS_TO_ANSWER)
         client.hf_raise_for_status(answer)
     try:
-        found = answer.json()
-        refs = {str(one["ref"]): str(one["targetCommit"]) for one in (*found["branches"], *found["tags"])}
+        document = answer.json()
+        refs = {str(entry["ref"]): str(entry["targetCommit"]) for entry in (*document["branches"], *document["tags"])}
     except (ValueError, TypeError, LookupError) as error:
         raise EnvironmentFault(f"what answers at {url} is no hub", remedy="see what HF_ENDPOINT names") from error
     return {ref: commit for ref, commit in refs.items() if _COMMIT.fullmatch(commit)}
@@ -129,7 +129,7 @@ def newest_refs(repo: str) -> dict[str, str]:
 
 @contextmanager
 def _asking(kind: str, repo: str, revision: str | None) -> Iterator[None]:
-    """As `hub_errors`, for a question about commits that the hub alone can answer."""
+    """Like `hub_errors`, for a query about commits that only the hub itself can answer."""
     with hub_errors(kind, repo, revision, "leave it as it is", offline=False):
         from huggingface_hub import is_offline_mode
 
@@ -149,7 +149,7 @@ def _asking(kind: str, repo: str, revision: str | None) -> Iterator[None]:
 
 @contextmanager
 def hub_errors(kind: str, repo: str, revision: str | None, instead: str, *, offline: bool) -> Iterator[None]:
-    """What goes wrong with the hub inside of the block, in our words.
+    """Convert Hub errors within the block to plansmith errors.
 
     Args:
         kind: "model" or "data set".
@@ -199,7 +199,7 @@ def hub_errors(kind: str, repo: str, revision: str | None, instead: str, *, offl
 
 
 def reporting_bar(progress: Callable[[str], None]) -> Any:
-    """A progress bar for huggingface_hub that tells `progress` the bytes instead of drawing."""
+    """Return a progress bar class for huggingface_hub that reports bytes to `progress` instead of drawing."""
     from tqdm.auto import tqdm
 
     class Reporting(tqdm):  # type: ignore[type-arg]

@@ -2,21 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from plansmith.errors import EnvironmentFault, SourceError
-from plansmith.sources import external_data
 
 if TYPE_CHECKING:
     import onnx
+
+
+def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield every stored tensor of a model: initializers and attributes, including subgraphs and functions."""
+    yield from _of_graph(model.graph)
+    for function in model.functions:
+        yield from _of_nodes(function.node)
+
+
+def locations(model: onnx.ModelProto) -> dict[str, int]:
+    """Return the external weight files, and the minimum size in bytes of each."""
+    sizes: dict[str, int] = {}
+    for tensor in filter(_is_external, tensors(model)):
+        facts = {entry.key: entry.value for entry in tensor.external_data}
+        place = facts.get("location", "")
+        end = int(facts.get("offset") or 0) + int(facts.get("length") or _bytes(tensor))
+        sizes[place] = max(end, sizes.get(place, 0))
+    return sizes
+
+
+def relocate(model: onnx.ModelProto, names: Mapping[str, str]) -> None:
+    """Rename a model's references to external weight files: old to new."""
+    for tensor in filter(_is_external, tensors(model)):
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = names[entry.value]
+
+
+def _is_external(tensor: onnx.TensorProto) -> bool:
+    return tensor.data_location == tensor.EXTERNAL
+
+
+def _of_graph(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    yield from _of_nodes(graph.node)
+
+
+def _of_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+    for attribute in chain.from_iterable(node.attribute for node in nodes):
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
+        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            yield from _of_graph(graph)
+
+
+def _bytes(tensor: onnx.TensorProto) -> int:
+    import onnx
+
+    return math.prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+
 
 _WRITE_AGAIN = "export or download the model again"
 
 
 def read_graph(path: Path) -> onnx.ModelProto:
-    """The graph of a file, without the weights that lie beside it.
+    """Read the graph of a file, without its external weights.
 
     Raises:
         SourceError: the file is empty, cut off, cannot be read, or is no ONNX model.
@@ -42,19 +96,19 @@ def read_graph(path: Path) -> onnx.ModelProto:
 
 
 def weights_of(path: Path) -> dict[str, int]:
-    """The files that a graph wants its weights from, by the names that it gives them, with their least size in bytes.
+    """Return the weight files that a graph refers to, by its names for them, with their minimum size in bytes.
 
     Raises:
         SourceError: as for `read_graph`; or the graph does not say where they lie.
     """
     try:
-        return external_data.locations(read_graph(path))
+        return locations(read_graph(path))
     except ValueError as error:
         raise SourceError(f"{path} does not say where its weights lie: {error}", remedy=_WRITE_AGAIN) from error
 
 
 def files_of(path: Path, needed: Mapping[str, int]) -> list[Path]:
-    """The file of a graph and those of its external weights, which are looked at and not read.
+    """Return the file of a graph and its external weight files, which are checked but not read.
 
     Args:
         path: the graph.
@@ -67,27 +121,27 @@ def files_of(path: Path, needed: Mapping[str, int]) -> list[Path]:
 
 
 def _weights(path: Path, location: str, size: int) -> Path:
-    """One file of external weights; the graph names it, and a graph may come from anywhere."""
+    """Return one external weights file named by the graph, which is untrusted."""
     place = PurePosixPath(location)
-    found = path.parent / place
+    file = path.parent / place
     if not location or place.is_absolute() or ".." in place.parts:
         raise SourceError(
             f"{path.name} wants weights from {location!r}, which is no path inside its own folder",
             remedy="put the weights beside the graph: onnx.save(model, path, save_as_external_data=True)",
         )
-    if not found.resolve().is_relative_to(path.parent.resolve()):
+    if not file.resolve().is_relative_to(path.parent.resolve()):
         raise SourceError(
-            f"the weights {found} are a link that leads out of the folder of {path.name}",
+            f"the weights {file} are a link that leads out of the folder of {path.name}",
             remedy="copy the graph and the files themselves into one folder (cp -L)",
         )
-    if not found.is_file():
+    if not file.is_file():
         raise SourceError(
-            f"{path.name} keeps weights in {location!r}, and there is no file {found}",
+            f"{path.name} keeps weights in {location!r}, and there is no file {file}",
             remedy="put the file of weights beside the graph, under the name that it was exported with",
         )
-    if found.stat().st_size < size:
+    if file.stat().st_size < size:
         raise SourceError(
-            f"{found} is cut off: it has {found.stat().st_size:,} bytes, {path.name} needs {size:,}",
+            f"{file} is cut off: it has {file.stat().st_size:,} bytes, {path.name} needs {size:,}",
             remedy=_WRITE_AGAIN,
         )
-    return found
+    return file

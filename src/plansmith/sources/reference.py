@@ -1,15 +1,15 @@
-"""What a spec may ask of a source, by its kind."""
+"""Spec options that a source does not support, by its kind."""
 
 from __future__ import annotations
 
 from plansmith.config.source_reference import SourceReference, is_model_scheme
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import UsageError
-from plansmith.sources import timm
+from plansmith.sources.timm import require_task
 
 
 def refuse_unfitting(reference: SourceReference, spec: ModelSpec) -> None:
-    """See that the spec asks nothing of a source that its kind cannot do.
+    """Refuse spec options that the kind of source does not support.
 
     Raises:
         UsageError: names what cannot be, and why.
@@ -24,12 +24,12 @@ def refuse_unfitting(reference: SourceReference, spec: ModelSpec) -> None:
     if reference.scheme == "onnx" and spec.device != "cpu":
         raise UsageError("an ONNX file is not exported: a GPU has nothing to do", remedy="leave device out")
     if not is_model_scheme(reference.scheme) and spec.random_weights:
-        what = "registered model" if reference.scheme == "mlflow" else "model in a bucket"
-        raise UsageError(f"a {what} has its weights: there are none to draw", remedy="leave random_weights out")
+        kind = "registered model" if reference.scheme == "mlflow" else "model in a bucket"
+        raise UsageError(f"a {kind} has its weights: there are none to draw", remedy="leave random_weights out")
     if reference.scheme == "torch":
         _refuse_for_module(spec)
     if reference.scheme == "timm":
-        timm.require_task(spec.task)
+        require_task(spec.task)
     described = [name for name in ("inputs", "outputs") if getattr(spec, name)]
     if reference.scheme == "timm" and described:
         raise UsageError(
@@ -39,11 +39,11 @@ def refuse_unfitting(reference: SourceReference, spec: ModelSpec) -> None:
 
 
 def _refuse_for_module(spec: ModelSpec) -> None:
-    asked = [name for name in ("task", "outputs") if getattr(spec, name)]
-    if asked:
+    settings = [name for name in ("task", "outputs") if getattr(spec, name)]
+    if settings:
         raise UsageError(
-            f"a module of PyTorch has the outputs that it was logged with: {' and '.join(asked)} cannot change them",
-            remedy=f"leave {' and '.join(asked)} out, or log the model with mlflow.transformers.log_model",
+            f"a module of PyTorch has the outputs that it was logged with: {' and '.join(settings)} cannot change them",
+            remedy=f"leave {' and '.join(settings)} out, or log the model with mlflow.transformers.log_model",
         )
     if spec.device != "cpu":
         raise UsageError("a module that was logged in MLflow is exported on the CPU", remedy="leave device out")

@@ -1,4 +1,4 @@
-"""The files of a model that a registry or bucket has: listed and brought here. A listing is not trusted either."""
+"""Remote model files in a registry or bucket: listed and downloaded. The listing itself is not trusted."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file of a model: its path below the model's place, and its size."""
+    """Remote file of a model: its path relative to the model, and its size."""
 
     path: str
     bytes: int
 
 
 class RemoteFiles(Protocol):
-    """The files of one model."""
+    """Remote files of one model."""
 
     def listed(self) -> tuple[RemoteFile, ...]:
-        """All of them, with plain relative paths.
+        """Return all files, with plain relative paths.
 
         Raises:
             SourceError: there are none, too many, or one whose path leads elsewhere.
@@ -45,12 +45,12 @@ class RemoteFiles(Protocol):
         ...
 
     def pieces(self, path: str) -> Iterator[bytes]:
-        """One of them, piece by piece; errors as for `listed`."""
+        """Yield one file chunk by chunk; errors as for `listed`."""
         ...
 
 
 def require_plain(path: str, of: str) -> None:
-    """See that a path that a listing names stays below the folder that it is of.
+    """Require that a path in a listing stays within its folder.
 
     Raises:
         SourceError: it does not.
@@ -63,34 +63,34 @@ def require_plain(path: str, of: str) -> None:
 
 
 def too_many(of: str) -> SourceError:
-    """The error for a listing without an end."""
+    """Return the error for an endless listing."""
     return SourceError(
         f"{of} has more than {MOST_FILES} files or folders", remedy="log the model alone, without checkpoints and data"
     )
 
 
 def read_small(files: RemoteFiles, file: RemoteFile, most: int, of: str) -> bytes:
-    """The content of a small file.
+    """Read the content of a small file.
 
     Raises:
         SourceError: it is larger.
     """
-    found = bytearray()
+    content = bytearray()
     for piece in files.pieces(file.path):
-        found += piece
-        if len(found) > most:
+        content += piece
+        if len(content) > most:
             raise SourceError(f"{file.path} of {of} is larger than any such file", remedy="log the model again")
-    return bytes(found)
+    return bytes(content)
 
 
 def download(
-    files: RemoteFiles, wanted: Mapping[str, RemoteFile], folder: Path, *, of: str, progress: Progress
+    files: RemoteFiles, files_by_path: Mapping[str, RemoteFile], folder: Path, *, of: str, progress: Progress
 ) -> None:
-    """Bring files here; each ends with the size that was announced.
+    """Download files; each must have its announced size.
 
     Args:
         files: of the model.
-        wanted: by the path below the folder that each gets.
+        files_by_path: by the path below the folder that each gets.
         folder: empty, and private to the caller.
         of: the model, for errors.
         progress: told how far it is.
@@ -99,10 +99,10 @@ def download(
         SourceError: they are larger than is allowed, or than they were said to be.
         EnvironmentFault: there is no room, or the line broke.
     """
-    total = sum(file.bytes for file in wanted.values())
+    total = sum(file.bytes for file in files_by_path.values())
     require_space(total, folder, of)
     done = 0
-    for name, file in wanted.items():
+    for name, file in files_by_path.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         left = file.bytes
@@ -124,22 +124,22 @@ def download(
 
 
 def most_bytes() -> int:
-    """The most that one model may bring.
+    """Return the maximum download size of one model.
 
     Raises:
         EnvironmentFault: the variable holds no number.
     """
-    given = os.environ.get(LIMIT_VARIABLE, "")
+    setting = os.environ.get(LIMIT_VARIABLE, "")
     try:
-        return int((float(given) if given else _MOST_GB) * 1e9)
+        return int((float(setting) if setting else _MOST_GB) * 1e9)
     except (ValueError, OverflowError) as error:
         raise EnvironmentFault(
-            f"{LIMIT_VARIABLE} is {given!r}, which is no number", remedy=f"export {LIMIT_VARIABLE}={_MOST_GB:g}"
+            f"{LIMIT_VARIABLE} is {setting!r}, which is no number", remedy=f"export {LIMIT_VARIABLE}={_MOST_GB:g}"
         ) from error
 
 
 def require_space(total: int, folder: Path, of: str, *, written: int = 0) -> None:
-    """See that files may be so large, and that there is room for them.
+    """Require that files are within the size limit and fit on the disk.
 
     Args:
         total: bytes of all of them.
@@ -166,7 +166,7 @@ def require_space(total: int, folder: Path, of: str, *, written: int = 0) -> Non
 
 
 def format_bytes(size: int) -> str:
-    """A size with three digits and its unit."""
+    """Format a size with three digits and its unit."""
     value, unit = float(size), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if value < 1000:
@@ -176,17 +176,17 @@ def format_bytes(size: int) -> str:
 
 
 def printable(text: str) -> str:
-    """A text of others as it may stand in a terminal."""
+    """Escape untrusted text for a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)[:_MOST_SHOWN]
 
 
 def is_name(part: str) -> bool:
-    """Whether one part of a path is a plain name: it leads nowhere else, on this machine or on another."""
+    """Whether a path component is a plain name that leads nowhere else, on any machine."""
     return (
         part not in {"", ".", ".."} and part.isprintable() and not set(part) & {"/", "\\"} and len(part.encode()) <= 255
     )
 
 
 def safe_path(path: str) -> PurePosixPath | None:
-    """A relative path whose parts are all plain names; None for any other."""
+    """Return a relative path if all components are plain names; otherwise None."""
     return PurePosixPath(path) if path and all(is_name(part) for part in path.split("/")) else None

@@ -1,4 +1,4 @@
-"""timm models: by name or from a directory as timm saves it. Runs in the worker."""
+"""timm models: loaded by name, or from a directory as timm saves it. Runs in the worker."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from plansmith.config.data import IMAGE
 from plansmith.data import synthetic
-from plansmith.data.columns import Takes
-from plansmith.data.images import open_image
-from plansmith.data.sample import Sample
+from plansmith.data.sample import Sample, Takes
+from plansmith.data.tables import open_image
 from plansmith.errors import SourceError, UsageError, first_line
 from plansmith.records.model import BATCH, BATCH_RANGE, AxisRange, Tensor
-from plansmith.sources.inputs.collate import encode_arrays, encode_images
+from plansmith.sources.collate import encode_arrays, encode_images
 from plansmith.sources.loaded_model import Align, Encoded, InputPlan, LoadedModel, enliven
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ FEATURES = "image-feature-extraction"
 
 
 def load(folder: Path, *, task: str) -> LoadedModel:
-    """Load a directory that timm's save_for_hf wrote.
+    """Load a directory written by timm's save_for_hf.
 
     Args:
         folder: the directory.
@@ -55,7 +54,7 @@ def load(folder: Path, *, task: str) -> LoadedModel:
 
 
 def require_task(task: str) -> None:
-    """See that timm models can do a task; an empty one is the model's own.
+    """Require a task that timm models support; an empty one is the model's own.
 
     Raises:
         UsageError: they cannot.
@@ -65,7 +64,7 @@ def require_task(task: str) -> None:
 
 
 def hub_id(name: str) -> str:
-    """The hub repository that holds the weights of a timm name.
+    """Return the Hub repository with the weights of a timm name.
 
     Raises:
         SourceError: timm has no such name, or no weights for it.
@@ -76,12 +75,12 @@ def hub_id(name: str) -> str:
     pretrained = timm.models.get_pretrained_cfg(name)
     if pretrained is None or not pretrained.hf_hub_id:
         raise SourceError(f"timm has no weights for {name!r}", remedy="pass --random-weights, or a directory")
-    found = str(pretrained.hf_hub_id)
-    return found if not found.endswith("/") else f"{found}{pretrained.architecture}.{pretrained.tag}"
+    repo = str(pretrained.hf_hub_id)
+    return repo if not repo.endswith("/") else f"{repo}{pretrained.architecture}.{pretrained.tag}"
 
 
 def make_random(location: str, out: Path, *, seed: int) -> None:
-    """Write a timm model with random, lively weights to `out`, as timm saves models.
+    """Write a timm model to `out`, with random, non-degenerate weights, as timm saves models.
 
     Args:
         location: a timm name, or a directory whose configuration is used.
@@ -107,12 +106,12 @@ def make_random(location: str, out: Path, *, seed: int) -> None:
 
 
 def _apart(_module: Any, state: dict[str, torch.Tensor], _prefix: str, _metadata: Any) -> None:
-    """Give layers that share a weight one each: safetensors stores none twice."""
-    seen = set()
+    """Copy shared weights so that each layer has its own: safetensors stores none twice."""
+    pointers = set()
     for name, tensor in state.items():
-        if tensor.data_ptr() in seen:
+        if tensor.data_ptr() in pointers:
             state[name] = tensor.clone()
-        seen.add(tensor.data_ptr())
+        pointers.add(tensor.data_ptr())
 
 
 def _require_known(name: str) -> None:

@@ -1,1 +1,1 @@
-"""The steps of a compile, their order, and what runs them."""
+"""Compile steps, their order, and their runner."""

@@ -1,4 +1,4 @@
-"""What the steps of a compile make of one model."""
+"""Artifacts that the steps of a compile make for one model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OWN = set(CompanionModel.model_fields) - {"engine", "precision", "pipeline"}
 
 
 def companion_specs(spec: ModelSpec) -> dict[str, ModelSpec]:
-    """The specs of the models beside a spec's own, by name.
+    """Return the specs of the companion models, by name.
 
     What concerns one model (a field of `CompanionModel`) is as that says, engine and precision as the spec's where it
     says none; all else is as the spec says it, but for the served configuration: there the spec speaks of its own
@@ -31,18 +31,18 @@ def companion_specs(spec: ModelSpec) -> dict[str, ModelSpec]:
     return {name: _spec_of(name, model, spec) for name, model in models.items()}
 
 
-def _spec_of(name: str, one: CompanionModel, spec: ModelSpec) -> ModelSpec:
-    own = {field: getattr(one, field) for field in _OWN}
-    around = PipelineSpec.model_validate(one.pipeline.model_dump())
+def _spec_of(name: str, companion: CompanionModel, spec: ModelSpec) -> ModelSpec:
+    own = {field: getattr(companion, field) for field in _OWN}
+    around = PipelineSpec.model_validate(companion.pipeline.model_dump())
     others: dict[str, Any] = {"inputs": {}, "io_dtypes": {}, "triton": TritonOptions(), "publish": (), "load_into": ()}
-    others |= {"engine": one.engine or spec.engine, "precision": one.precision or spec.precision}
+    others |= {"engine": companion.engine or spec.engine, "precision": companion.precision or spec.precision}
     called = f"{spec.name}.{name}"
     return spec.model_copy(update={**own, **others, "name": called, "pipeline": around})
 
 
 @dataclass(frozen=True)
 class CompiledModel:
-    """A model, as far as its steps have brought it.
+    """Compiled model: a model with the results of its steps so far.
 
     Attributes:
         results: of the steps so far, by their names.
@@ -51,12 +51,12 @@ class CompiledModel:
     results: Mapping[str, StepResult[Any]] = field(default_factory=dict)
 
     def with_result(self, step: str, result: StepResult[Any]) -> CompiledModel:
-        """The same with the result of a further step."""
+        """Return the model with the result of a further step."""
         return CompiledModel({**self.results, step: result})
 
     @property
     def source(self) -> StepResult[SourceModel]:
-        """The model as it was fetched."""
+        """The fetched source model."""
         return self.results["fetch"]
 
     @property
@@ -66,17 +66,17 @@ class CompiledModel:
 
     @property
     def data(self) -> StepResult[DataSet] | None:
-        """Samples; None where none were needed."""
+        """The samples; None if none were needed."""
         return self.results.get("sample")
 
     @property
     def lowered(self) -> StepResult[LoweredModel]:
-        """The graph in the precision that was asked for."""
+        """The graph in the requested precision."""
         return self.results["lower"]
 
     @property
     def engine(self) -> StepResult[Engine]:
-        """What the backend loads."""
+        """The engine that the backend loads."""
         return self.results["compile"]
 
     @property
@@ -86,24 +86,28 @@ class CompiledModel:
 
     @property
     def pipeline(self) -> StepResult[Pipeline] | None:
-        """What stands around the model; None where nothing does."""
+        """The pipeline of the model; None without one."""
         return self.results.get("join")
 
     @property
     def cached(self) -> bool:
-        """Whether nothing had to be done for it."""
+        """Whether all its results came from the cache."""
         return all(result.cached for result in self.results.values())
 
-    def kept(self) -> dict[str, Path]:
-        """What a release keeps of how it was judged, by place: questions and answers, and what is told of plans."""
-        told = {name: self.engine.folder / name for plan in self.engine.record.plans.values() for name in plan.told}
-        asked = {case.file: self.onnx.folder / case.file for case in self.onnx.record.reference.cases}
+    def validation_files(self) -> dict[str, Path]:
+        """Return the validation files that a release keeps, by path: requests and answers, and plan descriptions."""
+        plan_files = {
+            name: self.engine.folder / name
+            for plan in self.engine.record.plans.values()
+            for name in plan.description_files
+        }
+        case_files = {case.file: self.onnx.folder / case.file for case in self.onnx.record.reference.cases}
         if self.pipeline is not None:
-            asked |= {case.file: self.pipeline.folder / case.file for case in self.pipeline.record.cases}
-        return {**asked, **told}
+            case_files |= {case.file: self.pipeline.folder / case.file for case in self.pipeline.record.cases}
+        return {**case_files, **plan_files}
 
     def released(self) -> ReleasedModel:
-        """What a manifest says of it beside a release's own model."""
+        """Return the manifest entry of an additional model of a release."""
         assert self.pipeline is not None
         return ReleasedModel(
             source=self.source.record,

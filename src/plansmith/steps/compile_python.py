@@ -1,4 +1,4 @@
-"""Steps for Triton's Python backend, as the driver sees them: a PyTorch model laid out, and what it brings."""
+"""Python backend steps in the driver: packaging a PyTorch model and its dependencies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plansmith.steps.worker.tasks import ModelFolderRequest
 
 
 def require_pytorch(spec: ModelSpec, scheme: Scheme) -> None:
-    """See that a spec asks for what a PyTorch model can be.
+    """Require that a spec's options apply to a PyTorch model.
 
     Raises:
         UsageError: the source is none.
@@ -48,7 +48,7 @@ def build_model_folder(
     onnx: StepResult[OnnxModel],
     lowered: StepResult[LoweredModel],
 ) -> StepResult[Engine] | None:
-    """Put a model's configuration and weights beside what Triton's Python backend starts.
+    """Package a model's configuration and weights with the code that Triton's Python backend starts.
 
     Args:
         stages: the compile's steps.

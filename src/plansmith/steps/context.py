@@ -1,4 +1,4 @@
-"""What the steps of one model share; what can be known to be wrong is refused before any work."""
+"""Context shared by the steps of one model; refuses known errors before any work."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import Any, TypeVar
 
 from plansmith.config.source_reference import SourceReference, parse_reference
 from plansmith.config.spec import ModelSpec
-from plansmith.config.target.targets import Target, load_target, require_onnxruntime
+from plansmith.config.targets import Target, load_target, require_onnxruntime
 from plansmith.errors import GateError, PlansmithError
 from plansmith.records.model import EngineKind
 from plansmith.report import unfinished, write
 from plansmith.sources.reference import refuse_unfitting
-from plansmith.steps.cache.shared import SharedCache
-from plansmith.steps.cache.shared_place import find_shared_place
+from plansmith.steps.cache.shared import SharedCache, find_shared_place
 from plansmith.steps.runner import Listener, StageRunner
 from plansmith.steps.tensorrt.compile import PlanSteps
 from plansmith.system.digest import Digester
@@ -26,7 +25,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class ModelContext:
-    """What the steps of one model share.
+    """Model context: what the steps of one model share.
 
     Attributes:
         spec: what is wanted, with the names of model and target in full.
@@ -46,20 +45,20 @@ class ModelContext:
 
     @property
     def name(self) -> str:
-        """Of the model."""
+        """The model's name."""
         assert self.spec.name is not None
         return self.spec.name
 
     @contextmanager
     def located(self, step: str) -> Iterator[None]:
-        """Have errors outside of a step say which one they are about."""
+        """Add the model to errors raised outside of a step."""
         try:
             yield
         except PlansmithError as error:
             raise error.located(model=self.name, step=step) from error.__cause__
 
     def with_report(self, require: Callable[[R], None]) -> Callable[[R], None]:
-        """The same check, which writes the HTML report of a refusal and names it as the log."""
+        """Return the same check, which also writes the HTML report of a refusal and names it as the log."""
 
         def check(record: R) -> None:
             try:
@@ -95,7 +94,7 @@ def start_stages(
     dry: bool = False,
     digester: Digester | None = None,
 ) -> StageRunner:
-    """What runs the steps of a compile, until it is closed.
+    """Return the runner of a compile's steps, until it is closed.
 
     Args:
         spec: says where artifacts and a shared cache lie.
@@ -113,7 +112,7 @@ def start_stages(
 
 
 def graph_context(spec: ModelSpec, relative_to: Path, stages: Callable[[], StageRunner]) -> ModelContext:
-    """What the steps to a lowered graph share.
+    """Return the context shared by the steps up to a lowered graph.
 
     Args:
         spec: what is wanted.

@@ -1,4 +1,4 @@
-"""The step that gets a graph and the reference's answers, as the driver sees it."""
+"""Export step in the driver: obtains the graph and the reference outputs."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from plansmith.compilers.export.requests import ExportRequest, ImportRequest, ReferenceRequest
-from plansmith.compilers.precision.lint.parser_table import newest_opset, version_of
+from plansmith.compilers.precision.lint.view import newest_opset, version_of
 from plansmith.config.spec import ModelSpec
-from plansmith.config.target.targets import Target, require_onnxruntime
+from plansmith.config.targets import Target, require_onnxruntime
 from plansmith.records.model import EngineKind, OnnxModel, Record, SourceModel
 from plansmith.steps.context import ModelContext
 from plansmith.steps.fetch import PLACE, load_request, require_unchanged
 from plansmith.steps.runner import StageRunner, StepResult
 from plansmith.steps.tensorrt.preview import profile_ranges
 from plansmith.steps.worker import tasks
+from plansmith.system.tasks import Task
 
 Q = TypeVar("Q", bound=Record)
 
 
 @dataclass(frozen=True)
 class _GraphWork:
-    """What the worker does to get a graph.
+    """Graph export task: what the worker does to obtain a graph.
 
     Attributes:
         tools: whose toolchain the graph depends on.
@@ -37,7 +38,7 @@ class _GraphWork:
 
 
 def export(context: ModelContext, source: StepResult[SourceModel]) -> StepResult[OnnxModel] | None:
-    """Export to ONNX, or take an ONNX file as it is, and store the reference's answers.
+    """Export to ONNX, or import an ONNX file, and store the reference outputs.
 
     A model that is served as PyTorch is asked alone, and nothing is exported.
 
@@ -60,8 +61,8 @@ def export(context: ModelContext, source: StepResult[SourceModel]) -> StepResult
         return None
     if onnx.record.reference.guessed:
         stages.notice(f"the checks use {onnx.record.reference.data}; real inputs would tell more")
-    for held in onnx.record.held:
-        stages.notice(held.words)
+    for axis in onnx.record.constrained_axes:
+        stages.notice(axis.explanation)
     return onnx
 
 
@@ -84,7 +85,7 @@ def _work_of(stages: StageRunner, spec: ModelSpec, target: Target, source: StepR
     return _work(stages, tasks.EXPORT, ExportRequest(model=model, shapes=shapes, max_opset=opset, out=Path()))
 
 
-def _work(stages: StageRunner, task: tasks.Task[Q, OnnxModel], request: Q) -> _GraphWork:
+def _work(stages: StageRunner, task: Task[Q, OnnxModel], request: Q) -> _GraphWork:
     parameters = request.model_dump(mode="json", exclude={"path": True, "model": PLACE, "out": True})
     return _GraphWork(
         task.name, parameters, lambda out: stages.run_in_worker(task, request.model_copy(update={"out": out}))
@@ -92,7 +93,7 @@ def _work(stages: StageRunner, task: tasks.Task[Q, OnnxModel], request: Q) -> _G
 
 
 def _max_opset(spec: ModelSpec, target: Target) -> int:
-    """The newest opset that the target's engine reads."""
+    """Return the newest opset that the target's engine reads."""
     if spec.engine is EngineKind.ONNXRUNTIME:
         return require_onnxruntime(target).max_opset
     return newest_opset(version_of(target.tensorrt or ""))

@@ -1,4 +1,4 @@
-"""The first step: a source, whatever its kind, becomes a folder with all that the model consists of."""
+"""Fetch step: turns a source of any kind into a folder with the complete model."""
 
 from __future__ import annotations
 
@@ -6,20 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plansmith.compilers.export.requests import LoadRequest
-from plansmith.config.mlflow_uri import RegisteredName
-from plansmith.config.s3_uri import S3Uri
-from plansmith.config.source_reference import SourceReference, is_model_scheme
+from plansmith.config.source_reference import RegisteredName, S3Uri, SourceReference, is_model_scheme
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import EnvironmentFault, SourceError
 from plansmith.pipelines.detect import settled_task
 from plansmith.records.model import BARE_SCHEMES, Record, SourceModel, SourceScheme
 from plansmith.sources import directory, onnx_file
 from plansmith.sources.hub import Snapshot, fetch_snapshot
-from plansmith.sources.mlflow.flavors import FlavorOptions
-from plansmith.sources.mlflow.model_version import RegisteredVersion, find_version
+from plansmith.sources.mlflow.model_version import FlavorOptions, RegisteredVersion, find_version
 from plansmith.sources.mlflow.module_files import module_files
 from plansmith.sources.reference import refuse_unfitting
-from plansmith.sources.s3.bucket_model import BucketModel, find_model
+from plansmith.sources.s3 import BucketModel, find_model
 from plansmith.steps.cache.local import ENTRY_FILE
 from plansmith.steps.runner import StageRunner, StepResult
 from plansmith.steps.worker import tasks
@@ -31,7 +28,7 @@ PLACE = {"folder", "location"}
 
 
 class DownloadedModel(Record):
-    """A model of a registry or bucket in the cache: how it is read, and its ONNX file, if it is one."""
+    """Downloaded model of a registry or bucket in the cache: its loading scheme, and its ONNX file, if any."""
 
     scheme: SourceScheme
     graph: str
@@ -39,7 +36,7 @@ class DownloadedModel(Record):
 
 @dataclass(frozen=True)
 class _FetchedModel:
-    """A model's folder, the place and commit it came from, and whether nothing had to be made or asked.
+    """Fetched model: its folder, source location and commit, and whether it came entirely from the cache.
 
     Args:
         folder: holds the model.
@@ -59,7 +56,7 @@ class _FetchedModel:
 
 
 def fetch(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> StepResult[SourceModel] | None:
-    """Bring the model here: a directory by content, what a hub, registry or bucket has, or random weights.
+    """Fetch the model: a directory by content, a hub, registry or bucket download, or random weights.
 
     Returns:
         The model; None where it only looks, and the model is not here.
@@ -71,45 +68,45 @@ def fetch(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> S
     """
     with stages.timed("fetch") as clock:
         hashed = stages.digester.hashed
-        found = _random(stages, spec, reference) if spec.random_weights else _given(stages, spec, reference)
-        if found is None:
+        model = _random(stages, spec, reference) if spec.random_weights else _source_model(stages, spec, reference)
+        if model is None:
             clock.is_missing = True
             return None
-        scheme = _scheme_of(found, spec)
-        known, licence = True, None
+        scheme = _scheme_of(model, spec)
+        is_cached, licence = True, None
         if scheme == "onnx":
-            graph = _graph_files(stages, Path(found.location))
+            graph = _graph_files(stages, Path(model.location))
             if graph is None:
                 clock.is_missing = True
                 return None
-            paths, known = graph
+            paths, is_cached = graph
         elif scheme == "torch":
-            paths = module_files(found.folder)
+            paths = module_files(model.folder)
         else:
-            paths = model_paths(found.folder, spec)
+            paths = model_paths(model.folder, spec)
             directory.require_json(paths)
-            directory.require_kind(found.folder, scheme)
-            directory.require_weights(found.folder, allow_pickle=spec.allow_pickle)
-            licence = directory.read_licence(found.folder)
-        files = stages.digester.entries(found.folder, paths, foreign=not spec.random_weights)
-        clock.cached = found.cached and known and stages.digester.hashed == hashed
+            directory.require_kind(model.folder, scheme)
+            directory.require_weights(model.folder, allow_pickle=spec.allow_pickle)
+            licence = directory.read_licence(model.folder)
+        files = stages.digester.entries(model.folder, paths, foreign=not spec.random_weights)
+        clock.cached = model.cached and is_cached and stages.digester.hashed == hashed
         record = SourceModel(
             scheme=scheme,
-            location=found.location,
-            revision=found.commit,
+            location=model.location,
+            revision=model.commit,
             licence=licence,
             digest=digest_of_files(files),
             random_weights=spec.random_weights,
             trust_remote_code=spec.trust_remote_code,
-            task=settled_task(scheme, found.folder, spec.pipeline, task=spec.task) or None,
-            registered=found.registered,
+            task=settled_task(scheme, model.folder, spec.pipeline, task=spec.task) or None,
+            registered=model.registered,
         )
         stages.results["fetch"] = record
-        return StepResult(record, found.folder, digest_of([record.scheme, record.digest]), clock.cached, tuple(paths))
+        return StepResult(record, model.folder, digest_of([record.scheme, record.digest]), clock.cached, tuple(paths))
 
 
 def load_request(spec: ModelSpec, source: StepResult[SourceModel]) -> LoadRequest:
-    """How the worker loads the model of a spec."""
+    """Return the request by which the worker loads a spec's model."""
     return LoadRequest(
         scheme=source.record.scheme,
         folder=source.folder,
@@ -124,7 +121,7 @@ def load_request(spec: ModelSpec, source: StepResult[SourceModel]) -> LoadReques
 
 
 def require_unchanged(stages: StageRunner, spec: ModelSpec, source: StepResult[SourceModel]) -> None:
-    """See that the model on the disk is still the one whose digest stands in the record.
+    """Require that the model on disk still matches the digest in its record.
 
     Raises:
         SourceError: it was written to while it was read.
@@ -143,37 +140,37 @@ def _changed(place: Path) -> SourceError:
 
 
 def _graph_files(stages: StageRunner, path: Path) -> tuple[list[Path], bool] | None:
-    """The files of an ONNX model, and whether they were known; a graph may come from anywhere: the worker reads it."""
+    """Return an ONNX model's files, and whether they were cached; the worker reads the graph, which is untrusted."""
     try:
         digest = stages.digester.file(path, foreign=True)
     except OSError as error:
         raise SourceError(f"cannot read {path}: {error.strerror}", remedy="check its permissions") from error
 
     def find(_: Path) -> GraphWeights:
-        found = stages.run_in_worker(tasks.GRAPH_FILES, GraphFile(path=path))
+        files = stages.run_in_worker(tasks.GRAPH_FILES, GraphFile(path=path))
         if stages.digester.file(path, foreign=True) != digest:
             raise _changed(path)
-        return found
+        return files
 
-    held = stages.entry("fetch", [digest], {"of": "graph_files"}, find, tools="graph_files")
-    if held is None:
+    result = stages.entry("fetch", [digest], {"of": "graph_files"}, find, tools="graph_files")
+    if result is None:
         return None
-    entry, cached = held
+    entry, cached = result
     return onnx_file.files_of(path, entry.record["weights"]), cached
 
 
 def model_paths(folder: Path, spec: ModelSpec) -> list[Path]:
-    """The files of a model directory; where it was made here, the cache's own note lies beside them.
+    """Return the files of a model directory, without the cache's own note in directories made here.
 
     Raises:
         SourceError: as `directory.model_files`.
     """
-    found = directory.model_files(folder, trust_remote_code=spec.trust_remote_code, allow_pickle=spec.allow_pickle)
-    return [path for path in found if path.name != ENTRY_FILE]
+    files = directory.model_files(folder, trust_remote_code=spec.trust_remote_code, allow_pickle=spec.allow_pickle)
+    return [path for path in files if path.name != ENTRY_FILE]
 
 
-def _given(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> _FetchedModel | None:
-    """The model with its own weights."""
+def _source_model(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> _FetchedModel | None:
+    """Return the model with its own weights."""
     if not is_model_scheme(reference.scheme):
         return _registered(stages, spec, reference)
     if reference.path is not None and reference.full_path is not None:
@@ -182,10 +179,10 @@ def _given(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> 
     location, cached = reference.location, True
     if reference.scheme == "timm":
         name = TimmName(name=location)
-        held = stages.entry("fetch", [], {"timm": location}, lambda _: stages.run_in_worker(tasks.TIMM_HUB_ID, name))
-        if held is None:
+        result = stages.entry("fetch", [], {"timm": location}, lambda _: stages.run_in_worker(tasks.TIMM_HUB_ID, name))
+        if result is None:
             return None
-        entry, cached = held
+        entry, cached = result
         location = entry.record["hub_id"]
     snapshot = _snapshot(stages, spec, reference, location)
     if snapshot is None:
@@ -194,54 +191,54 @@ def _given(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> 
 
 
 def _registered(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> _FetchedModel | None:
-    """A model that a registry or bucket has, as it lies in the cache; whoever has it is asked each time what it is."""
+    """Return a registry's or bucket's model from the cache; its current identity is queried each time."""
     wishes = FlavorOptions(trust_remote_code=spec.trust_remote_code, allow_pickle=spec.allow_pickle)
     in_bucket = reference.scheme == "s3"
     stages.progress(f"asking {'S3' if in_bucket else 'MLflow'} for {reference.location}")
-    found: RegisteredVersion | BucketModel
+    model: RegisteredVersion | BucketModel
     try:
         if in_bucket:
-            found = find_model(S3Uri(reference.location, reference.revision or ""), wishes)
-            address, revision = reference.location, found.revision
+            model = find_model(S3Uri(reference.location, reference.revision or ""), wishes)
+            address, revision = reference.location, model.revision
         else:
-            found = find_version(RegisteredName.of(reference.location, str(reference.revision)), wishes)
-            address, revision = f"mlflow:{reference.location}", found.version.number
+            model = find_version(RegisteredName.of(reference.location, str(reference.revision)), wishes)
+            address, revision = f"mlflow:{reference.location}", model.version.number
     except EnvironmentFault as fault:
         if stages.dry and fault.transient:
             return None
         raise
     name = "in_bucket" if in_bucket else "registered"
-    held = stages.entry(
+    result = stages.entry(
         "fetch",
         [],
-        {"of": name, **found.identity()},
-        lambda out: DownloadedModel.model_validate(found.download(out, stages.progress)),
+        {"of": name, **model.identity()},
+        lambda out: DownloadedModel.model_validate(model.download(out, stages.progress)),
         tools=name,
     )
-    if held is None:
+    if result is None:
         return None
-    entry, cached = held
+    entry, cached = result
     downloaded = DownloadedModel.model_validate(entry.record)
     path = entry.folder / downloaded.graph
     read = SourceReference(downloaded.scheme, str(path), None, path)
     return _FetchedModel(entry.folder, str(path), revision, cached, read, address)
 
 
-def _scheme_of(found: _FetchedModel, spec: ModelSpec) -> SourceScheme:
-    """How a model is read; of one that a registry or bucket has, only its files tell, and whether the spec fits.
+def _scheme_of(model: _FetchedModel, spec: ModelSpec) -> SourceScheme:
+    """Return the scheme of a model; for registries and buckets only the files show it, and whether the spec fits.
 
     Raises:
         UsageError: it does not.
     """
-    scheme = found.reference.scheme
+    scheme = model.reference.scheme
     assert is_model_scheme(scheme)
-    if found.registered:
-        refuse_unfitting(found.reference, spec)
+    if model.registered:
+        refuse_unfitting(model.reference, spec)
     return scheme
 
 
 def _random(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> _FetchedModel | None:
-    """The architecture with random weights, made once and kept in the cache."""
+    """Return the architecture with random weights, created once and cached."""
     location, commit, inputs = reference.location, None, [reference.location]
     if reference.path is not None or reference.scheme == "hf":
         folder = reference.path
@@ -262,20 +259,20 @@ def _random(stages: StageRunner, spec: ModelSpec, reference: SourceReference) ->
         task=spec.task,
         out=Path(),
     )
-    held = stages.entry(
+    result = stages.entry(
         "fetch",
         inputs,
         request.model_dump(mode="json", exclude={"location", "out"}),
         lambda out: stages.run_in_worker(tasks.MAKE_RANDOM, request.model_copy(update={"out": out})),
     )
-    if held is None:
+    if result is None:
         return None
-    entry, cached = held
+    entry, cached = result
     return _FetchedModel(entry.folder, reference.location, commit, cached, reference)
 
 
 def _snapshot(stages: StageRunner, spec: ModelSpec, reference: SourceReference, repo: str) -> Snapshot | None:
-    """From the hub; one that only looks has its local cache alone, and gives None where nothing is there."""
+    """Return the hub snapshot; a dry run only uses the local cache, and returns None if it is missing there."""
     try:
         return fetch_snapshot(
             repo,

@@ -1,4 +1,4 @@
-"""The steps that decide and judge precision, as the driver sees them: sample, lower, validate."""
+"""Precision steps in the driver: sample, lower, validate."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Any, Literal
 
 from plansmith.compilers.precision.benchmark import machine
 from plansmith.compilers.precision.requests import LintWarnings, LowerRequest, PrelowerCheckRequest
-from plansmith.config.precision import LoweringRequest
+from plansmith.config.engine_options import LoweringRequest
 from plansmith.config.spec import ModelSpec
-from plansmith.config.target.targets import Target
+from plansmith.config.targets import Target
 from plansmith.errors import EngineError, ExportError, GateError, UsageError
 from plansmith.records.model import DataSet, Device, EngineKind, LoweredModel, OnnxModel, Precision
-from plansmith.report.text.precision import describe_choice
-from plansmith.steps.cache import toolchain
+from plansmith.report.text import describe_choice
 from plansmith.steps.runner import StageRunner, StepResult
 from plansmith.steps.worker import tasks
 
@@ -22,19 +21,17 @@ from plansmith.steps.worker import tasks
 def lower_graph(
     stages: StageRunner,
     spec: ModelSpec,
-    relative_to: Path,
     onnx: StepResult[OnnxModel],
     data: StepResult[DataSet] | None,
     *,
     device: Device,
     require: Callable[[LoweredModel], None],
 ) -> StepResult[LoweredModel] | None:
-    """Lower a graph's precision; one that has the precision already passes through.
+    """Lower a graph's precision; a graph that already has it passes through.
 
     Args:
         stages: the compile's steps.
         spec: says what to lower it to, and how.
-        relative_to: the folder that paths in it start from.
         onnx: the exported graph.
         data: samples; None where none are needed.
         device: what the target runs it on.
@@ -49,11 +46,11 @@ def lower_graph(
         return _as_cast(stages, spec, onnx)
     if data is None or spec.precision in {Precision.FP32, onnx.record.precision}:
         return _as_it_is(stages, spec, onnx, data)
-    wanted = LoweringRequest(
+    lowering_request = LoweringRequest(
         precision=spec.precision,
         engine=spec.engine,
         device=device,
-        options=spec.lowering.with_absolute_paths(relative_to),
+        options=spec.lowering,
         tolerances=spec.tolerances,
         max_metric_drop=spec.data.max_metric_drop if spec.data else None,
     )
@@ -64,12 +61,12 @@ def lower_graph(
             folder=onnx.folder,
             data=data.record,
             data_folder=data.folder,
-            request=wanted,
+            request=lowering_request,
             out=out,
         )
         return stages.run_in_worker(tasks.LOWER, request)
 
-    parameters = {"request": wanted.model_dump(mode="json"), **_surroundings(spec, wanted.options.autocast)}
+    parameters = {"request": lowering_request.model_dump(mode="json"), **_surroundings(spec)}
     inputs = [onnx.digest, data.digest]
     lowered = stages.stage("lower", LoweredModel, inputs, parameters, build, require=require)
     if lowered is None:
@@ -83,20 +80,15 @@ def lower_graph(
     return lowered
 
 
-def _surroundings(spec: ModelSpec, autocast: str) -> dict[str, Any]:
-    """What a lowering depends on besides what was asked for."""
-    found: dict[str, Any] = {}
+def _surroundings(spec: ModelSpec) -> dict[str, Any]:
+    """Return what a lowering depends on in addition to its settings."""
     for_onnxruntime = spec.precision is Precision.INT8 and spec.engine is EngineKind.ONNXRUNTIME
-    if spec.precision == "auto" or for_onnxruntime:
-        # What is fastest, and how many bits a product of bytes may have, is this machine's to say.
-        found["machine"] = machine()
-    if autocast and spec.precision not in {Precision.INT8, Precision.FP8}:
-        found["autocast"] = toolchain.environment(autocast)
-    return found
+    # What is fastest, and how many bits a product of bytes may have, is this machine's to say.
+    return {"machine": machine()} if spec.precision == "auto" or for_onnxruntime else {}
 
 
 def require_lowered(record: LoweredModel) -> None:
-    """Let a record through that holds a graph.
+    """Require that a record holds a graph, and return it.
 
     Raises:
         ExportError: nothing in the graph can be lowered.
@@ -119,7 +111,7 @@ def require_lowered(record: LoweredModel) -> None:
 
 
 def _as_cast(stages: StageRunner, spec: ModelSpec, onnx: StepResult[OnnxModel]) -> StepResult[LoweredModel]:
-    """No graph to lower: PyTorch casts the model's own weights where it is loaded."""
+    """Return a result without a lowered graph: PyTorch casts the model's own weights when it loads them."""
     assert spec.precision != "auto"
     with stages.timed("lower") as clock:
         clock.cached = onnx.cached
@@ -152,7 +144,7 @@ def _as_it_is(
 def _check_prelowered(
     stages: StageRunner, spec: ModelSpec, onnx: StepResult[OnnxModel], data: StepResult[DataSet] | None
 ) -> tuple[tuple[str, ...], bool] | None:
-    """See that a graph that came lowered has no mistakes in it: the warnings, and whether they were known."""
+    """Check a prelowered graph for errors; return the warnings, and whether they were cached."""
     parameters: dict[str, Any] = {"engine": spec.engine, "accepted": list(spec.lowering.accept)}
 
     def build(_: Path) -> LintWarnings:
@@ -167,10 +159,10 @@ def _check_prelowered(
         return stages.run_in_worker(tasks.CHECK_PRELOWERED, request)
 
     inputs = [onnx.digest, *([data.digest] if data else [])]
-    held = stages.entry("lower", inputs, {"of": "check_prelowered", **parameters}, build)
-    if held is None:
+    result = stages.entry("lower", inputs, {"of": "check_prelowered", **parameters}, build)
+    if result is None:
         return None
-    entry, cached = held
+    entry, cached = result
     warnings = tuple(entry.record["warnings"])
     if warnings:
         stages.notice(f"{len(warnings)} doubtful thing(s) in the lowering of the file; the first: {warnings[0]}")
@@ -178,7 +170,7 @@ def _check_prelowered(
 
 
 def require_kernels(spec: ModelSpec, name: str, target: Target) -> None:
-    """Refuse a precision that the engine has no kernels for where the target runs it.
+    """Refuse a precision that the engine has no kernels for on the target.
 
     Raises:
         UsageError: it has none anywhere.
@@ -212,5 +204,5 @@ def require_onnxruntime_kernels(
         UsageError: the precision is one of them.
     """
     if engine is EngineKind.ONNXRUNTIME and precision in {Precision.BF16, Precision.FP8}:
-        words = f"ONNX Runtime has no {precision.upper()} kernels for a CPU, where the release is checked"
-        raise UsageError(words, remedy=remedy, model=model, step="lower")
+        message = f"ONNX Runtime has no {precision.upper()} kernels for a CPU, where the release is checked"
+        raise UsageError(message, remedy=remedy, model=model, step="lower")

@@ -1,4 +1,4 @@
-"""The steps of one model, from its source to an engine that was judged, and to what stands around it."""
+"""Steps of one model, from its source to a validated engine and its pipeline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from plansmith.compilers.trt.evaluation.baselines import HIGHER
 from plansmith.config.source_reference import SourceReference
 from plansmith.config.spec import ModelSpec
-from plansmith.config.target.targets import Target, require_onnxruntime
+from plansmith.config.targets import Target, require_onnxruntime
 from plansmith.errors import EngineError, ExportError, GateError, PlansmithError, SourceError
 from plansmith.records.engine import BuildCheck, Engine
 from plansmith.records.model import DataSet, EngineKind, LoweredModel, OnnxModel, Precision, SourceModel
@@ -38,7 +38,7 @@ from plansmith.validation.gate import require_passed
 
 
 def model_context(spec: ModelSpec, relative_to: Path, stages: Callable[[], StageRunner]) -> ModelContext:
-    """What the steps of one model share; arguments as for `graph_context`.
+    """Return the context shared by the steps of one model; arguments as for `graph_context`.
 
     Raises:
         PlansmithError: what can be known to be wrong before any work is done.
@@ -52,7 +52,7 @@ def model_context(spec: ModelSpec, relative_to: Path, stages: Callable[[], Stage
 
 
 def _require_available(spec: ModelSpec, reference: SourceReference, name: str, target: Target) -> None:
-    """Refuse at once what no later step could do."""
+    """Refuse immediately what no later step could do."""
     if spec.engine is EngineKind.PYTHON:
         try:
             require_pytorch(spec, reference.scheme)
@@ -70,7 +70,7 @@ def _require_available(spec: ModelSpec, reference: SourceReference, name: str, t
 
 
 def with_plans(context: ModelContext) -> ModelContext:
-    """The same with what builds and checks TensorRT plans.
+    """Return the context with the builder and checker of TensorRT plans.
 
     Raises:
         PlansmithError: as for `PlanSteps`.
@@ -88,7 +88,7 @@ def with_plans(context: ModelContext) -> ModelContext:
 
 
 def fetch_model(context: ModelContext, _: CompiledModel) -> StepResult[SourceModel] | None:
-    """Fetch: bring the model here, a directory or file by content, a hub model at its commit, or random weights.
+    """Fetch the model: a directory or file by content, a Hub model at its commit, or random weights.
 
     Raises:
         SourceError: there is no such model, or it may not be read; or nothing lies where data should.
@@ -113,7 +113,7 @@ def _require_exportable(context: ModelContext, compiled: CompiledModel) -> None:
 
 
 def export_model(context: ModelContext, compiled: CompiledModel) -> StepResult[OnnxModel] | None:
-    """Export: to ONNX, or take an ONNX file as it is, and store the reference's answers; errors as of `export`."""
+    """Export to ONNX, or import an ONNX file, and store the reference outputs; errors as of `export`."""
     return export(context, compiled.source)
 
 
@@ -127,7 +127,7 @@ def _needs_samples(context: ModelContext, compiled: CompiledModel) -> bool:
 
 
 def sample(context: ModelContext, compiled: CompiledModel) -> StepResult[DataSet] | None:
-    """Sample: make data into inputs, in two sets that share none, and ask the source model.
+    """Sample the data into inputs, in two disjoint sets, and run the source model on them.
 
     Raises:
         SourceError: the data cannot be read, or are too few.
@@ -137,7 +137,7 @@ def sample(context: ModelContext, compiled: CompiledModel) -> StepResult[DataSet
 
 
 def lower(context: ModelContext, compiled: CompiledModel) -> StepResult[LoweredModel] | None:
-    """Lower: the graph's precision; what has the precision already passes through.
+    """Lower the graph's precision; a graph that already has it passes through.
 
     Raises:
         ExportError: the graph is lowered already, or cannot be.
@@ -151,11 +151,11 @@ def _lowered(
     context: ModelContext, spec: ModelSpec, compiled: CompiledModel, require: Callable[[LoweredModel], None]
 ) -> StepResult[LoweredModel] | None:
     stages, device = context.stages, context.target.device
-    return lower_graph(stages, spec, context.relative_to, compiled.onnx, compiled.data, device=device, require=require)
+    return lower_graph(stages, spec, compiled.onnx, compiled.data, device=device, require=require)
 
 
 def compile_model(context: ModelContext, compiled: CompiledModel) -> StepResult[Engine] | None:
-    """Compile: build the engine that the backend loads.
+    """Compile the engine that the backend loads.
 
     Raises:
         EngineError: the graph is refused, or the target cannot read what came out.
@@ -181,7 +181,7 @@ def compile_model(context: ModelContext, compiled: CompiledModel) -> StepResult[
 
 
 def validate(context: ModelContext, compiled: CompiledModel) -> StepResult[ValidationReport] | None:
-    """Validate: hold the engine against the reference.
+    """Validate the engine: compare it with the reference.
 
     Raises:
         GateError: the verdict is "failed".
@@ -189,37 +189,45 @@ def validate(context: ModelContext, compiled: CompiledModel) -> StepResult[Valid
     if context.plans is None:
         judged = ValidationInputs(compiled.engine, compiled.onnx, compiled.lowered, compiled.data)
         return validate_engine(context.stages, context.spec, judged, require=context.with_report(require_passed))
+    higher = None
+    above = _higher_precision(context, compiled)
+    if above is not None:
+        try:
+            higher = _build_higher(context, compiled, above)
+        except (ExportError, GateError, EngineError) as error:
+            context.stages.notice(f"there is no {above} plan that this one has to be faster than: {error.message}")
+        else:
+            if higher is None:  # a look does not build it, and without it knows nothing of the verdict
+                return None
     plans = PlanValidationInputs(
         engine=compiled.engine,
         source=compiled.source,
         onnx=compiled.onnx,
         lowered=compiled.lowered,
         data=compiled.data,
-        higher=_higher(context, compiled),
+        higher=higher,
     )
     require = context.with_report(partial(require_plans, speed_check=context.spec.tensorrt.speed_check))
     return validate_plans(context.stages, context.spec, plans, require=require)
 
 
-def _higher(context: ModelContext, compiled: CompiledModel) -> StepResult[Engine] | None:
-    """The plans of the next higher precision, which those of this one have to be faster than."""
-    above = HIGHER.get(compiled.lowered.record.precision)
-    is_fp32 = compiled.onnx.record.precision is Precision.FP32
-    if above is None or not is_fp32 or not context.spec.tensorrt.speed_check:
+def _higher_precision(context: ModelContext, compiled: CompiledModel) -> Precision | None:
+    """Return the next higher precision, whose plans those of this one must outperform."""
+    if compiled.onnx.record.precision is not Precision.FP32 or not context.spec.tensorrt.speed_check:
         return None
+    return HIGHER.get(compiled.lowered.record.precision)
+
+
+def _build_higher(context: ModelContext, compiled: CompiledModel, above: Precision) -> StepResult[Engine] | None:
     assert context.plans is not None
     spec = context.spec.model_copy(update={"precision": above})
-    try:
-        with context.stages.nested():
-            graph = _lowered(context, spec, compiled, require_lowered)
-            return context.plans.compile(compiled.onnx, graph) if graph is not None else None
-    except (ExportError, GateError, EngineError) as error:
-        context.stages.notice(f"there is no {above} plan that this one has to be faster than: {error.message}")
-        return None
+    with context.stages.nested():
+        graph = _lowered(context, spec, compiled, require_lowered)
+        return context.plans.compile(compiled.onnx, graph) if graph is not None else None
 
 
 def join_model(context: ModelContext, compiled: CompiledModel) -> StepResult[Pipeline] | None:
-    """Join: make what stands around the model, so that clients send and get what people have.
+    """Build the pipeline (join step), so that clients send and receive raw inputs and outputs.
 
     Raises:
         SourceError: the source has no tokenizer or processor, or one that cannot be carried over.
@@ -261,7 +269,7 @@ MODEL_STEPS = (
 
 
 def check_build(context: ModelContext) -> BuildCheck:
-    """Make the graph, and have TensorRT-RTX parse and build it; nothing is built for a GPU.
+    """Prepare the graph, and have TensorRT-RTX parse and build it; builds nothing for a GPU.
 
     Raises:
         PlansmithError: located at the step that failed, or at the one that refuses the graph.
@@ -274,7 +282,7 @@ def check_build(context: ModelContext) -> BuildCheck:
 
 
 def require_complete(context: ModelContext, compiled: CompiledModel) -> None:
-    """See that every plan is there: machines that share the cache each build their own.
+    """Require that every plan exists: machines that share the cache each build their own.
 
     Raises:
         EngineError: one is not.

@@ -1,4 +1,4 @@
-"""The step that puts raw inputs and outputs around a model, as the driver sees it."""
+"""Pipeline step in the driver: adds raw inputs and outputs to a model."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from plansmith.compilers.python_backend.model_folder import NUMPY
 from plansmith.config.source_reference import Scheme, SourceReference, is_model_scheme
 from plansmith.config.spec import ModelSpec
-from plansmith.config.target.targets import Target, require_dali
+from plansmith.config.targets import Target, require_dali
 from plansmith.config.triton import TritonOptions
-from plansmith.config.triton.serving import Latest, VersionPolicy
+from plansmith.config.triton.options import Latest, VersionPolicy
 from plansmith.errors import EngineError, GateError, UsageError
 from plansmith.pipelines.agreement import refusals
 from plansmith.pipelines.detect import raw_input, refuse_raw
@@ -32,7 +32,7 @@ _DECIDES = {"scheme", "trust_remote_code", "task", "allow_pickle", "inputs", "ou
 
 
 def require_joinable(spec: ModelSpec, scheme: Scheme, folder: Path | None) -> None:
-    """See that a pipeline can be made around a source, as far as its files tell.
+    """Require that a pipeline can be built around a source, as far as its files show.
 
     Args:
         spec: says what the pipeline is to be.
@@ -46,17 +46,17 @@ def require_joinable(spec: ModelSpec, scheme: Scheme, folder: Path | None) -> No
     if spec.pipeline is None:
         return
     if scheme in BARE_SCHEMES:
-        what = "an ONNX file" if scheme == "onnx" else "a module of PyTorch"
+        source_kind = "an ONNX file" if scheme == "onnx" else "a module of PyTorch"
         raise UsageError(
-            f"{what} brings no tokenizer or processor, so no pipeline can be made around it",
+            f"{source_kind} brings no tokenizer or processor, so no pipeline can be made around it",
             remedy="leave `pipeline` out, or name the model that the file was exported from (hf:…, timm:…)",
         )
     if spec.engine is not EngineKind.PYTHON or spec.pipeline.output != "text":
         _require_plain(spec.triton)
     if folder is None or not is_model_scheme(scheme):
         return
-    wanted = refuse_raw(scheme, folder, spec.pipeline, task=spec.task)
-    if wanted == "text" and spec.engine is not EngineKind.PYTHON:
+    raw_kind = refuse_raw(scheme, folder, spec.pipeline, task=spec.task)
+    if raw_kind == "text" and spec.engine is not EngineKind.PYTHON:
         raise UsageError(
             f"the model generates text token by token, which engine {spec.engine} does not",
             remedy="use --engine python, or write output: tensors under `pipeline`",
@@ -64,7 +64,7 @@ def require_joinable(spec: ModelSpec, scheme: Scheme, folder: Path | None) -> No
 
 
 def require_compatible(models: Mapping[str, tuple[ModelSpec, SourceReference]]) -> None:
-    """See that the models of a release can answer the same requests, as far as their files tell.
+    """Require that the models of a release can answer the same requests, as far as their files show.
 
     Args:
         models: the spec's own, under "", and those beside it, each with its spec and its source as typed.
@@ -77,10 +77,10 @@ def require_compatible(models: Mapping[str, tuple[ModelSpec, SourceReference]]) 
     assert own_pipeline is not None
     for name, (spec, reference) in models.items():
         assert spec.pipeline is not None
-        found = _raw_of(spec, reference)
-        if own is not None and found is not None and found != own:
+        kind = _raw_of(spec, reference)
+        if own is not None and kind is not None and kind != own:
             raise UsageError(
-                f"the models of a pipeline answer the same requests, and {name} takes {found} where the spec's own"
+                f"the models of a pipeline answer the same requests, and {name} takes {kind} where the spec's own"
                 f" takes {own}",
                 remedy=f"leave {name} out of `pipeline: models`, or compile it by a spec of its own",
             )
@@ -94,7 +94,7 @@ def require_compatible(models: Mapping[str, tuple[ModelSpec, SourceReference]]) 
 
 
 def _require_joinable_text(name: str, spec: ModelSpec, *, has_script: bool) -> None:
-    """See that a model that generates text can stand beside others: it takes and gives texts of one name."""
+    """Check that a text generation model can be a companion model: it takes and gives text of the same name."""
     assert spec.pipeline is not None
     if spec.pipeline.stream:
         raise UsageError(
@@ -109,7 +109,7 @@ def _require_joinable_text(name: str, spec: ModelSpec, *, has_script: bool) -> N
 
 
 def _raw_of(spec: ModelSpec, reference: SourceReference) -> RawInput | None:
-    """What clients of a model send; None where that is not known yet."""
+    """Return the raw input that clients of a model send; None if that is not known yet."""
     assert spec.pipeline is not None
     if spec.pipeline.input:
         return spec.pipeline.input
@@ -121,7 +121,7 @@ def _raw_of(spec: ModelSpec, reference: SourceReference) -> RawInput | None:
 
 
 def require_batches(spec: ModelSpec, onnx: OnnxModel) -> None:
-    """See that a model's batch moves, where something is to stand around it.
+    """Require a dynamic batch axis of a model with a pipeline.
 
     Raises:
         EngineError: it does not.
@@ -135,7 +135,7 @@ def require_batches(spec: ModelSpec, onnx: OnnxModel) -> None:
 
 
 def _require_plain(options: TritonOptions) -> None:
-    """See that Triton's configuration of the model is one that an ensemble can have in it.
+    """Check that the model's Triton configuration is one that an ensemble member may have.
 
     Raises:
         UsageError: it is not.
@@ -147,21 +147,22 @@ def _require_plain(options: TritonOptions) -> None:
         # Another release has other parts, and the configuration names those of one.
         "version_policy": options.version_policy not in {None, VersionPolicy(latest=Latest())},
     }
-    found = [what for what, is_so in wrong.items() if is_so]
-    if found:
+    problems = [option for option, is_so in wrong.items() if is_so]
+    if problems:
         raise UsageError(
-            f"a pipeline serves one version of a model that answers batches, and `triton` asks for {', '.join(found)}",
-            remedy=f"leave {found[0]} out of `triton`, or `pipeline` out of the spec",
+            "a pipeline serves one version of a model that answers batches,"
+            f" and `triton` asks for {', '.join(problems)}",
+            remedy=f"leave {problems[0]} out of `triton`, or `pipeline` out of the spec",
         )
 
 
 def uses_dali(spec: ModelSpec) -> bool:
-    """Whether images are preprocessed by DALI."""
+    """Whether DALI preprocesses images."""
     return spec.pipeline is not None and spec.pipeline.preprocessing == "dali"
 
 
 def require_dali_here(spec: ModelSpec, target: Target) -> None:
-    """See that the target's DALI is here and has what a spec asks of it, where one does.
+    """Require that the target's DALI is installed and supports the spec, if the spec uses DALI.
 
     Raises:
         UsageError: it decodes on a CPU, and memory of a decoder on a GPU is asked for.
@@ -186,7 +187,7 @@ def _dali_site(target: Target) -> Path:
 
 
 def join(stages: StageRunner, spec: ModelSpec, target: Target, compiled: CompiledModel) -> StepResult[Pipeline] | None:
-    """Make what stands around a model, and hold it against the source's own library.
+    """Build a model's pipeline, and compare it with the source's own library.
 
     Args:
         stages: the compile's steps.
@@ -215,7 +216,7 @@ def join(stages: StageRunner, spec: ModelSpec, target: Target, compiled: Compile
 
 
 def join_job(spec: ModelSpec, target: Target, compiled: CompiledModel) -> JoinJob:
-    """What the parts around a model are made of; arguments as for `join`."""
+    """Return the build input of a model's pipeline parts; arguments as for `join`."""
     assert spec.pipeline is not None
     engine, dali = compiled.engine.record, None
     if uses_dali(spec):
@@ -239,7 +240,7 @@ def join_job(spec: ModelSpec, target: Target, compiled: CompiledModel) -> JoinJo
 
 
 def _runnable(engine: Engine, lowered: StepResult[LoweredModel]) -> Path | None:
-    """The graph to ask here in place of a plan, or of one that ONNX Runtime cannot run on a CPU."""
+    """Return the graph to run here in place of a plan, or of a graph that ONNX Runtime cannot run on a CPU."""
     record = lowered.record
     if record.runnable:
         return lowered.folder / record.runnable
@@ -247,7 +248,7 @@ def _runnable(engine: Engine, lowered: StepResult[LoweredModel]) -> Path | None:
 
 
 def _require_agreement(pipeline: Pipeline) -> None:
-    """Let a pipeline through whose answers are those of the source's own library."""
+    """Accept a pipeline only if its responses agree with those of the source's own library."""
     require_no(
         refusals(pipeline),
         f"the pipeline does not answer as {pipeline.source} does",
@@ -255,12 +256,12 @@ def _require_agreement(pipeline: Pipeline) -> None:
     )
 
 
-def require_no(found: Sequence[str], what: str, *, remedy: str) -> None:
-    """See that no answer is another than it should be.
+def require_no(problems: Sequence[str], title: str, *, remedy: str) -> None:
+    """Require that there is no wrong answer.
 
     Raises:
         GateError: one is.
     """
-    if found:
-        more = [f"… and {len(found) - _MOST_TOLD} more"] if len(found) > _MOST_TOLD else []
-        raise GateError("\n  ".join([f"{what}:", *found[:_MOST_TOLD], *more]), remedy=remedy)
+    if problems:
+        more = [f"… and {len(problems) - _MOST_TOLD} more"] if len(problems) > _MOST_TOLD else []
+        raise GateError("\n  ".join([f"{title}:", *problems[:_MOST_TOLD], *more]), remedy=remedy)

@@ -1,4 +1,4 @@
-"""What all steps of a compile share: key, cache, lock, clock, worker, and the place that errors name."""
+"""Step runner: cache key, cache, lock, timing, worker and error location, shared by all compile steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from plansmith.system.process import Worker
 
 if TYPE_CHECKING:
     from plansmith.steps.cache.shared import SharedCache
-    from plansmith.steps.worker.tasks import Task
+    from plansmith.system.tasks import Task
 
 R = TypeVar("R", bound=Record)
 Q = TypeVar("Q", bound=Record)
@@ -32,7 +32,7 @@ WORKER_MODULE = "plansmith.steps.worker"
 
 @dataclass(frozen=True)
 class StepResult(Generic[R]):
-    """A finished step: its record, the folder that the record's paths start from, and a digest of both.
+    """Step result: its record, the base folder of the record's paths, and a digest of both.
 
     `files`: those of a user's own that the step found to belong together.
     """
@@ -46,7 +46,7 @@ class StepResult(Generic[R]):
 
 @dataclass
 class StepTimer:
-    """What a step says of itself.
+    """Step status: whether a step found its work done, or found work to do.
 
     Attributes:
         cached: whether it found its work done.
@@ -58,36 +58,36 @@ class StepTimer:
 
 
 class Listener:
-    """Told how a compile goes; this one keeps silent."""
+    """Progress listener of a compile; this base class ignores all events."""
 
     def progress(self, step: str, text: str) -> None:
-        """A step began (no text) or is doing something."""
+        """Called when a step starts (empty text) or reports an activity."""
 
     def moving(self, step: str, text: str, share: float) -> None:
-        """A step sends or fetches something of a known size; `share` of it, from 0 to 1, is there."""
+        """Called while a step uploads or downloads data of a known size; `share` is the fraction done, from 0 to 1."""
         del share
         self.progress(step, text)
 
     def waiting(self, step: str, text: str) -> None:
-        """A step cannot go on before another process has done something."""
+        """Called when a step waits for another process."""
 
     def result(self, record: Record) -> None:
-        """A step has its result, new or cached; whether it may be used is not decided yet."""
+        """Called when a step has its result, new or cached; whether it may be used is not decided yet."""
 
     def finished(self, record: StepRecord) -> None:
-        """A step ended well."""
+        """Called when a step succeeded."""
 
     def notice(self, text: str) -> None:
-        """Something unusual was found and mended."""
+        """Called when something unusual was detected and repaired."""
 
 
 def companion_label(model: str, name: str) -> str:
-    """What errors call a model beside another one."""
+    """Return the label of a companion model for error messages."""
     return f"{model}, {name} beside it"
 
 
 class _NestedListener(Listener):
-    """Passes on what is being done, and nothing of what comes of it.
+    """Nested listener: forwards activities, but no results.
 
     Args:
         listener: told.
@@ -101,23 +101,23 @@ class _NestedListener(Listener):
         self._of = of
 
     def progress(self, step: str, text: str) -> None:
-        self._listener.progress(self._step or step, self._said(step, text))
+        self._listener.progress(self._step or step, self._full_text(step, text))
 
     def moving(self, step: str, text: str, share: float) -> None:
-        self._listener.moving(self._step or step, self._said(step, text), share)
+        self._listener.moving(self._step or step, self._full_text(step, text), share)
 
     def waiting(self, step: str, text: str) -> None:
-        self._listener.waiting(self._step or step, self._said(step, text))
+        self._listener.waiting(self._step or step, self._full_text(step, text))
 
     def notice(self, text: str) -> None:
         self._listener.notice(f"{self._of}: {text}" if self._of else text)
 
-    def _said(self, step: str, text: str) -> str:
+    def _full_text(self, step: str, text: str) -> str:
         return ", ".join(filter(None, (step, text))) if self._of else text
 
 
 class StageRunner:
-    """Runs the steps of one compile.
+    """Stage runner: runs the steps of one compile, with caching, progress and error context.
 
     Args:
         model: the model's name, for errors and logs.
@@ -174,7 +174,7 @@ class StageRunner:
         require: Callable[[R], None] = lambda _: None,
         tools: str = "",
     ) -> StepResult[R] | None:
-        """Take a step's result from the cache, or build it and put it there; None where it only looks and finds none.
+        """Return a step's result from the cache, or build and cache it; None on a cache miss in a dry run.
 
         Args:
             step: the step's name.
@@ -186,11 +186,11 @@ class StageRunner:
             tools: whose toolchain the result depends on, where not the step's own (see `toolchain`).
         """
         with self.timed(step) as clock:
-            found = self.entry(step, inputs, parameters, build, tools=tools)
-            if found is None:
+            outcome = self.entry(step, inputs, parameters, build, tools=tools)
+            if outcome is None:
                 clock.is_missing = True
                 return None
-            entry, clock.cached = found
+            entry, clock.cached = outcome
             record = self.results[step] = kind.model_validate(entry.record)
             self._listener.result(record)
             try:
@@ -208,7 +208,7 @@ class StageRunner:
         *,
         tools: str = "",
     ) -> tuple[CacheEntry, bool] | None:
-        """As `stage`, for a part of a step: the cache entry, and whether it was there."""
+        """Like `stage`, for a part of a step: return the cache entry and whether it was a hit."""
         key = digest_of([SCHEMA_VERSION, step, list(inputs), parameters, toolchain.step_toolchain(tools or step)])
 
         def make() -> CacheEntry:
@@ -216,8 +216,8 @@ class StageRunner:
                 return self._cache.publish(step, key, staged, build(staged).model_dump(mode="json"))
 
         if self.dry:
-            held = self._found(step, key)
-            return None if held is None else (held, True)
+            result = self._find_entry(step, key)
+            return None if result is None else (result, True)
         with storage_errors(self._artifacts):
             self._hold_cache()
             with self._cache.exclusive(step, key, self._waits_for_builder):
@@ -230,8 +230,8 @@ class StageRunner:
                     self.shared.give(step, key, entry, anew=self._force)
                 return entry, cached
 
-    def _found(self, step: str, key: str) -> CacheEntry | None:
-        """An entry for a look; ahead of a real run, what other machines share is fetched."""
+    def _find_entry(self, step: str, key: str) -> CacheEntry | None:
+        """Return a cache entry for a dry run; for a later real run, shared entries are fetched first."""
         self._hold_cache()
         entry = None if self._force else self._cache.lookup(step, key)
         if entry is not None or self._force or self.shared is None:
@@ -244,7 +244,7 @@ class StageRunner:
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        """Only look while inside: nothing is done, and nothing of it is told or noted."""
+        """Dry run for the block: no work is done, reported or recorded."""
         records, results, step = list(self.records), dict(self.results), self.step
         listener, self._listener = self._listener, Listener()
         was_dry, self.dry, self.is_shared = self.dry, True, False
@@ -256,7 +256,7 @@ class StageRunner:
 
     @contextmanager
     def timed(self, step: str) -> Iterator[StepTimer]:
-        """The surroundings of a step: its time goes to `records`, its errors say where they come from."""
+        """Context of a step: records its time in `records` and adds the step's name to its errors."""
         self.step = step
         self.progress("")
         clock, started = StepTimer(), time.monotonic()
@@ -271,7 +271,7 @@ class StageRunner:
 
     @contextmanager
     def nested(self, of: str = "") -> Iterator[None]:
-        """The surroundings of steps that are a part of the current one: what they make is not the compile's own.
+        """Context of steps nested in the current one, whose results are not the compile's own.
 
         Args:
             of: the model that they are about, where it is not the compile's.
@@ -288,48 +288,48 @@ class StageRunner:
             self._model, self.step = model, step
 
     def progress(self, text: str, share: float | None = None) -> None:
-        """Tell what the current step is doing, and which part of it, from 0 to 1, is done where that is known."""
+        """Report the current step's activity and, where known, the fraction done, from 0 to 1."""
         if share is None:
             self._listener.progress(self.step, text)
         else:
             self._listener.moving(self.step, text, share)
 
     def notice(self, text: str) -> None:
-        """Tell of something unusual that does not end the compile."""
+        """Report something unusual that does not end the compile."""
         self._listener.notice(text)
 
     def waits_for_publisher(self, process: int | None) -> None:
-        """Tell that another process publishes or collects versions of the same model."""
+        """Report that another process is publishing or garbage-collecting versions of the same model."""
         self._waits("that publishes this model", process)
 
     def waits_for_gpu(self, process: int | None) -> None:
-        """Tell that another process builds a plan on the same GPU."""
+        """Report that another process is building a plan on the same GPU."""
         self._waits("that builds on this GPU", process)
 
     def _waits_for_builder(self, process: int | None) -> None:
         self._waits("that builds the same step", process)
 
-    def _waits_for_machine(self, who: str) -> None:
-        self._listener.waiting(self.step, f"waiting for another machine that builds the same step ({who})")
+    def _waits_for_machine(self, owner: str) -> None:
+        self._listener.waiting(self.step, f"waiting for another machine that builds the same step ({owner})")
 
     def _waits_for_collector(self, process: int | None) -> None:
         self._waits("that collects garbage (plansmith gc)", process)
 
-    def _waits(self, what: str, process: int | None) -> None:
-        who = f" (process {process})" if process is not None else ""
-        self._listener.waiting(self.step, f"waiting for another plansmith {what}{who}")
+    def _waits(self, activity: str, process: int | None) -> None:
+        owner = f" (process {process})" if process is not None else ""
+        self._listener.waiting(self.step, f"waiting for another plansmith {activity}{owner}")
 
     def _hold_cache(self) -> None:
-        """Keep every entry of the cache from being collected until `close`."""
+        """Hold a lock that protects all cache entries from garbage collection until `close`."""
         if self._cache_held is None:
-            with ExitStack() as held:
+            with ExitStack() as stack:
                 writes = not self.dry or (self.shared is not None and not self.shared.place.only_looks)
-                hold = self._cache.held if writes else self._cache.held_to_look
-                held.enter_context(hold(self._waits_for_collector))
-                self._cache_held = held.pop_all()
+                hold = self._cache.lock if writes else self._cache.held_to_look
+                stack.enter_context(hold(self._waits_for_collector))
+                self._cache_held = stack.pop_all()
 
     def run_in_worker(self, task: Task[Q, A], request: Q) -> A:
-        """Have the worker do something, starting one when there is none or the last one died."""
+        """Run a task in the worker process; start one if none is running or the last one died."""
         if self._worker is not None and self._worker.is_dead:
             self.end_worker()
         if self._worker is None:
@@ -337,13 +337,13 @@ class StageRunner:
         return task.run(self._worker, request)
 
     def end_worker(self) -> None:
-        """End the worker, if there is one, and give its memory back."""
+        """Stop the worker process, if there is one, to free its memory."""
         if self._worker is not None:
             self._worker.close()
             self._worker = None
 
     def close(self) -> None:
-        """End the worker, let the cache's entries go, and tell what came from the shared one."""
+        """Stop the worker, release the cache entries, and report what came from the shared cache."""
         self.end_worker()
         if self._cache_held is not None:
             self._cache_held.close()
@@ -352,10 +352,10 @@ class StageRunner:
             self.shared.close()
 
     def worker_log(self) -> str:
-        """What the worker printed in this run; a note where all its steps were cached."""
+        """Return the worker's output of this run, or a note if all its steps were cached."""
         log = self.log_file("worker")
         return log.read_text(errors="replace") if log.exists() else "every heavy step came from the cache\n"
 
-    def log_file(self, what: str) -> Path:
-        """Where a tool's output of this run goes."""
-        return self._artifacts / "logs" / f"{self._stamp}-{what}.log"
+    def log_file(self, label: str) -> Path:
+        """Return the path of the log file for a tool's output in this run."""
+        return self._artifacts / "logs" / f"{self._stamp}-{label}.log"

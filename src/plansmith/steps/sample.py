@@ -1,4 +1,4 @@
-"""The step that draws samples of the data, and asks the source model."""
+"""Sample step: draws samples of the data and runs the source model on them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _NOT_SAMPLED = {"path", "dataset", "subset", "split", "max_metric_drop"}
 
 
 def may_need_samples(spec: ModelSpec) -> bool:
-    """Whether a compile takes samples, as far as is known before the graph is there; PyTorch calibrates nothing."""
+    """Whether a compile may need samples, as far as is known before the ONNX export; PyTorch needs no calibration."""
     lowers = spec.precision is not Precision.FP32 and spec.engine is not EngineKind.PYTHON
     return spec.data is not None or lowers
 
 
 def needs_samples(spec: ModelSpec, onnx: OnnxModel) -> bool:
-    """Whether a compile takes samples: somebody gave data to judge by, or the lowering has to see some.
+    """Whether a compile needs samples: for evaluation data from the user, or for calibration in the lowering step.
 
     Raises:
         ExportError: the graph came in another lowered precision than the one that is asked for.
@@ -50,7 +50,7 @@ def take_samples(
     source: StepResult[SourceModel],
     onnx: StepResult[OnnxModel],
 ) -> StepResult[DataSet] | None:
-    """Make samples into inputs, in two sets that share none, and ask the source model about them.
+    """Convert samples to inputs in two disjoint sets, and compute the source model's outputs for them.
 
     Args:
         stages: the compile's steps.
@@ -88,11 +88,11 @@ def take_samples(
                 require_data_unchanged(place, stages.digester)
             return record
 
-        held = stages.entry("sample", [source.digest, onnx.digest], parameters, build)
-        if held is None:
+        result = stages.entry("sample", [source.digest, onnx.digest], parameters, build)
+        if result is None:
             clock.is_missing = True
             return None
-        entry, clock.cached = held
+        entry, clock.cached = result
         stages.results["sample"] = record = DataSet.model_validate(entry.record)
     if not record.real:
         stages.notice(f"calibrated on {record.words}; --data, or `data` in a spec, names real ones")
@@ -100,7 +100,7 @@ def take_samples(
 
 
 def _find_data(stages: StageRunner, spec: DataSpec, relative_to: Path) -> DataPlace | None:
-    """Where data lie; None where it only looks, and a user's function would have to run."""
+    """Return the location of data; None in a dry run that would have to run a user's function."""
     place = find_data(
         spec, relative_to=relative_to, digester=stages.digester, offline=stages.dry, progress=stages.progress
     )
@@ -109,5 +109,7 @@ def _find_data(stages: StageRunner, spec: DataSpec, relative_to: Path) -> DataPl
     if stages.dry:
         return None
     assert spec.entry_point
-    found = stages.run_in_worker(tasks.ENTRY_POINT_DIGEST, EntryPointRequest(entry_point=spec.entry_point, place=place))
-    return place.model_copy(update={"digest": found.digest})
+    result = stages.run_in_worker(
+        tasks.ENTRY_POINT_DIGEST, EntryPointRequest(entry_point=spec.entry_point, place=place)
+    )
+    return place.model_copy(update={"digest": result.digest})

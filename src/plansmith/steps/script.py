@@ -1,4 +1,4 @@
-"""The step that holds a person's script against its models, as the driver sees it."""
+"""Script step in the driver: checks a user's script against its models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from plansmith.config.spec import ModelSpec
-from plansmith.config.target.targets import Target
+from plansmith.config.targets import Target
 from plansmith.errors import UsageError
 from plansmith.pipelines.agreement import refusals
 from plansmith.pipelines.requests import ScriptRequest
@@ -25,7 +25,7 @@ _PRESENT = {*sys.stdlib_module_names, "numpy", "plansmith_served"}
 
 
 def script_of(spec: ModelSpec, folder: Path) -> Path | None:
-    """Where the script of a spec lies; None where it has none.
+    """Return the path of a spec's script; None if it has none.
 
     Args:
         spec: names it.
@@ -38,17 +38,17 @@ def script_of(spec: ModelSpec, folder: Path) -> Path | None:
         return None
     file = folder / spec.pipeline.script
     try:
-        found = ast.parse(file.read_bytes(), str(file))
+        tree = ast.parse(file.read_bytes(), str(file))
     except OSError as error:
         raise UsageError(f"pipeline.script: {file}: {error.strerror}", remedy="correct its path") from error
     except (SyntaxError, ValueError) as error:
         raise UsageError(f"pipeline.script: {file} is no Python: {error}", remedy="mend it") from error
-    if _FUNCTION not in _names(found):
+    if _FUNCTION not in _names(tree):
         raise UsageError(
             f"pipeline.script: {file} has no function {_FUNCTION}(inputs, models)",
             remedy=f'write one, such as def {_FUNCTION}(inputs, models): return models["{MAIN}"](**inputs)',
         )
-    for line, package in _imports(found):
+    for line, package in _imports(tree):
         if package not in _PRESENT:
             raise UsageError(
                 f"pipeline.script: {file}, line {line}, imports {package or 'from its own folder'}, and a script has"
@@ -59,10 +59,10 @@ def script_of(spec: ModelSpec, folder: Path) -> Path | None:
 
 
 def _imports(node: ast.AST) -> Iterator[tuple[int, str]]:
-    """What a module imports come what may: at which line, and which package; not what it tries to."""
+    """Yield a module's unconditional imports, with line and package; optional ones (in try) are excluded."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import):
-            yield from ((child.lineno, one.name.partition(".")[0]) for one in child.names)
+            yield from ((child.lineno, alias.name.partition(".")[0]) for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
             yield child.lineno, "" if child.level else str(child.module).partition(".")[0]
         elif not isinstance(child, ast.Try):
@@ -70,11 +70,11 @@ def _imports(node: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def _names(module: ast.Module) -> set[str]:
-    """What a module has at its top, as far as its text tells."""
+    """Return a module's top-level names, as far as its source shows them."""
     named = {node.id for node in ast.walk(module) if isinstance(node, ast.Name)}
-    made = {one.name for one in ast.walk(module) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
-    brought = {one.asname or one.name for one in ast.walk(module) if isinstance(one, ast.alias)}
-    return named | made | brought
+    functions = {item.name for item in ast.walk(module) if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)}
+    brought = {item.asname or item.name for item in ast.walk(module) if isinstance(item, ast.alias)}
+    return named | functions | brought
 
 
 def run_script_on(
@@ -85,7 +85,7 @@ def run_script_on(
     *,
     largest: int,
 ) -> StepResult[Script] | None:
-    """Have a script answer the release's raw requests, once by the models' own libraries and once by what is served.
+    """Run a script on the release's raw requests, with the models' own libraries and with the served models.
 
     Args:
         stages: the compile's steps.
@@ -98,14 +98,14 @@ def run_script_on(
         UsageError: it cannot be used, or fails.
         GateError: what is served makes it answer something else.
     """
-    made = [one for _, one in models.values()]
-    pipelines = [one.pipeline for one in made if one.pipeline is not None]
+    compiled = [model for _, model in models.values()]
+    pipelines = [model.pipeline for model in compiled if model.pipeline is not None]
     parameters = {"script": stages.digester.file(file, foreign=True), "models": list(models), "largest": largest}
 
     def build(out: Path) -> Script:
         request = ScriptRequest(
-            models={name: join_job(spec, target, one) for name, (spec, one) in models.items()},
-            folders={name: one.folder for name, one in zip(models, pipelines, strict=True)},
+            models={name: join_job(spec, target, model) for name, (spec, model) in models.items()},
+            folders={name: model.folder for name, model in zip(models, pipelines, strict=True)},
             pipeline=pipelines[0].record,
             largest=largest,
             file=file,
@@ -113,13 +113,17 @@ def run_script_on(
         )
         return stages.run_in_worker(tasks.SCRIPT, request)
 
-    steps = [step for one in made for step in (one.source, one.onnx, one.engine, one.validation, one.pipeline)]
+    steps = [
+        step
+        for model in compiled
+        for step in (model.source, model.onnx, model.engine, model.validation, model.pipeline)
+    ]
     inputs = [step.digest for step in steps if step is not None]
     return stages.stage("script", Script, inputs, parameters, build, require=_require_same)
 
 
 def _require_same(script: Script) -> None:
-    """Let a script through that answers the same, whichever way its models do."""
+    """Accept a script only if its responses are the same, whichever way its models run."""
     require_no(
         refusals(script),
         f"the script does not answer the same as where its models answer as {script.source}",

@@ -1,4 +1,4 @@
-"""The step that holds an engine against the reference."""
+"""Validate step: compares an engine with the reference."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from plansmith.records.validation import ValidationReport
 from plansmith.steps.runner import StageRunner, StepResult
 from plansmith.steps.worker import tasks
 from plansmith.steps.worker.tasks import ValidateRequest
-from plansmith.validation.held_out import HeldOut
+from plansmith.validation.gate import HeldOut
 
 
 @dataclass(frozen=True)
 class ValidationInputs:
-    """An engine, and what it is judged by."""
+    """An engine, and the inputs of its validation."""
 
     engine: StepResult[Engine]
     onnx: StepResult[OnnxModel]
@@ -34,7 +34,7 @@ def validate_engine(
     *,
     require: Callable[[ValidationReport], None],
 ) -> StepResult[ValidationReport] | None:
-    """Hold an engine against the reference, at every shape and on the held-out samples.
+    """Compare an engine with the reference, at every shape and on the held-out samples.
 
     Args:
         stages: the compile's steps.

@@ -1,4 +1,4 @@
-"""Steps as a list, which a run walks as does a look at what a run would do."""
+"""Step list, traversed alike by a run and by a dry run."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ class Step(Generic[C, S]):
 
 
 class StepExecutor(Protocol):
-    """How steps are carried out."""
+    """Step executor: the protocol for running steps."""
 
     def __call__(self, step: Step[C, S], context: C, state: S, /) -> S | None:
-        """Do a step, and give the state after it."""
+        """Run a step and return the next state."""
         ...
 
 
 def run_inline(step: Step[C, S], context: C, state: S, /) -> S | None:
-    """Do a step in this process, at once."""
+    """Run a step immediately in this process."""
     return step.run(context, state)
 
 
 @dataclass(frozen=True)
 class Walked(Generic[S]):
-    """How far steps went.
+    """Result of a walk: the last state, and the step at which it stopped.
 
     Attributes:
         state: after the last of them.
@@ -62,7 +62,7 @@ class Walked(Generic[S]):
 
 
 def walk(steps: Sequence[Step[C, S]], context: C, state: S, execute: StepExecutor = run_inline) -> Walked[S]:
-    """Carry steps out in their order.
+    """Run steps in order.
 
     Args:
         steps: of one model, or of a release.

@@ -1,1 +1,1 @@
-"""Stores: releases in a folder or in S3, that appear whole, go back and are proven on arrival."""
+"""Stores: releases in a folder or in S3, with atomic publication, rollback and verification on arrival."""

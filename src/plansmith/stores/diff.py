@@ -1,7 +1,8 @@
-"""What two releases differ in: interface, accuracy, speed, size, where they come from, what was asked for of Triton."""
+"""Release diff: interface, accuracy, speed, size, provenance and requested Triton configuration."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import unified_diff
@@ -15,8 +16,7 @@ from plansmith.records.release import CONFIG_FILE, MODEL_FOLDER, Manifest
 from plansmith.records.validation import ValidationReport
 from plansmith.report import facts_of
 from plansmith.report.provenance import groups_of
-from plansmith.report.text.plan import milliseconds
-from plansmith.report.text.precision import format_cosine, format_speedup
+from plansmith.report.text import format_cosine, format_speedup, milliseconds
 from plansmith.stores.reader import read_file, read_stored_manifest
 from plansmith.stores.store import Store
 from plansmith.triton.repository.release import read_manifest
@@ -27,7 +27,7 @@ _LEFT_OUT = {"Made", "Requests", "Latency", "Inputs", "Outputs", "Compared on"}
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two releases: what it is called, its manifest, and the configuration that Triton is given."""
+    """One of the two compared releases: its name, its manifest and its Triton configuration."""
 
     name: str
     manifest: Manifest
@@ -35,7 +35,7 @@ class Side:
 
 
 class Difference(Record):
-    """A fact that is not the same in both: in words, None where one has none; as a number where it is one."""
+    """A difference between two releases: old and new value as text (None if absent), and as numbers where numeric."""
 
     what: str
     old: str | None
@@ -45,7 +45,7 @@ class Difference(Record):
 
 
 class Differences(Record):
-    """All that differs, by what it is about, in the order of the sections; those with nothing in them are there, too.
+    """All differences, by section in fixed order; includes empty sections.
 
     `config`: lines of a unified diff of the configurations.
     """
@@ -57,12 +57,12 @@ class Differences(Record):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the two are the same in everything."""
+        """Whether the two releases are identical."""
         return not self.config and not any(self.sections.values())
 
 
 def side_of_folder(folder: Path, name: str) -> Side:
-    """A release on this machine.
+    """Return a local release as one side of a comparison.
 
     Raises:
         RepositoryError: it is none, or damaged.
@@ -77,7 +77,7 @@ def side_of_folder(folder: Path, name: str) -> Side:
 
 
 def side_of_stored(store: Store, text: str) -> Side:
-    """A version of a store, named as MODEL[@VERSION or @ALIAS].
+    """Return a stored version, named as MODEL[@VERSION or @ALIAS], as one side of a comparison.
 
     Raises:
         RepositoryError: there is none, or it is damaged.
@@ -89,7 +89,7 @@ def side_of_stored(store: Store, text: str) -> Side:
 
 
 def differences(old: Side, new: Side) -> Differences:
-    """What a second release has otherwise than a first one."""
+    """Return the differences of a second release from a first one."""
     sections = {
         title: tuple(_compared(dict(facts(old.manifest)), dict(facts(new.manifest))))
         for title, facts in (
@@ -108,21 +108,21 @@ def differences(old: Side, new: Side) -> Differences:
 
 @dataclass(frozen=True)
 class _Fact:
-    """What is said of something, and the number that it is, if so."""
+    """Fact: a text and, if it is numeric, its value."""
 
-    words: str
+    text: str
     value: float | None = None
 
 
 def _compared(old: Mapping[str, _Fact], new: Mapping[str, _Fact]) -> Iterator[Difference]:
     nothing = _Fact("")
-    for what in dict.fromkeys((*old, *new)):
-        before, after = old.get(what, nothing), new.get(what, nothing)
+    for label in dict.fromkeys((*old, *new)):
+        before, after = old.get(label, nothing), new.get(label, nothing)
         if before != after:
             yield Difference(
-                what=what,
-                old=before.words or None,
-                new=after.words or None,
+                what=label,
+                old=before.text or None,
+                new=after.text or None,
                 old_value=before.value,
                 new_value=after.value,
             )
@@ -164,9 +164,9 @@ def _held_out(validation: ValidationReport) -> _Facts:
     yield "held-out samples", _Fact(f"{evaluation.samples} of {evaluation.data}", evaluation.samples)
     for metric in evaluation.metrics:
         yield metric.name, _Fact(f"{metric.candidate:.4f} (FP32 {metric.reference:.4f})", metric.candidate)
-    for one in evaluation.agreements:
-        yield f"{one.output}, mean cosine", _Fact(format_cosine(one.mean_cosine), one.mean_cosine)
-        yield f"{one.output}, SQNR", _Fact(f"{one.sqnr_db:.1f} dB", one.sqnr_db)
+    for agreement in evaluation.agreements:
+        yield f"{agreement.output}, mean cosine", _Fact(format_cosine(agreement.mean_cosine), agreement.mean_cosine)
+        yield f"{agreement.output}, SQNR", _Fact(f"{agreement.sqnr_db:.1f} dB", agreement.sqnr_db)
 
 
 def _speed(manifest: Manifest) -> _Facts:
@@ -179,8 +179,8 @@ def _speed(manifest: Manifest) -> _Facts:
     if chosen is not None and chosen.speed is not None:
         yield "beside FP32", _Fact(format_speedup(chosen.speed), chosen.speed.ratio)
     for speed in manifest.validation.speeds:
-        what = f"plan for {speed.plan}, profile {speed.profile}"
-        yield what, _Fact(f"{milliseconds(speed.median_ms)} ({speed.shapes}; {speed.setting})", speed.median_ms)
+        label = f"plan for {speed.plan}, profile {speed.profile}"
+        yield label, _Fact(f"{milliseconds(speed.median_ms)} ({speed.shapes}; {speed.setting})", speed.median_ms)
 
 
 def _size(manifest: Manifest) -> _Facts:
@@ -193,10 +193,10 @@ def _size(manifest: Manifest) -> _Facts:
 
 
 def _parts(manifest: Manifest) -> _Facts:
-    """Of an ensemble, whose parts tell by their names whether they are the same, and how large each is."""
+    """Return the members of an ensemble; their names show whether they are the same, and each has a size."""
     for member in manifest.package.members:
-        held = sum(file.bytes for file in manifest.files if file.path.startswith(f"{member.folder}/"))
-        yield member.part, _Fact(f"{member.model}, {member.backend} backend, {format_bytes(held)}", held)
+        size = sum(file.bytes for file in manifest.files if file.path.startswith(f"{member.folder}/"))
+        yield member.part, _Fact(f"{member.model}, {member.backend} backend, {format_bytes(size)}", size)
 
 
 def _provenance(manifest: Manifest) -> _Facts:
@@ -215,7 +215,7 @@ def _spec(manifest: Manifest) -> _Facts:
 
 
 def _flat(value: Mapping[str, Any], above: str) -> _Facts:
-    """What was asked for, by dotted names; what was left empty says nothing."""
+    """Yield the requested settings by dotted name; empty ones are omitted."""
     for key, item in value.items():
         if isinstance(item, Mapping):
             yield from _flat(item, f"{above}{key}.")
@@ -224,5 +224,29 @@ def _flat(value: Mapping[str, Any], above: str) -> _Facts:
 
 
 def _word(value: Any) -> str:
-    """A value as it stands in a spec."""
+    """Format a value as in a spec."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,52}\b")
+
+
+def shorten_digests(text: str | None) -> str:
+    """Shorten the digests in one side of a difference to twelve characters; "none" if the release lacks the fact."""
+    return _DIGEST.sub(r"\1…", text) if text is not None else "none"
+
+
+def describe_change(section: str, line: Difference) -> str:
+    """Return the factor between two sizes or latencies; for nearly equal sizes the bytes between them; else nothing.
+
+    Args:
+        section: the title of the section that the difference stands in.
+        line: the difference.
+    """
+    if section not in {"speed", "size"} or not line.old_value or line.new_value is None:
+        return ""
+    factor = f"{line.new_value / line.old_value:.2g}"
+    if section == "size" and factor == "1":
+        more = line.new_value - line.old_value
+        return f"{abs(more):,.0f} bytes {'more' if more > 0 else 'less'}"
+    return f"{factor} times"

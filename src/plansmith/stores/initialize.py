@@ -1,4 +1,4 @@
-"""A store is made, and what its server does is found out: once, by whoever comes first, and again when asked for."""
+"""Store initialization: creates a store and probes its server, once by the first user, and again on request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FOUNDING_MARGIN_SECONDS = 30.0
 
 
 def make_store(store: Store, target: str) -> Marker:
-    """Make a store where there is nothing yet, for a target; or see what another process made meanwhile.
+    """Create a store for a target in an empty place, or return the one that another process created meanwhile.
 
     One at a time asks the server, and where that one dies the others wait for a short while only. That is safe, as no
     write hangs on it: several that ask at once do not disturb each other. The marker is written by conditional writes
@@ -28,30 +28,30 @@ def make_store(store: Store, target: str) -> Marker:
     """
     require_free(store)
     if store.objects.abilities.is_conditional:
-        return _made(store, target)
+        return _create_marker(store, target)
     with turn(store.objects, _FOUNDING, _FOUNDING_SECONDS, _FOUNDING_MARGIN_SECONDS):
-        return store.marker() or _made(store, target)
+        return store.marker() or _create_marker(store, target)
 
 
-def _made(store: Store, target: str) -> Marker:
-    """Ask the server, and write the marker unless there is one by now."""
+def _create_marker(store: Store, target: str) -> Marker:
+    """Probe the server, and write the marker unless it exists by now."""
     store.objects.abilities = abilities = store.objects.probed()
 
-    def made(old: Marker | None) -> Marker:
+    def new_marker(old: Marker | None) -> Marker:
         return old or Marker(target=target, created=utc_now(), abilities=abilities, token=new_token())
 
-    return store.learn(change(store.objects, MARKER_KEY, Marker, made))
+    return store.learn(change(store.objects, MARKER_KEY, Marker, new_marker))
 
 
 def require_free(store: Store) -> None:
-    """See that a place that is no store yet holds nothing either, but for what stands for a folder on S3's consoles.
+    """Require that a place that is no store yet is empty, except for S3 console folder objects.
 
     Raises:
         RepositoryError: it holds what is not plansmith's.
     """
     # Looked for first: what another process puts there from now on comes after its marker.
-    found = (held.key for held in store.objects.below("") if not held.key.startswith((TURNS, PROBE)))
-    foreign = next((key for key in found if not key.endswith("/") and key), None)
+    keys = (item.key for item in store.objects.below("") if not item.key.startswith((TURNS, PROBE)))
+    foreign = next((key for key in keys if not key.endswith("/") and key), None)
     if foreign is not None and store.marker() is None:
         raise RepositoryError(
             f"{store.place} holds something that is not plansmith's: {foreign}",
@@ -60,7 +60,7 @@ def require_free(store: Store) -> None:
 
 
 def probe_again(store: Store) -> Marker:
-    """Ask the server of a store anew what it does, and keep that.
+    """Probe the store's server again and save the result.
 
     Who uses the store meanwhile goes on as before: let no other publish while a server is asked that was exchanged.
 
@@ -78,7 +78,7 @@ def probe_again(store: Store) -> Marker:
 
 
 def require_store(store: Store, target: str = "") -> Marker:
-    """The marker of a store for a target; made where there is nothing yet.
+    """Return the marker of a store for a target; create it if the place is empty.
 
     Args:
         store: where.
@@ -96,7 +96,7 @@ def require_store(store: Store, target: str = "") -> Marker:
 
 
 def require_ours(store: Store, target: str = "") -> Marker | None:
-    """The marker of a store for a target; None where there is nothing yet. Nothing is written.
+    """Return the marker of a store for a target; None if the place is empty. Writes nothing.
 
     Raises:
         RepositoryError: as for `require_store`.
@@ -118,7 +118,7 @@ def _require_target(store: Store, marker: Marker, target: str) -> None:
 
 
 def _with_target(store: Store, marker: Marker, target: str) -> Marker:
-    """Give a store that has no target yet this one, unless another process gives it one first."""
+    """Set the target of a store that has none yet, unless another process sets one first."""
 
     def changed(old: Marker | None) -> Marker:
         now = old or marker

@@ -1,4 +1,4 @@
-"""The keys of a store.
+"""Object keys of a store.
 
 plansmith-store.json                  the marker
 objects/<2 digits>/<SHA-256>          contents, whichever releases and cache entries they belong to
@@ -45,7 +45,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def object_key(sha256: str) -> str:
-    """Where a content lies.
+    """Return the key of a content object.
 
     Raises:
         RepositoryError: that is no SHA-256.
@@ -54,7 +54,7 @@ def object_key(sha256: str) -> str:
 
 
 def release_key(model: str, digest: str) -> str:
-    """Where the list of a release's files lies.
+    """Return the key of a release's file list.
 
     Raises:
         RepositoryError: that is no model's name, or no digest.
@@ -63,7 +63,7 @@ def release_key(model: str, digest: str) -> str:
 
 
 def catalogue_key(model: str) -> str:
-    """Where what is known of a model lies.
+    """Return the key of a model's catalogue.
 
     Raises:
         RepositoryError: that is no model's name.
@@ -72,7 +72,7 @@ def catalogue_key(model: str) -> str:
 
 
 def fingerprint_key(model: str) -> str:
-    """Where it lies what the newest release of a model was made from.
+    """Return the key of the fingerprint of a model's newest release.
 
     Raises:
         RepositoryError: that is no model's name.
@@ -81,7 +81,7 @@ def fingerprint_key(model: str) -> str:
 
 
 def live_key(model: str, loader: str) -> str:
-    """Where a loader's report lies.
+    """Return the key of a loader's report.
 
     Raises:
         RepositoryError: that is no model's name, or no loader's.
@@ -90,12 +90,12 @@ def live_key(model: str, loader: str) -> str:
 
 
 def lease_key(name: str) -> str:
-    """Where it lies who does a piece of work; the name may hold slashes."""
+    """Return the key of a lease; the name may contain slashes."""
     return f"{LEASES}{name}{_SUFFIX}"
 
 
 def view_key(model: str) -> str:
-    """Where it lies which alias the store's repository shows of a model.
+    """Return the key of the record of which alias the store's repository shows for a model.
 
     Raises:
         RepositoryError: that is no model's name.
@@ -104,27 +104,27 @@ def view_key(model: str) -> str:
 
 
 def entry_key(step: str, key: str) -> str:
-    """Where a finished step lies."""
+    """Return the key of a cached step."""
     return f"{CACHE}{step}/{key}{_SUFFIX}"
 
 
 def timing_key(name: str, sha256: str = "") -> str:
-    """Where a file of a timing cache lies; without a digest, what the keys of all of them begin with."""
+    """Return the key of a timing cache file; without a digest, the common prefix of all of them."""
     return f"{TIMING}{name}/{sha256}"
 
 
 def is_sha256(text: str) -> bool:
-    """Whether a text is a SHA-256 as keys have it."""
+    """Whether a text is a SHA-256 in the form that keys use."""
     return _SHA256.fullmatch(text) is not None
 
 
 def name_in(key: str) -> str:
-    """The last part of a document's key: a model, digest or loader."""
+    """Return the last part of a document's key: a model, digest or loader."""
     return key.rpartition("/")[2].removesuffix(_SUFFIX)
 
 
 def require_inside(path: str, place: str) -> str:
-    """See that a file's name from a store stays in the folder that it is put into.
+    """Require that a file name from a store stays inside its destination folder.
 
     Args:
         path: relative, with / between its parts, as FileEntry has it.
@@ -144,7 +144,7 @@ def require_inside(path: str, place: str) -> str:
 
 
 def _name(text: str) -> str:
-    """A part of a key that stays one, and leads nowhere else."""
+    """Validate a name as one key segment that cannot lead elsewhere."""
     if not _NAME.fullmatch(text):
         raise RepositoryError(
             f"{text!r} is no name: that has at most 128 of A-Z a-z 0-9 . _ - and starts with a letter or digit",

@@ -1,4 +1,4 @@
-"""What a store tells of its releases without their models being fetched: small files, manifests, who serves what."""
+"""Store reader: small files, manifests and aliases of releases, without fetching their models."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import hashlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from plansmith.errors import RepositoryError, first_line
-from plansmith.records.release import MANIFEST_FILE, Manifest
-from plansmith.stores.backend.documents import read_document
-from plansmith.stores.backend.object_store import Objects
-from plansmith.stores.layout import LIVE, object_key
-from plansmith.stores.records import LiveReport, StoredRelease
+from plansmith.records.model import SCHEMA_VERSION, Record
+from plansmith.records.release import MANIFEST_FILE, Fingerprint, Manifest
+from plansmith.stores.backend.documents import content_of, read_document
+from plansmith.stores.backend.object_store import Abilities, Objects
+from plansmith.stores.layout import LIVE, fingerprint_key, object_key
+from plansmith.stores.records import Catalogue, LiveReport, StoredRelease, StoredVersion
 from plansmith.stores.store import Store
 
 A = TypeVar("A")
@@ -23,17 +24,17 @@ _READERS = 8
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a loader reported, and how many seconds ago by the store's clock."""
+class AgedReport:
+    """A loader's report, and its age in seconds by the store's clock."""
 
     report: LiveReport
     seconds_ago: float
 
 
-def in_parallel(function: Callable[[A], B], given: Iterable[A]) -> list[B]:
-    """What a function that waits for a store makes of each, in their order; the first error ends it."""
+def in_parallel(function: Callable[[A], B], arguments: Iterable[A]) -> list[B]:
+    """Map an I/O-bound function over arguments in threads; results in order, the first error ends it."""
     with ThreadPoolExecutor(_READERS) as pool:
-        futures = [pool.submit(function, one) for one in given]
+        futures = [pool.submit(function, argument) for argument in arguments]
         try:
             return [future.result() for future in futures]
         except BaseException:
@@ -42,7 +43,7 @@ def in_parallel(function: Callable[[A], B], given: Iterable[A]) -> list[B]:
 
 
 def read_file(objects: Objects, release: StoredRelease, path: str) -> bytes:
-    """A small file of a release.
+    """Read a small file of a release.
 
     Raises:
         RepositoryError: the release has no such file, or it is lost or damaged.
@@ -52,17 +53,17 @@ def read_file(objects: Objects, release: StoredRelease, path: str) -> bytes:
         raise RepositoryError(
             f"a release of {release.model} in {objects.place} has no {path}", remedy="publish it again"
         )
-    found = objects.read(object_key(file.sha256))
-    if found is None or hashlib.sha256(found.content).hexdigest() != file.sha256:
+    document = objects.read(object_key(file.sha256))
+    if document is None or hashlib.sha256(document.content).hexdigest() != file.sha256:
         raise RepositoryError(
-            f"{path} of {release.model} in {objects.place} is {'missing' if found is None else 'damaged'}",
+            f"{path} of {release.model} in {objects.place} is {'missing' if document is None else 'damaged'}",
             remedy=f"see what else is: plansmith verify --store {objects.typed}",
         )
-    return found.content
+    return document.content
 
 
 def read_stored_manifest(objects: Objects, release: StoredRelease) -> Manifest:
-    """The manifest of a release, with the number that it had where it was made.
+    """Read the manifest of a release, with its version number in the original repository.
 
     Raises:
         RepositoryError: it is lost, damaged or of a later plansmith.
@@ -76,13 +77,182 @@ def read_stored_manifest(objects: Objects, release: StoredRelease) -> Manifest:
         ) from error
 
 
-def live_reports(store: Store, model: str) -> list[Seen]:
-    """What the loaders of a model reported last, by their names."""
-    there = list(store.objects.below(f"{LIVE}{model}/"))
-    now = store.objects.now() if there else 0.0  # asked only where it matters: it may take a write
-    found = []
-    for held in there:
-        report = read_document(store.objects, held.key, LiveReport)
+def live_reports(store: Store, model: str) -> list[AgedReport]:
+    """Return the latest reports of a model's loaders, by name."""
+    items = list(store.objects.below(f"{LIVE}{model}/"))
+    now = store.objects.now() if items else 0.0  # asked only where it matters: it may take a write
+    reports = []
+    for item in items:
+        report = read_document(store.objects, item.key, LiveReport)
         if report is not None:
-            found.append(Seen(report, max(0.0, now - held.changed)))
-    return found
+            reports.append(AgedReport(report, max(0.0, now - item.changed)))
+    return reports
+
+
+QUIET_SECONDS = 15 * 60
+"""A loader that has not reported for so long may be gone; it reports every few minutes."""
+
+
+class LiveAt(Record):
+    """A loader that reported a version as serving; `seconds_ago`: when, by the store's clock."""
+
+    loader: str
+    alias: str
+    seconds_ago: float
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether its last report is older than it should be."""
+        return self.seconds_ago > QUIET_SECONDS
+
+
+class ListedVersion(Record):
+    """One version in a listing.
+
+    `aliases`: those that stand for it, and `shares` of them that have one, from 0 to 1; `pinned`: the reason;
+    `pruned`: when its files were given up. What the manifest tells is None where none can be read, and `problem` says
+    why.
+    """
+
+    version: int
+    digest: str
+    published: str
+    aliases: tuple[str, ...]
+    shares: dict[str, float]
+    pinned: str | None
+    pruned: str | None
+    live: tuple[LiveAt, ...]
+    verdict: str | None = None
+    precision: str | None = None
+    engine: str | None = None
+    bytes: int | None = None
+    problem: str | None = None
+
+
+def list_versions(store: Store, model: str) -> list[ListedVersion]:
+    """Return all versions of a model, ascending, including pruned ones.
+
+    Raises:
+        RepositoryError: there is no such model.
+    """
+    catalogue = store.catalogue(model)
+    reports = live_reports(store, model)
+
+    def listed(version: StoredVersion) -> ListedVersion:
+        return _from_catalogue(catalogue, version, reports).model_copy(update=_from_manifest(store, model, version))
+
+    return in_parallel(listed, catalogue.versions)
+
+
+def _from_catalogue(catalogue: Catalogue, version: StoredVersion, reports: list[AgedReport]) -> ListedVersion:
+    pointers = {name: entry for name, entry in catalogue.aliases.items() if entry.version == version.version}
+    return ListedVersion(
+        version=version.version,
+        digest=version.digest,
+        published=version.published,
+        aliases=tuple(pointers),
+        shares={name: entry.share for name, entry in pointers.items() if entry.share is not None},
+        pinned=next((pin.reason for pin in catalogue.pins if pin.version == version.version), None),
+        pruned=version.pruned,
+        live=tuple(
+            LiveAt(loader=entry.report.loader, alias=entry.report.alias, seconds_ago=entry.seconds_ago)
+            for entry in reports
+            if version.version in entry.report.serves
+        ),
+    )
+
+
+def _from_manifest(store: Store, model: str, version: StoredVersion) -> dict[str, Any]:
+    if version.pruned is not None:
+        return {}
+    try:
+        manifest = read_stored_manifest(store.objects, store.release(model, version))
+    except RepositoryError as error:
+        return {"problem": error.message}
+    return {
+        "verdict": manifest.validation.verdict,
+        "precision": str(manifest.engine.precision),
+        "engine": str(manifest.engine.kind),
+        "bytes": sum(file.bytes for file in manifest.files),
+    }
+
+
+class Kind(Record):
+    """Number and total bytes of one kind of objects."""
+
+    objects: int
+    bytes: int
+
+
+class Overview(Record):
+    """Overview of a store; `versions`: those not pruned; `held`: its objects by the first part of their keys."""
+
+    place: str
+    target: str
+    created: str
+    abilities: Abilities
+    models: int
+    versions: int
+    held: dict[str, Kind]
+
+
+def look_over(store: Store) -> Overview:
+    """Count all objects below the store's root.
+
+    Raises:
+        RepositoryError: there is no store, or a document of it is damaged.
+    """
+    marker = store.marker()
+    if marker is None:
+        raise RepositoryError(f"{store.place} is no store", remedy="publish a model there first")
+    kinds: dict[str, Kind] = {}
+    for item in store.objects.below(""):
+        kind, slash, _ = item.key.partition("/")
+        if slash:
+            before = kinds.get(kind, Kind(objects=0, bytes=0))
+            kinds[kind] = Kind(objects=before.objects + 1, bytes=before.bytes + item.bytes)
+    catalogues = in_parallel(store.catalogue, store.models())
+    return Overview(
+        place=store.place,
+        target=marker.target,
+        created=marker.created,
+        abilities=marker.abilities,
+        models=len(catalogues),
+        versions=sum(len(catalogue.standing()) for catalogue in catalogues),
+        held=kinds,
+    )
+
+
+class StoredFingerprint(Record):
+    """Stored fingerprint of a model; `digest`: its release's in this store."""
+
+    schema_version: int = SCHEMA_VERSION
+    digest: str
+    basis: Fingerprint
+
+
+def write_fingerprint(store: Store, model: str, digest: str, basis: Fingerprint) -> None:
+    """Save the fingerprint of a release, replacing the previous one.
+
+    Args:
+        store: has the release.
+        model: its name.
+        digest: of the release there.
+        basis: what it was made from.
+    """
+    store.objects.put(fingerprint_key(model), content_of(StoredFingerprint(digest=digest, basis=basis)))
+
+
+def read_fingerprint(store: Store, model: str) -> Fingerprint | None:
+    """Return the last saved fingerprint; None if there is none or its release was pruned.
+
+    Raises:
+        RepositoryError: a document is damaged, or of another version of plansmith.
+        EnvironmentFault: the store cannot be asked.
+    """
+    noted = read_document(store.objects, fingerprint_key(model), StoredFingerprint)
+    if noted is None or noted.schema_version != SCHEMA_VERSION:
+        return None
+    catalogue = store.find_catalogue(model)
+    standing = {version.digest for version in catalogue.standing()} if catalogue is not None else set()
+    return noted.basis if noted.digest in standing else None

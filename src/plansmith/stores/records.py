@@ -1,4 +1,4 @@
-"""The documents of a store, each a small JSON object. Times are ISO 8601 in UTC.
+"""Store documents, each a small JSON object. Times are ISO 8601 in UTC.
 
 What several writers may write bears a token, so that no two of them write the same bytes and each can tell what it
 wrote itself.
@@ -10,11 +10,12 @@ from pydantic import Field
 
 from plansmith.records.destination import Alias
 from plansmith.records.model import SCHEMA_VERSION, FileEntry, Record
+from plansmith.stores.backend.documents import utc_now
 from plansmith.stores.backend.object_store import Abilities
 
 
 class Marker(Record):
-    """Says that a folder or prefix is a store, what its releases are for, and what can be relied on there.
+    """Store marker: marks a folder or prefix as a store, with the target of its releases and the server's abilities.
 
     `target` is empty until there is a release, where machines share their work.
     """
@@ -27,7 +28,7 @@ class Marker(Record):
 
 
 class StoredRelease(Record):
-    """The files of a release: `digest` is that of their names and contents, and names the release.
+    """The files of a release: `digest` covers their names and contents, and identifies the release.
 
     `model_version` and `created` are those that it had in the repository that it came from.
     """
@@ -42,7 +43,7 @@ class StoredRelease(Record):
 
 
 class StoredVersion(Record):
-    """A number of a model, given once and never again, and the digest of its release.
+    """A version number of a model, assigned once and never reused, with the digest of its release.
 
     `pruned`: when its files were given up; None while they stand.
     """
@@ -54,7 +55,7 @@ class StoredVersion(Record):
 
 
 class Pointer(Record):
-    """What an alias stands for.
+    """Alias pointer: the versions that an alias has pointed to.
 
     `line`: the versions that it stood for, in turn, the one that it stands for now last; a rollback goes back along it.
     `share`: what part of the requests the version should get, from 0 to 1, as a hint for whoever routes them.
@@ -66,12 +67,12 @@ class Pointer(Record):
 
     @property
     def version(self) -> int:
-        """The version that it stands for."""
+        """The version that it points to."""
         return self.line[-1]
 
 
 class Pin(Record):
-    """Keeps a version from being pruned."""
+    """Pin: protects a version from pruning."""
 
     version: int
     reason: str
@@ -79,7 +80,7 @@ class Pin(Record):
 
 
 class Catalogue(Record):
-    """All that is known of one model: its versions, ascending, what its aliases stand for, and what is pinned.
+    """Catalogue of one model: its versions, ascending, its aliases and its pins.
 
     One document, swapped as a whole: so a version is visible, or pruned, and an alias moved in one write, and none of
     it can go against what another process does at the same moment.
@@ -93,16 +94,16 @@ class Catalogue(Record):
     token: str
 
     def version(self, number: int) -> StoredVersion | None:
-        """One version."""
+        """Return the version with a number; None if there is none."""
         return next((version for version in self.versions if version.version == number), None)
 
     def standing(self) -> list[StoredVersion]:
-        """The versions that were not pruned, ascending."""
+        """Return the versions that are not pruned, ascending."""
         return [version for version in self.versions if version.pruned is None]
 
 
 class LiveReport(Record):
-    """What a loader beside a Triton last saw of a model.
+    """Loader report: the last state of a model that the loader of a Triton observed.
 
     `loader`: names the loader; `wanted`: the version that its alias stands for; `serves`: the versions that answer;
     `failed`: why the wanted one does not, if so.
@@ -115,3 +116,37 @@ class LiveReport(Record):
     serves: tuple[int, ...]
     failed: str | None = None
     seen: str
+
+
+_LONGEST_LINE = 50
+
+
+def promoted(catalogue: Catalogue, number: int, alias: str, share: float | None = None) -> Catalogue:
+    """Return the catalogue with an alias moved to an unpruned version; the same one if it already points there.
+
+    Args:
+        catalogue: as it is.
+        number: the version.
+        alias: the name.
+        share: what part of the requests it should get, as a hint.
+    """
+    before = catalogue.aliases.get(alias)
+    if before is not None and (before.version, before.share) == (number, share):
+        return catalogue
+    line = before.line if before is not None else ()
+    line = line if line[-1:] == (number,) else (*line, number)
+    return with_alias(catalogue, alias, Pointer(line=line[-_LONGEST_LINE:], share=share, moved=utc_now()))
+
+
+def line_before(catalogue: Catalogue, alias: str) -> tuple[int, ...]:
+    """Return an alias's history as a rollback leaves it; it ends with another unpruned version, or is empty."""
+    line = catalogue.aliases[alias].line if alias in catalogue.aliases else ()
+    others = {version.version for version in catalogue.standing()} - set(line[-1:])
+    while line and line[-1] not in others:
+        line = line[:-1]
+    return line
+
+
+def with_alias(catalogue: Catalogue, alias: str, pointer: Pointer) -> Catalogue:
+    """Return a catalogue with another alias pointer; its aliases stay sorted."""
+    return catalogue.model_copy(update={"aliases": dict(sorted({**catalogue.aliases, alias: pointer}.items()))})

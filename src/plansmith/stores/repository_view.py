@@ -1,4 +1,4 @@
-"""A model repository inside a store, for a Triton that reads the store itself (s3://bucket/prefix/repository).
+"""Model repository inside a store, for a Triton that reads the store itself (s3://bucket/prefix/repository).
 
 Nothing but one object can be exchanged in one step there. So the configuration decides: it names the versions that
 Triton serves (`version_policy: specific`), and no other folder is looked into. The folders of versions are copied
@@ -28,10 +28,9 @@ from plansmith.stores.layout import VIEW, object_key, view_key
 from plansmith.stores.reader import read_file, read_stored_manifest
 from plansmith.stores.records import Catalogue, Pointer, StoredRelease, StoredVersion
 from plansmith.stores.store import Store
-from plansmith.system.aws.s3.objects import Held
+from plansmith.system.aws.bucket import ObjectMetadata
 from plansmith.triton.config.model_config import parse_config, text_of
-from plansmith.triton.repository.ensemble_members import names_of_parts
-from plansmith.triton.repository.ensembles import steps_of
+from plansmith.triton.repository.ensembles import names_of_parts, steps_of
 from plansmith.triton.repository.release import misfit, policy_of
 
 _GRACE_SECONDS = 600.0
@@ -42,7 +41,7 @@ _MOST_WRITES = 20  # a pause between each two
 
 
 class FollowedView(Record):
-    """Says that a store keeps a model in its repository, and which alias it shows there."""
+    """Record that a store shows a model in its repository, and by which alias."""
 
     model: str
     alias: Alias
@@ -50,7 +49,7 @@ class FollowedView(Record):
 
 
 def keep_view(store: Store, model: str, alias: str = CURRENT) -> tuple[int, ...]:
-    """Show in the store's repository what an alias stands for, from now on; the versions that are shown.
+    """Show an alias's version in the store's repository from now on; return the versions shown.
 
     Raises:
         RepositoryError: there is no such model or alias, or a file of its version is lost.
@@ -71,7 +70,7 @@ def keep_view(store: Store, model: str, alias: str = CURRENT) -> tuple[int, ...]
 
 
 def refresh_view(store: Store, model: str) -> tuple[int, ...]:
-    """Show in the store's repository what the alias stands for now; the versions that are shown, none without a view.
+    """Update the store's repository to the alias's current version; return the versions shown, none without a view.
 
     Errors as for `keep_view`.
     """
@@ -89,7 +88,7 @@ def refresh_view(store: Store, model: str) -> tuple[int, ...]:
 
 
 class _Exchange:
-    """One exchange of what is shown of a model."""
+    """Update of the repository view of one model."""
 
     def __init__(self, store: Store, catalogue: Catalogue, pointer: Pointer) -> None:
         self._store = store
@@ -100,28 +99,28 @@ class _Exchange:
         self._pointer = pointer
 
     def run(self) -> tuple[int, ...]:
-        """Do it; the versions that are shown."""
+        """Perform the update; return the versions that Triton sees."""
         releases = self._releases()
         # Read before it is listed: so what is listed is not younger than what it is taken for.
         before = self._objects.read(self._config)
-        there = {held.key: held for held in self._objects.below(self._root)}
+        existing = {item.key: item for item in self._objects.below(self._root)}
         for number, (release, manifest) in releases.items():
             names = {f"{number}/{name}": f"{MODEL_FOLDER}/{name}" for name in manifest.package.model_files}
-            self._copy(release, names, there)
+            self._copy(release, names, existing)
         release, manifest = releases[max(releases)]
         for member in manifest.package.members:
             self._copy_part(release, member)
-        self._copy(release, {name: name for name in manifest.package.support_files}, there, replace=True)
+        self._copy(release, {name: name for name in manifest.package.support_files}, existing, replace=True)
         content = _naming(read_file(self._objects, release, CONFIG_FILE).decode(), sorted(releases)).encode()
         if before is None or before.content != content:
-            self._configure(content, there)
+            self._configure(content, existing)
         if before is not None:
-            self._tidy({*_named(before.content), *releases}, there)
-            self._tidy_parts({*_parts(before.content), *_parts(content)}, there)
+            self._tidy({*_named(before.content), *releases}, existing)
+            self._tidy_parts({*_parts(before.content), *_parts(content)}, existing)
         return tuple(releases)
 
     def _releases(self) -> dict[int, tuple[StoredRelease, Manifest]]:
-        """The version that is wanted, and those before it that its policy has Triton serve and that fit, ascending."""
+        """Return the selected version and earlier ones that its version policy serves and that fit, ascending."""
         standing = {version.version: version for version in self._catalogue.standing()}
         newest = self._pointer.version
         if newest not in standing:
@@ -133,7 +132,7 @@ class _Exchange:
         release, manifest = self._read(standing[newest])
         served = policy_of(manifest).served(sorted(line)) - {newest}
         others = {number: self._read(standing[number]) for number in sorted(served)}
-        fitting = {number: one for number, one in others.items() if misfit(one[1], manifest) is None}
+        fitting = {number: entry for number, entry in others.items() if misfit(entry[1], manifest) is None}
         return {**fitting, newest: (release, manifest)}
 
     def _read(self, version: StoredVersion) -> tuple[StoredRelease, Manifest]:
@@ -144,46 +143,46 @@ class _Exchange:
         self,
         release: StoredRelease,
         names: dict[str, str],
-        there: dict[str, Held],
+        existing: dict[str, ObjectMetadata],
         *,
         root: str = "",
         replace: bool = False,
     ) -> None:
-        """Copy files of a release to their places, but for those that are there.
+        """Copy files of a release to their paths, except existing ones.
 
         Args:
             release: whose they are.
             names: their paths in the release, by their places in the view.
-            there: what the view holds.
+            existing: what the view holds.
             root: the view's, where it is not the model's own.
             replace: their places belong to no version, so that another release's may be there.
         """
         files = {file.path: file for file in release.files}
         for place, path in names.items():
             key, file = f"{root or self._root}{place}", files[path]
-            held = there.get(key)
-            if held is None or held.bytes != file.bytes or (replace and self._objects.sha256(key) != file.sha256):
+            item = existing.get(key)
+            if item is None or item.bytes != file.bytes or (replace and self._objects.sha256(key) != file.sha256):
                 self._objects.copy(object_key(file.sha256), key)
 
     def _copy_part(self, release: StoredRelease, member: Member) -> None:
-        """Copy a part of an ensemble to its place beside it, where it never changes; its configuration comes last."""
+        """Copy an ensemble member next to the ensemble, where it never changes; its configuration comes last."""
         root = f"{VIEW}{member.model}/"
-        there = {held.key: held for held in self._objects.below(root)}
+        existing = {item.key: item for item in self._objects.below(root)}
         files = member.shown
         configuration = {CONFIG_FILE: files.pop(CONFIG_FILE)}
-        self._copy(release, files, there, root=root)
-        self._copy(release, configuration, there, root=root)
+        self._copy(release, files, existing, root=root)
+        self._copy(release, configuration, existing, root=root)
 
-    def _configure(self, content: bytes, there: dict[str, Held]) -> None:
-        """Write the configuration, until its time is later than any before."""
+    def _configure(self, content: bytes, existing: dict[str, ObjectMetadata]) -> None:
+        """Write the configuration until its modification time is later than any before."""
         now = self._objects.now()
-        for key in [key for key, held in there.items() if held.changed > now + _CLOCK_STEP_SECONDS]:
+        for key in [key for key, item in existing.items() if item.changed > now + _CLOCK_STEP_SECONDS]:
             self._objects.copy(key, key)  # a time to come, which the configuration's could not be later than
-        before = min(max((held.changed for held in there.values()), default=0.0), now)
+        before = min(max((item.changed for item in existing.values()), default=0.0), now)
         for _ in range(_MOST_WRITES):
             self._objects.put(self._config, content)
-            held = self._objects.find(self._config)
-            if held is None or held.changed >= before + _CLOCK_STEP_SECONDS:
+            item = self._objects.find(self._config)
+            if item is None or item.changed >= before + _CLOCK_STEP_SECONDS:
                 return
             time.sleep(_CLOCK_STEP_SECONDS / 4)
         raise RepositoryError(
@@ -191,59 +190,59 @@ class _Exchange:
             remedy="set the clock of the server right, and run the same command again",
         )
 
-    def _tidy(self, needed: Collection[int], there: dict[str, Held]) -> None:
-        """Remove the other versions than those that the configurations of before and of now name.
+    def _tidy(self, needed: Collection[int], existing: dict[str, ObjectMetadata]) -> None:
+        """Remove versions that neither the previous nor the current configuration refers to.
 
         Only where that of before stood for a while: so nobody reads any more what was shown before it. What is younger
         than that is left, too: another process may be about to show it.
         """
-        limit = self._limit(there)
+        limit = self._limit(existing)
         if limit is None:
             return
-        old = [key.removeprefix(self._root) for key, held in there.items() if held.changed < limit]
+        old = [key.removeprefix(self._root) for key, item in existing.items() if item.changed < limit]
         folders = {name: name.partition("/")[0] for name in old}
         stale = [name for name, folder in folders.items() if folder.isdecimal() and int(folder) not in needed]
         self._objects.remove(f"{self._root}{name}" for name in stale)
 
-    def _tidy_parts(self, needed: Collection[str], there: dict[str, Held]) -> None:
-        """Remove the parts that neither configuration names, under the same terms as versions.
+    def _tidy_parts(self, needed: Collection[str], existing: dict[str, ObjectMetadata]) -> None:
+        """Remove ensemble members that neither configuration refers to, under the same conditions as versions.
 
         Args:
             needed: those that one names.
-            there: what the model's own view held.
+            existing: what the model's own view held.
         """
-        limit = self._limit(there)
+        limit = self._limit(existing)
         if limit is None:
             return
         looks = names_of_parts(self._catalogue.model)
         beside = self._objects.below(f"{VIEW}{self._catalogue.model}.")
-        old = [held.key for held in beside if held.changed < limit]
+        old = [item.key for item in beside if item.changed < limit]
         folders = {key: key.removeprefix(VIEW).partition("/")[0] for key in old}
         self._objects.remove(key for key, name in folders.items() if name not in needed and looks.fullmatch(name))
 
-    def _limit(self, there: dict[str, Held]) -> float | None:
-        """What is older than this may be removed; None where nothing may.
+    def _limit(self, existing: dict[str, ObjectMetadata]) -> float | None:
+        """Return the age limit for removals; None if nothing may be removed.
 
         Args:
-            there: what the model's own view held.
+            existing: what the model's own view held.
         """
         limit = self._objects.now() - _GRACE_SECONDS
-        config = there.get(self._config)  # another process may just have written the first one
+        config = existing.get(self._config)  # another process may just have written the first one
         return None if config is None or config.changed >= limit else limit
 
 
 def _parts(config: bytes) -> set[str]:
-    """The models that the configuration of an ensemble or a script names; none of another model's."""
+    """Return the models that an ensemble's or script's configuration names; none of another model's."""
     return steps_of(parse_config(config.decode()))
 
 
 def _named(config: bytes) -> list[int]:
-    """The versions that a configuration of ours names."""
+    """Return the versions that one of plansmith's configurations names."""
     return list(parse_config(config.decode()).version_policy.specific.versions)
 
 
 def _naming(text: str, numbers: list[int]) -> str:
-    """A configuration that has Triton serve these versions and no other."""
+    """Return a configuration with a version policy for exactly these versions."""
     if find_spec("tritonclient") is None:
         raise EnvironmentFault(
             "tritonclient is not installed, which writes Triton's configurations",

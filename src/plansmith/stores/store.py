@@ -1,21 +1,33 @@
-"""A store of releases: what is there, and what its aliases stand for."""
+"""Release store: its releases, and the versions that its aliases refer to."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from plansmith.errors import RepositoryError
-from plansmith.records.destination import CURRENT
-from plansmith.stores.aliases import line_before, promoted, with_alias
+from plansmith.records.destination import CURRENT, Location
 from plansmith.stores.backend.documents import change, new_token, read_document, utc_now
+from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.backend.object_store import Objects
+from plansmith.stores.backend.s3 import S3Objects
 from plansmith.stores.layout import MARKER_KEY, MODELS, catalogue_key, name_in, object_key, release_key, require_inside
-from plansmith.stores.records import Catalogue, Marker, Pin, Pointer, StoredRelease, StoredVersion
+from plansmith.stores.records import (
+    Catalogue,
+    Marker,
+    Pin,
+    Pointer,
+    StoredRelease,
+    StoredVersion,
+    line_before,
+    promoted,
+    with_alias,
+)
 from plansmith.system.digest import digest_of_files
 
 
 class Store:
-    """The releases below one folder or prefix.
+    """Store: the releases below one folder or prefix.
 
     Args:
         objects: what it is made of.
@@ -26,53 +38,53 @@ class Store:
 
     @property
     def place(self) -> str:
-        """Where it is, as a person may read it."""
+        """The location, for display."""
         return self.objects.place
 
     @property
     def typed(self) -> str:
-        """What a person types behind `--store` for it."""
+        """The value for `--store`, as typed on the command line."""
         return self.objects.typed
 
     def marker(self) -> Marker | None:
-        """What says that it is a store; None before the first publication."""
-        found = read_document(self.objects, MARKER_KEY, Marker)
-        return found and self.learn(found)
+        """Return the store's marker; None before the first publication."""
+        document = read_document(self.objects, MARKER_KEY, Marker)
+        return document and self.learn(document)
 
     def learn(self, marker: Marker) -> Marker:
-        """Go by what was found out about the server."""
+        """Apply the probed abilities of the server."""
         if marker.abilities.probed:
             self.objects.abilities = marker.abilities
         return marker
 
     def models(self) -> list[str]:
-        """The models, sorted."""
-        return [name_in(held.key) for held in self.objects.below(MODELS)]
+        """Return the models, sorted."""
+        return [name_in(item.key) for item in self.objects.below(MODELS)]
 
     def catalogue(self, model: str) -> Catalogue:
-        """What is known of a model.
+        """Return the catalogue of a model.
 
         Raises:
             RepositoryError: there is no such model.
         """
-        found = self.known(model)
-        if found is None:
+        document = self.find_catalogue(model)
+        if document is None:
             models = self.models()
-            known = f"name one of its models: {', '.join(models)}" if models else "publish a model to it first"
-            raise RepositoryError(f"{self.place} has no model {model!r}", remedy=known)
-        return found
+            suggestion = f"name one of its models: {', '.join(models)}" if models else "publish a model to it first"
+            raise RepositoryError(f"{self.place} has no model {model!r}", remedy=suggestion)
+        return document
 
-    def known(self, model: str) -> Catalogue | None:
-        """What is known of a model; None where there is none of that name.
+    def find_catalogue(self, model: str) -> Catalogue | None:
+        """Return the catalogue of a model; None if there is no such model.
 
         Raises:
             RepositoryError: it is damaged.
         """
-        found = read_document(self.objects, catalogue_key(model), Catalogue)
-        return found and self._of_model(found, model)
+        document = read_document(self.objects, catalogue_key(model), Catalogue)
+        return document and self._of_model(document, model)
 
     def find(self, text: str) -> tuple[Catalogue, StoredVersion]:
-        """The model and version that MODEL[@VERSION or @ALIAS] names; that of the alias `current` where none is given.
+        """Resolve MODEL[@VERSION or @ALIAS] to a model and version; the default is the alias `current`.
 
         Raises:
             RepositoryError: there is no such model, version or alias.
@@ -92,31 +104,31 @@ class Store:
         )
 
     def release(self, model: str, version: StoredVersion) -> StoredRelease:
-        """The files of a version; their names are safe, and their list is what its digest says.
+        """Return the files of a version; their names are checked for safety, and the list against its digest.
 
         Raises:
             RepositoryError: they were pruned, or the list is lost or damaged.
         """
         key = release_key(model, version.digest)
-        found = read_document(self.objects, key, StoredRelease) if version.pruned is None else None
-        if found is None:
-            gone = f"was pruned on {version.pruned[:10]}" if version.pruned else f"has lost {key}"
+        document = read_document(self.objects, key, StoredRelease) if version.pruned is None else None
+        if document is None:
+            reason = f"was pruned on {version.pruned[:10]}" if version.pruned else f"has lost {key}"
             raise RepositoryError(
-                f"version {version.version} of {model} in {self.place} {gone}",
+                f"version {version.version} of {model} in {self.place} {reason}",
                 remedy=f"publish the release again, or name another: plansmith versions {model} --store {self.typed}",
             )
-        if (found.model, {found.digest, digest_of_files(found.files)}) != (model, {version.digest}):
+        if (document.model, {document.digest, digest_of_files(document.files)}) != (model, {version.digest}):
             raise RepositoryError(
                 f"{key} in {self.place} is damaged: it lists other files than were published",
                 remedy="publish the release again, or use another version",
             )
-        for file in found.files:
+        for file in document.files:
             require_inside(file.path, self.place)
             object_key(file.sha256)
-        return found
+        return document
 
     def change(self, model: str, changed: Callable[[Catalogue], Catalogue]) -> Catalogue:
-        """Swap what is known of a model, as often as it takes: `changed` makes the new from the old and has no effects.
+        """Optimistic update of a model's catalogue, with retries: `changed` makes the new one and has no side effects.
 
         Raises:
             RepositoryError: it is damaged, others change it all the time, the store's server was never asked what it
@@ -132,7 +144,7 @@ class Store:
         return change(self.objects, catalogue_key(model), Catalogue, tokened)
 
     def promote(self, model: str, number: int, alias: str, share: float | None = None) -> Catalogue:
-        """Have an alias stand for a version.
+        """Promote a version: point an alias to it.
 
         Args:
             model: its name.
@@ -146,7 +158,7 @@ class Store:
         return self.change(model, lambda old: self._promoted(old, number, alias, share))
 
     def take_alias_away(self, model: str, alias: str) -> Catalogue:
-        """Have an alias stand for nothing any more, and forget what it stood for.
+        """Remove an alias with its history.
 
         Raises:
             RepositoryError: there is no such model or alias.
@@ -159,12 +171,14 @@ class Store:
                     f"{model} in {self.place} has no alias {alias!r}",
                     remedy=f"name one of its aliases: {', '.join(old.aliases) or 'none'}",
                 )
-            return old.model_copy(update={"aliases": {name: one for name, one in old.aliases.items() if name != alias}})
+            return old.model_copy(
+                update={"aliases": {name: pointer for name, pointer in old.aliases.items() if name != alias}}
+            )
 
         return self.change(model, changed)
 
     def roll_back(self, model: str, alias: str = CURRENT) -> Catalogue:
-        """Have an alias stand for what it stood for before.
+        """Roll back an alias to its previous version.
 
         Raises:
             RepositoryError: it never stood for another version whose files stand.
@@ -182,7 +196,7 @@ class Store:
         return self.change(model, changed)
 
     def pin(self, model: str, number: int, reason: str) -> Catalogue:
-        """Keep a version from being pruned.
+        """Protect a version from pruning.
 
         Raises:
             RepositoryError: there is no such version, or its files were pruned.
@@ -191,30 +205,30 @@ class Store:
         def changed(old: Catalogue) -> Catalogue:
             self._require_standing(old, number)
             pin = Pin(version=number, reason=reason, pinned=utc_now())
-            others = [other for other in old.pins if other.version != number]
+            others = [entry for entry in old.pins if entry.version != number]
             return old.model_copy(update={"pins": (*others, pin)})
 
         return self.change(model, changed)
 
     def unpin(self, model: str, number: int) -> Catalogue:
-        """Let a version be pruned again."""
+        """Allow a version to be pruned again."""
 
         def changed(old: Catalogue) -> Catalogue:
             return old.model_copy(update={"pins": tuple(pin for pin in old.pins if pin.version != number)})
 
         return self.change(model, changed)
 
-    def _of_model(self, found: Catalogue, model: str) -> Catalogue:
-        """A catalogue that is the model's own: its name leads to lists and folders."""
-        if found.model != model:
+    def _of_model(self, document: Catalogue, model: str) -> Catalogue:
+        """Check that a catalogue belongs to the model: its name determines lists and folders."""
+        if document.model != model:
             raise RepositoryError(
-                f"{catalogue_key(model)} in {self.place} is damaged: it is that of {found.model!r}",
+                f"{catalogue_key(model)} in {self.place} is damaged: it is that of {document.model!r}",
                 remedy=f"see what else is: plansmith verify --store {self.typed}",
             )
-        return found
+        return document
 
     def _require_known(self) -> None:
-        """See that it is known how writers are kept apart here: all must do it the same way."""
+        """Check that the store's method of isolating writers is known: all writers must use the same one."""
         if not self.objects.abilities.is_known and self.marker() and not self.objects.abilities.is_known:
             raise RepositoryError(
                 f"{self.place} was copied from a folder, and its server was never asked what it does",
@@ -228,9 +242,39 @@ class Store:
     def _require_standing(self, catalogue: Catalogue, number: int) -> None:
         version = catalogue.version(number)
         if version is None or version.pruned is not None:
-            standing = ", ".join(str(one.version) for one in catalogue.standing()) or "none"
+            standing = ", ".join(str(entry.version) for entry in catalogue.standing()) or "none"
             raise RepositoryError(
                 f"{catalogue.model} in {self.place} has no version {number}"
                 + (f" any more: it was pruned on {version.pruned[:10]}" if version and version.pruned else ""),
                 remedy=f"name one of its versions: {standing}",
             )
+
+
+def open_objects(place: Location, relative_to: Path) -> Objects:
+    """Open the objects of a folder or prefix; makes no request yet.
+
+    Args:
+        place: where.
+        relative_to: the folder that relative paths start from.
+    """
+    return S3Objects(place, relative_to) if place.is_s3 else FolderObjects(relative_to / place.to)
+
+
+def open_store(place: Location, relative_to: Path) -> Store:
+    """Open the store at a place; it need not exist yet. Arguments as for `open_objects`."""
+    return Store(open_objects(place, relative_to))
+
+
+def open_existing(place: Location, relative_to: Path) -> Store:
+    """Open an existing store. Arguments as for `open_objects`.
+
+    Raises:
+        RepositoryError: there is none.
+        EnvironmentFault: it cannot be asked.
+    """
+    store = open_store(place, relative_to)
+    if store.marker() is None:
+        raise RepositoryError(
+            f"{store.place} is no store", remedy=f"publish a model there first: plansmith publish MODEL {place.typed}"
+        )
+    return store

@@ -1,1 +1,1 @@
-"""Files, locks, processes, memory, GPUs, digests and URLs."""
+"""System utilities: files, locks, processes, memory, GPUs, digests and URLs."""

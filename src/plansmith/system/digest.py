@@ -1,4 +1,4 @@
-"""Content digests, with a memo so that no file is hashed twice.
+"""Content digests, memoized so that no file is hashed twice.
 
 The memo is a small SQLite file keyed by device, inode, size, modification time and change time: a hard link
 shares the entry of its file, and a changed file misses it. A program can set the modification time back, but
@@ -32,18 +32,18 @@ def _identity_of(stat: os.stat_result) -> _Identity:
 
 
 def digest_of(value: Any) -> str:
-    """SHA-256 of a JSON value in canonical form (sorted keys, no white space)."""
+    """Return the SHA-256 of a JSON value in canonical form (sorted keys, no whitespace)."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def digest_of_files(files: tuple[FileEntry, ...] | list[FileEntry]) -> str:
-    """One digest for a set of files: names and contents, whatever their order."""
+    """Return one digest for a set of files: names and contents, independent of order."""
     return digest_of(sorted((f.path, f.sha256) for f in files))
 
 
 class Digester:
-    """Hashes files and remembers the answers.
+    """File hasher with a cache of digests.
 
     Args:
         memo: the SQLite file to remember in; created when missing. A memo that cannot be opened or
@@ -59,10 +59,10 @@ class Digester:
         self._memo = memo
         self._read_only = read_only
         self._made_anew = False
-        self._seen: dict[_Identity, str] = {}
+        self._digests: dict[_Identity, str] = {}
 
     def file(self, path: Path, *, foreign: bool = False, afresh: bool = False) -> str:
-        """SHA-256 of a file's content, in hexadecimal.
+        """Return the SHA-256 of a file's content, in hexadecimal.
 
         Args:
             path: the file.
@@ -77,35 +77,35 @@ class Digester:
             time.sleep((_CLOCK_TICK_NS - max(0, age)) / 1e9)
             stat = path.stat()
         identity = _identity_of(stat)
-        known = None if afresh else self._seen.get(identity) or self._recall(identity)
-        if known is None:
+        digest = None if afresh else self._digests.get(identity) or self._recall(identity)
+        if digest is None:
             with path.open("rb") as stream:
-                known = hashlib.file_digest(stream, "sha256").hexdigest()
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
             self.hashed += 1
-            self._remember(identity, known)
-        self._seen[identity] = known
-        return known
+            self._remember(identity, digest)
+        self._digests[identity] = digest
+        return digest
 
     def note(self, path: Path, sha256: str) -> None:
-        """Remember the digest of a file whose content was hashed as it was written, and which stays as it is."""
+        """Cache the digest of a file that was hashed while it was written and does not change any more."""
         identity = _identity_of(path.stat())
         self._remember(identity, sha256)
-        self._seen[identity] = sha256
+        self._digests[identity] = sha256
 
     def entries(self, folder: Path, paths: list[Path] | None = None, *, foreign: bool = False) -> tuple[FileEntry, ...]:
-        """Path, size and digest of a folder's files (all below it unless named), sorted by path."""
-        found = paths if paths is not None else [p for p in folder.rglob("*") if p.is_file()]
+        """Return path, size and digest of a folder's files (all below it unless named), sorted by path."""
+        files = paths if paths is not None else [p for p in folder.rglob("*") if p.is_file()]
         return tuple(
             FileEntry(
                 path=p.relative_to(folder).as_posix(),
                 bytes=p.stat().st_size,
                 sha256=self.file(p, foreign=foreign),
             )
-            for p in sorted(found)
+            for p in sorted(files)
         )
 
     def entry(self, path: Path, name: str) -> FileEntry:
-        """Size and digest of a file of our own, under a name."""
+        """Return size and digest of one of plansmith's own files, under a name."""
         return FileEntry(path=name, bytes=path.stat().st_size, sha256=self.file(path))
 
     def _connect(self) -> sqlite3.Connection:
@@ -120,17 +120,17 @@ class Digester:
         return connection
 
     def _recall(self, identity: _Identity) -> str | None:
-        found = self._ask(
+        row = self._ask(
             "SELECT sha256 FROM files WHERE device=? AND inode=? AND size=? AND mtime=? AND ctime=?", identity
         )
-        return str(found[0]) if found else None
+        return str(row[0]) if row else None
 
     def _remember(self, identity: _Identity, sha256: str) -> None:
         if not self._read_only:
             self._ask("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", (*identity, sha256))
 
     def _ask(self, statement: str, values: tuple[int | str, ...]) -> tuple[Any, ...] | None:
-        """The first row of an answer; a memo that is damaged is removed and made anew, once."""
+        """Return the first row of a query's result; a damaged memo is deleted and recreated once."""
         try:
             with closing(self._connect()) as connection, connection:
                 row: tuple[Any, ...] | None = connection.execute(statement, values).fetchone()

@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all.
+"""Atomic writes of files and folders: they appear whole or not at all.
 
 Everything that outlives a process is written in a staging folder, flushed to the disk, and moved into
 place by one rename. A staging folder belongs to whoever holds its lock; one that nobody holds was left
@@ -10,16 +10,80 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import IO, Any
 
-from plansmith.errors import RepositoryError
+from plansmith.errors import EnvironmentFault, RepositoryError
+
+_PAUSES = (0.01, 0.1, 0.5)
+_NAME = re.compile(r"\.?plansmith-(\d+)-")
+
+
+def scratch_name(purpose: str) -> str:
+    """Return the name, or its prefix, of a temporary item of this process: plansmith-<process>-<purpose>."""
+    return f"plansmith-{os.getpid()}-{purpose}"
+
+
+def scratch_folder(purpose: str, place: Path | None = None) -> AbstractContextManager[str]:
+    """Temporary folder, deleted at the end of the `with` block.
+
+    Args:
+        purpose: it is for, in one word.
+        place: where it is made, hidden; in the folder for temporary files when None.
+    """
+    hidden = "" if place is None else "."
+    return tempfile.TemporaryDirectory(prefix=f"{hidden}{scratch_name(purpose)}-", dir=place)
+
+
+def make_scratch(purpose: str) -> Path:
+    """Create a temporary folder, to be deleted by `remove_scratch`.
+
+    Raises:
+        EnvironmentFault: none can be made.
+    """
+    try:
+        return Path(tempfile.mkdtemp(prefix=f"{scratch_name(purpose)}-"))
+    except OSError as error:
+        raise EnvironmentFault(
+            f"temporary files cannot be written: {error.strerror}",
+            remedy="free some space where they go, or set TMPDIR to a folder that can be written",
+        ) from error
+
+
+def remove_scratch(folder: Path) -> None:
+    """Delete a temporary folder, even while a process that was just killed still writes its last file into it."""
+    for pause in _PAUSES:
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(pause)
+
+
+def abandoned_scratch(place: Path) -> list[Path]:
+    """Return this user's temporary files and folders in a folder whose processes have ended, sorted."""
+    return sorted(path for path in place.iterdir() if _is_abandoned_file(path)) if place.is_dir() else []
+
+
+def is_of_dead_process(name: str) -> bool:
+    """Whether a name was made by `scratch_name` in a process that has ended."""
+    named = _NAME.match(name)
+    return named is not None and not Path("/proc", named[1]).exists()
+
+
+def _is_abandoned_file(path: Path) -> bool:
+    try:
+        return is_of_dead_process(path.name) and path.lstat().st_uid == os.geteuid()
+    except FileNotFoundError:
+        return False
+
 
 _STAGING_LOCK = ".lock"
 
@@ -51,23 +115,23 @@ def fsync_tree(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and those above it that are missing, and flush their names to the disk."""
+    """Create a folder with missing parents, and flush their directory entries to the disk."""
     if folder.is_dir():
         return
     missing = list(takewhile(lambda path: not path.exists(), (folder, *folder.parents)))
     folder.mkdir(parents=True, exist_ok=True)
-    for made in missing:
-        fsync_path(made.parent)
+    for new_folder in missing:
+        fsync_path(new_folder.parent)
 
 
 def move_into_place(staged: Path, final: Path) -> None:
-    """Rename a flushed file, folder or link to its final name, and flush the directory that holds it."""
+    """Rename a flushed file, folder or link to its final name, and flush its parent directory."""
     staged.replace(final)
     fsync_path(final.parent)
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Give a finished, never again written file a second name; copy it where links cannot reach."""
+    """Hard-link a finished, immutable file to a second name; copy it where links are impossible."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         target.hardlink_to(source)
@@ -78,7 +142,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def write_file(path: Path, content: str | bytes, *, replace: bool) -> None:
-    """Write one file in a folder of the user's, which appears whole or not at all.
+    """Write a file in a user's folder, atomically.
 
     Raises:
         FileExistsError: it is there already, and `replace` is false.
@@ -102,17 +166,17 @@ Waiting = Callable[[int | None], None]
 
 
 class HeldByAnother(Exception):
-    """A lock that another process holds is not waited for."""
+    """Lock conflict: another process holds a lock that this one does not wait for."""
 
 
 def not_waiting(_process: int | None) -> None:
-    """To be told of a lock that another holds by whoever does not wait for it; raises HeldByAnother."""
+    """Raise HeldByAnother: the `waiting` callback of callers that do not wait for a lock."""
     raise HeldByAnother
 
 
 @contextmanager
 def locked(path: Path, waiting: Waiting = lambda _: None, *, shared: bool = False) -> Iterator[None]:
-    """Hold a lock on a lock file; the kernel frees it when the process dies.
+    """Hold a lock on a lock file for the block; the kernel releases it when the process dies.
 
     Args:
         path: the lock file; made when missing.
@@ -130,7 +194,7 @@ def locked(path: Path, waiting: Waiting = lambda _: None, *, shared: bool = Fals
 
 
 def is_named(stream: IO[Any], path: Path) -> bool:
-    """Whether an open file is the one that a path names."""
+    """Whether a path still refers to an open file."""
     try:
         return os.path.samestat(os.fstat(stream.fileno()), path.stat(follow_symlinks=False))
     except FileNotFoundError:
@@ -139,7 +203,7 @@ def is_named(stream: IO[Any], path: Path) -> bool:
 
 @contextmanager
 def locked_to_look(path: Path, waiting: Waiting = lambda _: None) -> Iterator[None]:
-    """Hold a lock shared and write nothing; where the lock file is not there, nobody ever held it.
+    """Hold a shared lock without writing; a missing lock file means that the lock was never held.
 
     Args:
         path: the lock file.
@@ -156,7 +220,7 @@ def locked_to_look(path: Path, waiting: Waiting = lambda _: None) -> Iterator[No
 
 
 def take_lock(stream: IO[Any], waiting: Waiting, *, shared: bool = False) -> None:
-    """Lock an open file until it is closed, as `locked` does."""
+    """Lock an open file until it is closed, as in `locked`."""
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
         fcntl.flock(stream, kind | fcntl.LOCK_NB)
@@ -166,7 +230,7 @@ def take_lock(stream: IO[Any], waiting: Waiting, *, shared: bool = False) -> Non
 
 
 def _holder(lock: os.stat_result) -> int | None:
-    """A process that holds a lock on a file, from the kernel's list (Linux /proc/locks)."""
+    """The process that holds a lock on a file, from the kernel's list (Linux /proc/locks)."""
     name = f"{os.major(lock.st_dev):02x}:{os.minor(lock.st_dev):02x}:{lock.st_ino}"
     try:
         rows = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
@@ -177,15 +241,15 @@ def _holder(lock: os.stat_result) -> int | None:
 
 
 def abandoned_folders(parent: Path) -> list[Path]:
-    """The staging folders below a parent that killed processes left, sorted; asking changes nothing."""
-    found = sorted(parent.iterdir()) if parent.is_dir() else []
+    """Return the staging folders below a parent that killed processes left, sorted; changes nothing."""
+    entries = sorted(parent.iterdir()) if parent.is_dir() else []
     # Whoever made one of these held the parent's lock until the folder's own was taken.
     with locked_to_look(parent / _STAGING_LOCK):
-        return [folder for folder in found if folder.is_dir() and _is_abandoned(folder)]
+        return [folder for folder in entries if folder.is_dir() and _is_abandoned(folder)]
 
 
 def _is_abandoned(folder: Path) -> bool:
-    """Whether a staging folder is there and nobody holds its lock."""
+    """Whether a staging folder exists and no process holds its lock."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except FileNotFoundError:
@@ -201,7 +265,7 @@ def _is_abandoned(folder: Path) -> bool:
 
 @contextmanager
 def staging_folder(parent: Path) -> Iterator[Path]:
-    """A private folder on the same file system as its final place; removed unless it was moved away."""
+    """Private staging folder on the same file system as its final place; deleted unless it was moved away."""
     folder = parent / uuid.uuid4().hex
     with locked(parent / _STAGING_LOCK):
         _sweep(parent)
@@ -216,20 +280,20 @@ def staging_folder(parent: Path) -> Iterator[Path]:
 
 
 def sweep(parent: Path) -> None:
-    """Remove what killed processes left below a parent of staging folders."""
+    """Delete what killed processes left below a parent of staging folders."""
     with locked(parent / _STAGING_LOCK):
         _sweep(parent)
 
 
 def remove_folder(folder: Path, staging: Path) -> None:
-    """Take a finished folder away: out of sight in one rename, then off the disk."""
+    """Delete a finished folder: first move it away in one rename, then delete its files."""
     if folder.exists():
         with staging_folder(staging) as bin_folder:
             move_into_place(folder, bin_folder / "removed")
 
 
 def _sweep(parent: Path) -> None:
-    """Remove the staging folders below `parent` whose owner is gone; the caller holds the parent's lock."""
+    """Remove the staging folders below `parent` whose owner process is gone; the caller holds the parent's lock."""
     for folder in parent.iterdir():
         with suppress(FileNotFoundError, NotADirectoryError):
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -244,7 +308,7 @@ def _sweep(parent: Path) -> None:
 
 
 def require_writable(place: Path) -> None:
-    """See that a folder, or the nearest one above it that is there, takes files; leaves nothing behind.
+    """Require that a folder, or its nearest existing parent, is writable; leaves nothing behind.
 
     Raises:
         RepositoryError: it does not.
@@ -259,25 +323,25 @@ def require_writable(place: Path) -> None:
 
 
 @contextmanager
-def storage_errors(place: Path, *, other: str = "--artifacts or --repository folder") -> Iterator[None]:
-    """Turn a full or unwritable file system into one message that names the place.
+def storage_errors(place: Path, *, alternative: str = "--artifacts or --repository folder") -> Iterator[None]:
+    """Convert errors of a full or unwritable file system to one error that names the place.
 
     A file elsewhere that cannot be read or written is not this place's fault, and passes as it is.
 
     Args:
         place: the folder.
-        other: what to choose another of, for the remedy.
+        alternative: what to choose another of, for the remedy.
     """
     try:
         yield
     except Exception as error:
-        known = _storage_error(error, place, other)
-        if known is None:
+        fault = _storage_error(error, place, alternative)
+        if fault is None:
             raise
-        raise known from error
+        raise fault from error
 
 
-def _storage_error(error: Exception, place: Path, other: str) -> RepositoryError | None:
+def _storage_error(error: Exception, place: Path, alternative: str) -> RepositoryError | None:
     code = error.errno if isinstance(error, OSError) else None
     if code in _FULL or _tells_of_full_disk(error, place):
         if not _is_full(place) and _is_full(Path(tempfile.gettempdir())):
@@ -287,12 +351,12 @@ def _storage_error(error: Exception, place: Path, other: str) -> RepositoryError
             )
         return RepositoryError(
             f"no space left on the file system of {place}",
-            remedy=f"free some space, or choose another {other}",
+            remedy=f"free some space, or choose another {alternative}",
         )
     if code in _UNWRITABLE and _is_about(error, place):
         return RepositoryError(
             f"cannot write to {place}: {os.strerror(code)}",
-            remedy=f"choose a writable {other}",
+            remedy=f"choose a writable {alternative}",
         )
     if code == errno.EXDEV:
         return RepositoryError(
@@ -303,13 +367,13 @@ def _storage_error(error: Exception, place: Path, other: str) -> RepositoryError
 
 
 def _is_about(error: Exception, place: Path) -> bool:
-    """Whether an operating system's error names no file, or one of this place or of the store beside it."""
+    """Whether an operating system error names no file, a file of this place, or one of its parent folders."""
     named = getattr(error, "filename", None)
     return named is None or str(named).startswith(str(place)) or Path(named) in place.parents
 
 
 def _tells_of_full_disk(error: Exception, place: Path) -> bool:
-    """Whether an error of another library is a full disk in its own words, or without a word of it."""
+    """Whether another library's error means a full disk, whether or not its message mentions that."""
     if isinstance(error, RepositoryError):
         return False
     if any(os.strerror(code) in str(error) for code in _FULL):
@@ -318,9 +382,9 @@ def _tells_of_full_disk(error: Exception, place: Path) -> bool:
 
 
 def _is_full(place: Path) -> bool:
-    found = os.statvfs(next(path for path in (place, *place.parents) if path.exists()))
-    writable = found.f_blocks > 0 and not found.f_flag & os.ST_RDONLY
-    return writable and found.f_bavail * found.f_frsize < _ROOM_BYTES
+    usage = os.statvfs(next(path for path in (place, *place.parents) if path.exists()))
+    writable = usage.f_blocks > 0 and not usage.f_flag & os.ST_RDONLY
+    return writable and usage.f_bavail * usage.f_frsize < _ROOM_BYTES
 
 
 STAGING = "staging"

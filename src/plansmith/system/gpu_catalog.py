@@ -1,4 +1,4 @@
-"""Kinds of GPU by the names that people use, read from the data in configs/gpus.yaml."""
+"""GPU catalog: kinds of GPU by common names, read from configs/gpus.yaml."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class _Table(Record):
     consumer: tuple[_Kind, ...]
 
 
-def find_kind(text: str, here: Sequence[Gpu] = ()) -> Gpu:
-    """The kind of GPU that a person means.
+def find_kind(text: str, local_gpus: Sequence[Gpu] = ()) -> Gpu:
+    """Resolve a user's GPU name to a GPU type.
 
     Taken are the driver's name with or without its maker ("NVIDIA L4", "l4", "RTX 4090"), a short name, an instance
     type of AWS or its family ("ml.g5.xlarge", "g5"), or one's own "My GPU=8.9:24G": a name, its compute capability
@@ -55,8 +55,8 @@ def find_kind(text: str, here: Sequence[Gpu] = ()) -> Gpu:
 
     Args:
         text: as it was written.
-        here: the GPUs of this machine. A name that several kinds share ("A100") means the one that is here; and a GPU
-            that is here needs no place in the table.
+        local_gpus: the GPUs of this machine. A name that several kinds share ("A100") means the one that is
+            here; and a GPU that is here needs no place in the table.
 
     Raises:
         UsageError: there is no such kind, or several have this name and none of them is here.
@@ -67,7 +67,7 @@ def find_kind(text: str, here: Sequence[Gpu] = ()) -> Gpu:
         return Gpu(name=own[1].strip(), compute_capability=own[2], memory_bytes=memory)
     key, family = _key(text), _family(text)
     named = [kind.gpu for kind in _kinds() if key in kind.keys or family in kind.instances]
-    present = [kind_of(gpu) for gpu in here]
+    present = [kind_of(gpu) for gpu in local_gpus]
     for kind in present:
         if kind in named or _key(kind.name) == key:
             return kind
@@ -77,23 +77,23 @@ def find_kind(text: str, here: Sequence[Gpu] = ()) -> Gpu:
 
 
 def kind_names() -> tuple[str, ...]:
-    """The driver's names of all kinds in the table, in its order."""
+    """Return the driver names of all GPU types in the table, in its order."""
     return tuple(kind.name for kind in _kinds())
 
 
 def kind_of(gpu: Gpu) -> Gpu:
-    """What kind a GPU of this machine is: that of the table, so that it is the same on every driver, or its own."""
-    found = next((kind.gpu for kind in _kinds() if is_kind(gpu, kind.gpu)), None)
-    return found or Gpu(name=gpu.name, compute_capability=gpu.compute_capability, memory_bytes=gpu.memory_bytes)
+    """Return the GPU type of a local GPU: the table's name, which is the same for every driver, or else its own."""
+    match = next((kind.gpu for kind in _kinds() if is_kind(gpu, kind.gpu)), None)
+    return match or Gpu(name=gpu.name, compute_capability=gpu.compute_capability, memory_bytes=gpu.memory_bytes)
 
 
 def is_kind(gpu: Gpu, kind: Gpu) -> bool:
-    """Whether a GPU is of a kind; drivers before 470 leave "NVIDIA" out of its name."""
+    """Whether a GPU is of a type; drivers before 470 omit "NVIDIA" from its name."""
     return _key(gpu.name) == _key(kind.name) and gpu.compute_capability == kind.compute_capability
 
 
 def takes_newer_cuda(gpu: Gpu) -> bool | None:
-    """Whether a package of NVIDIA's makes newer CUDA run on an older driver of this GPU; None where nobody says.
+    """Whether NVIDIA's forward compatibility package lets an older driver of this GPU run newer CUDA; None if unknown.
 
     Source: https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html, for GPUs of data centres and
     some workstations only.
@@ -125,15 +125,15 @@ def _unknown(text: str) -> UsageError:
 
 
 def _key(name: str) -> str:
-    """A name without capitals, spaces, hyphens and the maker's names before it."""
+    """Normalize a GPU name: lower case, without spaces, hyphens and the vendor prefix."""
     return _MAKER.sub("", re.sub("[^a-z0-9]", "", name.lower()))
 
 
 def _family(text: str) -> str:
     """The family of an instance type; the text itself where it names no size."""
     lowered = text.strip().lower()
-    found = _SIZE.fullmatch(lowered)
-    return found[1] if found else lowered
+    match = _SIZE.fullmatch(lowered)
+    return match[1] if match else lowered
 
 
 def _kinds() -> tuple[_Kind, ...]:

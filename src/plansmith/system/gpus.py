@@ -1,4 +1,4 @@
-"""The GPUs that a program started here would see, asked of the driver; and a lock for each, to build on it alone.
+"""GPUs visible to a child process, queried from the driver; and a lock per GPU for exclusive builds.
 
 NVML tells of GPUs without making a context on them (https://docs.nvidia.com/deploy/nvml-api). Its order is not CUDA's,
 so that a GPU is always given to a child by its UUID, which makes it that child's number 0.
@@ -8,18 +8,82 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from plansmith.errors import EnvironmentFault
 from plansmith.records.engine import Gpu
-from plansmith.system.files import Waiting
-from plansmith.system.locks import locked_by_all
+from plansmith.system.files import Waiting, is_named, take_lock
+
+CPU_INFO = Path("/proc/cpuinfo")
+_VNNI = {"avx512_vnni", "avx_vnni"}
+_X86 = {"x86_64", "amd64", "i386", "i486", "i586", "i686", "x86"}
+
+
+def sums_bytes_exactly(described: str | None = None, machine: str | None = None) -> bool:
+    """Whether int8 dot products are exact: on x86 if the CPU reports VNNI, and on all other processors.
+
+    x86 without VNNI adds pairs of products in 16 bits, which saturates. One that does not say what it has, as outside
+    of Linux, is not taken to have it.
+
+    Args:
+        described: the text of /proc/cpuinfo; read when None.
+        machine: the kind of processor; that of this machine when None.
+    """
+    if described is None:
+        described = CPU_INFO.read_text(encoding="utf-8", errors="replace") if CPU_INFO.exists() else ""
+    flags = next((line.split() for line in described.splitlines() if line.startswith("flags")), [])
+    is_x86 = (platform.machine() if machine is None else machine).lower() in _X86
+    return not _VNNI.isdisjoint(flags) if flags or is_x86 else True
+
+
+@contextmanager
+def locked_by_all(path: Path, waiting: Waiting = lambda _: None) -> Iterator[None]:
+    """Hold a lock that any user of this machine may take, together with the programs started meanwhile.
+
+    The kernel frees it when this process and each program that inherited it (`subprocess` with `close_fds=False`) are
+    dead.
+
+    Args:
+        path: the lock file; made when missing, like the folder right above it.
+        waiting: as for `locked`.
+    """
+    while True:
+        with os.fdopen(_open_for_everybody(path), "rb") as stream:
+            take_lock(stream, waiting)
+            if is_named(stream, path):
+                os.set_inheritable(stream.fileno(), True)
+                yield
+                return
+            # Who tidies up /tmp took the file away while this waited: others lock a new one.
+
+
+def _open_for_everybody(path: Path) -> int:
+    """Open a lock file that every user may lock; its mode is set only when this user creates it.
+
+    A file of another user's in a folder like /tmp must be opened without O_CREAT (Linux,
+    Documentation/admin-guide/sysctl/fs.rst, "protected_regular").
+    """
+    with suppress(FileExistsError):
+        path.parent.mkdir()
+        path.parent.chmod(0o1777)
+    while True:
+        with suppress(FileNotFoundError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            with suppress(PermissionError):
+                os.utime(path)  # young again, for who tidies up /tmp
+            return descriptor
+        with suppress(FileExistsError):
+            file_number = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            os.fchmod(file_number, 0o666)
+            os.close(file_number)
+
 
 LOCKS_VARIABLE = "PLANSMITH_GPU_LOCKS"
 """Names another folder for the locks, such as one that containers on a GPU share."""
@@ -31,7 +95,7 @@ _SAMPLE_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU of this machine, and the MIG devices that it is divided into.
+    """A GPU of this machine with its MIG devices.
 
     Args:
         gpu: the whole of it.
@@ -47,12 +111,12 @@ class Card:
 
     @property
     def usable(self) -> tuple[Gpu, ...]:
-        """What CUDA can run on."""
+        """The devices that CUDA can use."""
         return self.parts if self.divided else (self.gpu,)
 
 
 def visible_gpus(environment: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
-    """The GPUs, or MIG devices, that CUDA may use here, numbered in order; none without a driver.
+    """Return the GPUs or MIG devices visible to CUDA, in order; none without a driver.
 
     Args:
         environment: with CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER, where they are set.
@@ -68,13 +132,13 @@ def visible_gpus(environment: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]
 
 
 def environment_of(gpu: Gpu) -> dict[str, str]:
-    """What makes one GPU a child's only one, its number 0."""
+    """Return the environment variables that make one GPU a child process's only one, number 0."""
     return {"CUDA_VISIBLE_DEVICES": gpu.uuid}
 
 
 @contextmanager
-def held(gpu: Gpu, waiting: Waiting = lambda _: None) -> Iterator[None]:
-    """Have a GPU of this machine alone among all who build plans, whoever they are.
+def lock_gpu(gpu: Gpu, waiting: Waiting = lambda _: None) -> Iterator[None]:
+    """Hold a GPU exclusively among all processes that build plans, of any user.
 
     The lock dies with this process, and with the programs that it starts meanwhile with `close_fds=False`.
 
@@ -103,7 +167,7 @@ def held(gpu: Gpu, waiting: Waiting = lambda _: None) -> Iterator[None]:
 
 
 def used_memory(gpus: Sequence[Gpu]) -> tuple[int, ...]:
-    """Bytes in use of each GPU, by all programs on it.
+    """Return the used memory of each GPU in bytes, by all programs on it.
 
     Raises:
         EnvironmentFault: the driver does not tell.
@@ -118,7 +182,7 @@ def used_memory(gpus: Sequence[Gpu]) -> tuple[int, ...]:
 
 
 class MemoryWatch:
-    """While its `with` block lasts, sees how much of a GPU's memory is used beyond what was at the beginning.
+    """GPU memory watch: measures the memory used within its `with` block beyond that at its start.
 
     `peak_bytes` is the most that was seen, of all programs on the GPU; None where the driver does not tell.
     """
@@ -161,7 +225,7 @@ class MemoryWatch:
 
 
 def chosen_gpus(cards: Sequence[Card], environment: Mapping[str, str]) -> list[Gpu]:
-    """What CUDA_VISIBLE_DEVICES leaves of a machine's GPUs, in its order.
+    """Return the GPUs selected by CUDA_VISIBLE_DEVICES, in its order.
 
     Numbers, UUIDs and beginnings of UUIDs; the first that is not there ends the list
     (https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html). All are of the
@@ -171,16 +235,16 @@ def chosen_gpus(cards: Sequence[Card], environment: Mapping[str, str]) -> list[G
     named = environment.get("CUDA_VISIBLE_DEVICES")
     if named is None:
         return [gpu for card in cards for gpu in card.usable]
-    words = [word.strip() for word in named.split(",")]
-    form = next((prefix for prefix in ("GPU-", "MIG-") if words[0].startswith(prefix)), "")
+    entries = [word.strip() for word in named.split(",")]
+    form = next((prefix for prefix in ("GPU-", "MIG-") if entries[0].startswith(prefix)), "")
     chosen: list[Gpu] = []
-    for word in words:
-        found = _by_uuid(cards, word, form) if form else _by_number(cards, word)
-        if found is None:
+    for word in entries:
+        choice = _by_uuid(cards, word, form) if form else _by_number(cards, word)
+        if choice is None:
             break
-        if found in chosen:
+        if choice in chosen:
             return []
-        chosen.append(found)
+        chosen.append(choice)
     if not form:
         _require_known_order(cards, chosen, environment)
     return chosen
@@ -209,7 +273,10 @@ def _by_number(cards: Sequence[Card], word: str) -> Gpu | None:
 
 
 def _require_known_order(cards: Sequence[Card], chosen: Sequence[Gpu], environment: Mapping[str, str]) -> None:
-    """Numbers go by the bus or, by default, from the fastest on, which differs where the GPUs do."""
+    """Require a known device order.
+
+    CUDA numbers GPUs fastest first by default, which differs from bus order on mixed GPUs.
+    """
     alike = len({card.gpu.name for card in cards}) <= 1
     if alike or len(chosen) in {0, len(cards)} or environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
         return
@@ -222,7 +289,7 @@ def _require_known_order(cards: Sequence[Card], chosen: Sequence[Gpu], environme
 
 @contextmanager
 def _driver() -> Iterator[Any]:
-    """NVML, ready to be asked; None without a driver. What goes wrong in asking it is a fault of this machine's."""
+    """An initialized NVML; None without a driver. NVML errors are faults of this machine."""
     try:
         import pynvml
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Running out of memory: what the kernel counts, and how libraries put it."""
+"""Out-of-memory detection: the kernel's counters, and the error messages of libraries."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _SIGNS = (
 
 
 def tells_of_memory(text: str) -> str | None:
-    """The first line of a text that says that there was no more memory, if one does."""
+    """Return the first line of a text that reports an out-of-memory error; None if there is none."""
     return next((line.strip() for line in text.splitlines() if any(sign in line for sign in _SIGNS)), None)
 
 
 def control_groups(membership: Path) -> list[tuple[tuple[str, ...], str]]:
-    """The control groups that a process is in; none where the kernel names none.
+    """Return the control groups of a process; none if the kernel lists none.
 
     Args:
         membership: the process's file `cgroup` (Linux, Documentation/admin-guide/cgroup-v2.rst, "Processes").
@@ -43,7 +43,7 @@ def control_groups(membership: Path) -> list[tuple[tuple[str, ...], str]]:
 
 
 def kills_counter(process: int, proc: Path = Path("/proc"), mounts: Path = Path("/sys/fs/cgroup")) -> Path | None:
-    """The file in which the kernel counts its out-of-memory kills in a process's control group.
+    """Return the file with the kernel's out-of-memory kill count of a process's control group.
 
     It is `memory.events` of version 2 or `memory.oom_control` of version 1, both with a line "oom_kill N"
     (Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst).
@@ -66,7 +66,7 @@ def kills_counter(process: int, proc: Path = Path("/proc"), mounts: Path = Path(
 
 
 def kills(counter: Path | None) -> int | None:
-    """How many processes the kernel killed for lack of memory, by a file of `kills_counter`; None if it is not told."""
+    """Return the number of out-of-memory kills in a file of `kills_counter`; None if not available."""
     try:
         lines = counter.read_text().splitlines() if counter is not None else []
     except OSError:
@@ -75,7 +75,7 @@ def kills(counter: Path | None) -> int | None:
 
 
 class Watch:
-    """Keeps the kernel's count of a process, to tell afterwards who killed it.
+    """Out-of-memory watch: compares the kernel's kill counts of a process before and after it was killed.
 
     Args:
         process: its number.
@@ -86,7 +86,7 @@ class Watch:
         self._before = kills(self._counter)
 
     def verdict(self) -> tuple[str, str]:
-        """Who killed the process, as far as the kernel's own count tells, and what to do next."""
+        """Return what killed the process, as far as the kernel's count shows, and the remedy."""
         after = kills(self._counter)
         if self._before is None or after is None:
             return "most likely because the machine ran out of memory", REMEDY
@@ -99,19 +99,19 @@ class Watch:
 
 
 def wait_for(process: int) -> tuple[int, int]:
-    """Wait for a child to end: its exit code, or minus the signal, and the most bytes it held in memory."""
+    """Wait for a child process; return its exit code (or minus the signal) and peak memory in bytes."""
     _, status, usage = os.wait4(process, 0)
     return os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
 
 
 def peak_bytes(proc: Path = Path("/proc/self/status")) -> int:
-    """The most that this process held in memory, and with it the most that one program held that it ran to its end.
+    """Return the peak memory of this process or, if higher, of a child program that has ended.
 
     The kernel's VmHWM begins anew with each program; ru_maxrss, which children have alone, counts in what the process
     that started them held then (Linux, getrusage(2)).
     """
-    told = dict(line.split(":", 1) for line in proc.read_text().splitlines() if ":" in line)
-    own = int(told["VmHWM"].split()[0]) if "VmHWM" in told else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    fields = dict(line.split(":", 1) for line in proc.read_text().splitlines() if ":" in line)
+    own = int(fields["VmHWM"].split()[0]) if "VmHWM" in fields else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return (own + resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) * 1024
 
 
@@ -122,7 +122,7 @@ _MEMINFO = Path("/proc/meminfo")
 
 @dataclass(frozen=True)
 class Limits:
-    """What the control groups of this process leave it; None where they set no limit.
+    """Resource limits by control groups; None if unlimited.
 
     Args:
         memory_bytes: of all processes in the group together.
@@ -134,13 +134,13 @@ class Limits:
 
 
 def available_memory(meminfo: str) -> int:
-    """Bytes that programs can still take, from the text of /proc/meminfo."""
+    """Return the available memory in bytes, from the text of /proc/meminfo."""
     fields = dict(line.split(":", 1) for line in meminfo.splitlines() if ":" in line)
     return int(fields["MemAvailable"].split()[0]) * 1024
 
 
 def control_group_limits(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> Limits:
-    """The tightest limits of this process's control groups and of those above them, version 1 or 2.
+    """Return the tightest limits of this process's control groups and their parents, version 1 or 2.
 
     Args:
         root: where control groups are mounted.
@@ -150,7 +150,7 @@ def control_group_limits(root: Path = Path("/sys/fs/cgroup"), membership: Path =
     processors: list[float] = []
     for controllers, group in control_groups(membership):
         for top in [root / name for name in dict.fromkeys([",".join(controllers), *controllers])]:
-            for folder in (here := top / group, *here.parents):
+            for folder in (current := top / group, *current.parents):
                 if not folder.is_relative_to(root):
                     break
                 memory += _memory_limit(folder)
@@ -163,24 +163,24 @@ def usable_memory(
     root: Path = Path("/sys/fs/cgroup"),
     membership: Path = Path("/proc/self/cgroup"),
 ) -> int:
-    """Bytes that this process can still take: what is free, and no more than its control groups grant in all."""
+    """Return the memory available to this process in bytes: free memory, limited by its control groups."""
     free = available_memory(meminfo.read_text())
     granted = control_group_limits(root, membership).memory_bytes
     return free if granted is None else min(free, granted)
 
 
 def _memory_limit(folder: Path) -> list[int]:
-    found = (_words(folder / name) for name in ("memory.max", "memory.limit_in_bytes"))
-    return [int(words[0]) for words in found if words and words[0].isdigit() and int(words[0]) < _NO_LIMIT]
+    contents = (_read_words(folder / name) for name in ("memory.max", "memory.limit_in_bytes"))
+    return [int(tokens[0]) for tokens in contents if tokens and tokens[0].isdigit() and int(tokens[0]) < _NO_LIMIT]
 
 
 def _processor_limit(folder: Path) -> list[float]:
-    first = _words(folder / "cpu.max")
-    words = first or [*_words(folder / "cpu.cfs_quota_us"), *_words(folder / "cpu.cfs_period_us")]
-    return [int(words[0]) / int(words[1])] if len(words) == 2 and words[0].isdigit() else []
+    first = _read_words(folder / "cpu.max")
+    tokens = first or [*_read_words(folder / "cpu.cfs_quota_us"), *_read_words(folder / "cpu.cfs_period_us")]
+    return [int(tokens[0]) / int(tokens[1])] if len(tokens) == 2 and tokens[0].isdigit() else []
 
 
-def _words(file: Path) -> list[str]:
+def _read_words(file: Path) -> list[str]:
     try:
         return file.read_text().split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Processes that plansmith starts: how they are told what to do, watched, and taken along when it dies.
+"""Child processes: start, commands, supervision, and termination when plansmith dies.
 
 One worker serves a whole compile: the parent stays light, and the libraries that take seconds to
 import and gigabytes to use are loaded once, in the worker. Both speak JSON, one document a line, over a
@@ -27,14 +27,14 @@ from typing import Any
 from plansmith.errors import EnvironmentFault, InternalError, PlansmithError, error_from_dict
 from plansmith.formatting import format_bytes
 from plansmith.system import memory
-from plansmith.system.temporary import make_scratch, remove_scratch
+from plansmith.system.files import make_scratch, remove_scratch
 
 _POLL_SECONDS = 0.01
 _PROC = Path("/proc")
 
 
 def signal_group(group: int, number: int) -> bool:
-    """Send all processes of a group a signal, or ask with 0; whether there are any."""
+    """Send a signal to a process group, or check for processes with 0; return whether there are any."""
     try:
         os.killpg(group, number)
     except ProcessLookupError:
@@ -50,7 +50,7 @@ _GONE_SECONDS = 5
 
 
 def dying_with(parent: int) -> Callable[[], bool]:
-    """What ties the process that calls it to its parent: the kernel kills it when the thread that started it ends.
+    """Return the call that ties a process to its parent: the kernel kills it when the thread that started it ends.
 
     The library is loaded at once, so that the call may stand between fork and exec (Linux prctl, PR_SET_PDEATHSIG).
 
@@ -70,7 +70,7 @@ def dying_with(parent: int) -> Callable[[], bool]:
 
 
 def tied_to(parent: int) -> Callable[[], None]:
-    """What a program's process does between fork and exec (`preexec_fn`) so that the kernel ends it with its parent.
+    """Return the `preexec_fn` for a program that the kernel is to kill when its parent ends.
 
     Args:
         parent: the process that starts it, whose thread that does so must last as long as the program.
@@ -85,7 +85,7 @@ def tied_to(parent: int) -> Callable[[], None]:
 
 
 def end_with(process: int, *, before: Callable[[], None], grace_seconds: float) -> None:
-    """Have this process end once another one has, however that ends; its parent need not be.
+    """End this process once another one, not necessarily its parent, has ended in any way.
 
     Args:
         process: the other one's number.
@@ -117,7 +117,7 @@ _LEADER = "trap '' HUP INT TERM; read -r _; sleep {seconds:g}; kill -KILL 0"
 
 
 class ProcessGroup:
-    """A group of processes that ends with this process, however and whenever that ends.
+    """A process group that ends with this process, however that ends.
 
     Its leader is a shell that reads from a pipe of which this process holds the only other end: the kernel closes that
     with this process, and the leader then kills the group, itself included. So it reaches what the processes of the
@@ -141,13 +141,13 @@ class ProcessGroup:
         self.number = self._leader.pid
 
     def wait(self, seconds: float) -> None:
-        """Wait until all others of the group have ended, but no longer."""
+        """Wait until all other processes of the group have ended, up to a timeout."""
         deadline = time.monotonic() + seconds
         while members_of(self.number) - {self.number} and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
 
     def end(self) -> None:
-        """Kill what is left of the group, and wait until it is gone; does nothing the second time."""
+        """Kill the remaining processes of the group, and wait until they have ended. Idempotent."""
         if self._leader.returncode is not None:
             return
         signal_group(self.number, signal.SIGKILL)
@@ -156,24 +156,24 @@ class ProcessGroup:
 
 
 def members_of(group: int, proc: Path = _PROC) -> set[int]:
-    """The processes of a group that run.
+    """Return the running processes of a group.
 
     Args:
         group: its number.
         proc: where processes are described; in `stat`, state and group are the first and third behind the name, which
             may hold anything (Linux proc(5)).
     """
-    found = set()
+    pids = set()
     for stat in proc.glob("[0-9]*/stat"):
         with suppress(OSError, ValueError):
             state, _, number = stat.read_text().rpartition(")")[2].split()[:3]
             if int(number) == group and state != "Z":
-                found.add(int(stat.parent.name))
-    return found
+                pids.add(int(stat.parent.name))
+    return pids
 
 
 def log_tail(log: Path, lines: int = _LOG_TAIL_LINES, *, begin: int = 0) -> str:
-    """The last lines of a log that hold text, after its first `begin` bytes."""
+    """Return the last non-empty lines of a log, after its first `begin` bytes."""
     try:
         text = log.read_bytes()[begin:].decode(errors="replace")
     except FileNotFoundError:
@@ -182,7 +182,7 @@ def log_tail(log: Path, lines: int = _LOG_TAIL_LINES, *, begin: int = 0) -> str:
 
 
 class Worker:
-    """A worker process that answers requests until it is closed.
+    """Worker process that answers requests until it is closed.
 
     Its temporary files lie in a folder of their own, which goes with it: it is ended by a kill, and tidies up nothing.
     What it started ends with it.
@@ -228,39 +228,39 @@ class Worker:
 
     @property
     def is_dead(self) -> bool:
-        """Whether a call found that the child has ended."""
+        """Whether a call found that the worker process has ended."""
         return self._process.returncode is not None
 
     @property
     def death(self) -> str:
-        """How the child ended: "signal SIGSEGV", "exit code 1"; only for one that is dead."""
+        """How the worker ended: "signal SIGSEGV" or "exit code 1"; only if `is_dead`."""
         status = self._process.returncode
         return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
 
     @property
     def number(self) -> int:
-        """The child's process number."""
+        """The worker's process ID."""
         return self._process.pid
 
     @property
     def doing(self) -> str:
-        """What the child said last that it does; empty where it has said nothing."""
+        """The worker's last progress message; empty if there is none."""
         return self._doing
 
     @property
     def is_out_of_time(self) -> bool:
-        """Whether the child was ended because a limit of `limited` had passed."""
+        """Whether the worker was killed because a limit of `limited` was exceeded."""
         return self._out_of_time
 
     def kill(self) -> None:
-        """End the child from another thread; the call that waits for its answer raises."""
+        """Kill the worker from another thread; a pending call raises."""
         if not self.is_dead:
             with suppress(ProcessLookupError):
                 os.kill(self.number, signal.SIGKILL)
 
     @contextmanager
     def limited(self, seconds: float) -> Iterator[None]:
-        """End the child if the `with` block lasts longer; the call in it that waits then raises."""
+        """Timeout: kill the worker if the `with` block lasts longer; its pending call then raises."""
 
         def end() -> None:
             self._out_of_time = True
@@ -276,7 +276,7 @@ class Worker:
             timer.join()
 
     def call(self, name: str, /, **arguments: Any) -> Any:
-        """Have the child do one thing and return its answer.
+        """Call a function in the worker and return its result.
 
         Raises:
             PlansmithError: the child's own error, or what is known about its death.
@@ -309,9 +309,9 @@ class Worker:
         status, tail = self._process.returncode, log_tail(self._log, begin=self._log_begins)
         during = f"during {name} ({self._doing})" if self._doing else f"during {name}"
         if status == -signal.SIGKILL:
-            who, remedy = self._watch.verdict()
+            cause, remedy = self._watch.verdict()
             return EnvironmentFault(
-                f"the worker was killed {during}, {who}; it held up to {format_bytes(self._peak_bytes)}",
+                f"the worker was killed {during}, {cause}; it held up to {format_bytes(self._peak_bytes)}",
                 remedy=remedy,
                 log=self._log,
             )
@@ -330,12 +330,12 @@ class Worker:
         )
 
     def _reap(self) -> None:
-        """Wait for the end of the child, and end what it started."""
+        """Wait for the child process to exit, then end the processes it started."""
         self._process.returncode, self._peak_bytes = memory.wait_for(self.number)
         self._group.end()
 
     def close(self) -> None:
-        """End the child, at once."""
+        """Kill the worker at once."""
         if not self.is_dead:
             self.kill()  # Popen's own looks first, and would take away the status of a child that is dead already
             self._reap()
@@ -353,7 +353,7 @@ class Worker:
 
 
 def serve(functions: dict[str, Callable[..., Any]], descriptor: int) -> None:
-    """The child's side of `Worker`: answer calls on a descriptor until the parent closes it.
+    """Serve calls on a descriptor until the parent closes it: the child's side of `Worker`.
 
     Interrupts are the parent's business: whoever ends a service may send a signal to all of its processes; the parent
     then ends this one. Died it first, the parent might take that for a failure. Programs that this process starts do
@@ -375,20 +375,20 @@ def serve(functions: dict[str, Callable[..., Any]], descriptor: int) -> None:
                     **request["arguments"], progress=lambda text: send({"progress": text})
                 )
             except Exception as error:  # noqa: BLE001 - the traceback goes to the log, the parent says where
-                told = _told(error)
-                if told is not error:
+                fault = _translate_error(error)
+                if fault is not error:
                     traceback.print_exc()
-                send({"error": told.to_dict()})
+                send({"error": fault.to_dict()})
             else:
                 send({"answer": answer})
 
 
-def _told(error: Exception) -> PlansmithError:
-    """What the child tells of an error: its own words, a lack of memory, or a bug."""
-    said = f"{type(error).__name__}: {error}"
-    sign = memory.tells_of_memory(said)
+def _translate_error(error: Exception) -> PlansmithError:
+    """Translate the child's error: its own message, an out-of-memory fault, or a bug."""
+    text = f"{type(error).__name__}: {error}"
+    sign = memory.tells_of_memory(text)
     if sign is not None:
         return EnvironmentFault(f"the worker ran out of memory: {sign}", remedy=memory.REMEDY)
     if isinstance(error, PlansmithError):
         return error
-    return InternalError(said, remedy="please report this with the log")
+    return InternalError(text, remedy="please report this with the log")

@@ -1,4 +1,4 @@
-"""Addresses of services: where a Triton answers, what goes with requests to it, and how addresses may be shown."""
+"""Service URLs: Triton addresses, headers of requests to them, and forms that are safe to display."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HEADER_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 @dataclass(frozen=True)
 class Address:
-    """Host, port and, for HTTP, a path below which Triton answers; `secure` is TLS."""
+    """Host, port and, for HTTP, the base path of a Triton; `secure` means TLS."""
 
     place: str
     secure: bool
@@ -41,7 +41,7 @@ class Address:
 
 
 def read_address(url: str, protocol: Protocol | None = None) -> Address:
-    """The address of a Triton that a person writes: `host:port`, or with a scheme before it.
+    """Parse a Triton address: `host:port`, or with a scheme.
 
     Args:
         url: the address; without a port, a scheme other than gRPC's has its usual one.
@@ -60,7 +60,7 @@ def read_address(url: str, protocol: Protocol | None = None) -> Address:
 
 
 def wrong_triton(url: str) -> str | None:
-    """What is wrong with the address of a Triton, in words without secrets; None where nothing is."""
+    """Return what is wrong with a Triton address, without secrets; None if it is valid."""
     try:
         _read(url, None)
     except ValueError as error:
@@ -68,12 +68,12 @@ def wrong_triton(url: str) -> str | None:
     return None
 
 
-def read_header(text: str, what: str) -> tuple[str, str]:
-    """A header as curl takes it, NAME: VALUE.
+def read_header(text: str, subject: str) -> tuple[str, str]:
+    """Parse a header in curl's form, NAME: VALUE.
 
     Args:
         text: the header; its value may be a secret, and is in no error.
-        what: who was given it, as the beginning of a sentence.
+        subject: who was given it, as the beginning of a sentence.
 
     Raises:
         UsageError: another form, or what no header may hold.
@@ -82,30 +82,30 @@ def read_header(text: str, what: str) -> tuple[str, str]:
     is_name = bool(_HEADER_NAME.fullmatch(name)) and not name.lower().endswith("-bin")  # gRPC's for what is no text
     if not colon or not is_name or not (value.isascii() and value.isprintable()):
         raise UsageError(
-            f"{what} is not 'NAME: VALUE' in printable ASCII", remedy="write it like 'Authorization: Bearer …'"
+            f"{subject} is not 'NAME: VALUE' in printable ASCII", remedy="write it like 'Authorization: Bearer …'"
         )
     return name, value
 
 
 def without_secrets(address: str) -> str:
-    """An address without the user, password and query that may stand in it."""
+    """Remove the user, password and query from a URL."""
     parts = urlsplit(address)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")) if parts.netloc else address
 
 
 def connection_reason(error: BaseException) -> str:
-    """Why an HTTP client could not ask, in its innermost words: the outer ones repeat the address, and name objects."""
+    """Return the innermost message of an HTTP client error; the outer ones repeat the URL and object names."""
     inner: Any = getattr(error, "kwargs", {}).get("error", error)
     while True:
         within = [getattr(inner, "reason", None), *inner.args[:1]]
-        found = next((one for one in within if isinstance(one, Exception)), None)
-        if found is None:
+        cause = next((candidate for candidate in within if isinstance(candidate, Exception)), None)
+        if cause is None:
             return _CONNECTION.sub("", first_line(inner))
-        inner = found
+        inner = cause
 
 
 def _read(url: str, protocol: Protocol | None) -> Address:
-    """As `read_address`, with a ValueError that says what is wrong and holds no secret."""
+    """Like `read_address`, but raise a ValueError that states the problem and contains no secret."""
     if not url.isascii() or not url.isprintable() or " " in url:
         raise ValueError("it holds a character that has no place in one")
     parts = urlsplit(url if "://" in url else f"//{url}")
@@ -136,6 +136,6 @@ def _host(parts: SplitResult) -> str:
 
 
 def _shown(url: str) -> str:
-    """As `without_secrets`, of what may be no address at all."""
+    """Like `without_secrets`, for text that may not be a valid address."""
     scheme, colon, rest = url.rpartition("://")
     return f"{scheme}{colon}{rest.rpartition('@')[2].partition('?')[0]}"

@@ -1,1 +1,1 @@
-"""Hears of models and has them built: deliveries are kept until each has become a run, whatever ends in between."""
+"""Triggers: receive registry events and build models; each delivery is stored durably until it has become a run."""

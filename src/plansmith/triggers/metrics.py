@@ -1,4 +1,4 @@
-"""What Prometheus is told of the service."""
+"""Prometheus metrics of the service."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _OPEN_METRICS, _PLAIN = "application/openmetrics-text", "text/plain; version=0.0
 
 
 class Metrics:
-    """Counters of one service, in a registry of their own: two services in a process share none.
+    """Prometheus metrics of one service, in their own registry; services in one process share none.
 
     `registry` is open to those who count something else.
     """
@@ -65,7 +65,7 @@ class Metrics:
         )
 
     def count(self, registry: str, outcome: str, seconds: float) -> None:
-        """Note a request.
+        """Count a request.
 
         Args:
             registry: its name in the service's file; empty for a name that is not there, so that nobody makes up more.
@@ -76,11 +76,11 @@ class Metrics:
         self._seconds.labels(registry).observe(seconds)
 
     def count_dropped(self, reason: str) -> None:
-        """Note a connection that was ended before its time; `reason` is one word of few."""
+        """Count a connection that was closed early; `reason` is one of a fixed set."""
         self._dropped.labels(reason).inc()
 
     def count_worked(self, event: str, outcome: str) -> None:
-        """Note what came of an entry of the inbox.
+        """Count a processed inbox entry by outcome.
 
         Args:
             event: build or write-back.
@@ -89,7 +89,7 @@ class Metrics:
         self._worked[event].labels(outcome).inc()
 
     def text(self, entries: Mapping[str, int], oldest_seconds: float | None, accept: str) -> tuple[bytes, str]:
-        """All of it and its content type, in the form that a scraper accepts.
+        """Return the metrics text and its content type, in the format that the scraper accepts.
 
         Args:
             entries: of the inbox by state; empty where it cannot be read.

@@ -1,4 +1,4 @@
-"""Looks at registries all the time, each in its own pace and none waiting for another, and keeps what is found."""
+"""Registry watcher: polls each registry at its own interval, independently of the others, and stores the events."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from threading import Thread
 from traceback import format_exception
 from typing import Protocol, TypeVar
 
+from plansmith.config.service_triggers import HubRegistry, MlflowRegistry, SageMakerRegistry, TriggersConfig
 from plansmith.errors import InternalError, PlansmithError, first_line
+from plansmith.sources.hub import newest_refs
 from plansmith.system.digest import digest_of
 from plansmith.triggers.pollers.poller import Poller
-from plansmith.triggers.registries.delivery import Delivery
-from plansmith.triggers.registries.event import Event
+from plansmith.triggers.registries.delivery import Delivery, Event
+from plansmith.triggers.registries.mlflow import MlflowApi, stages_of
+from plansmith.triggers.registries.sagemaker import is_approved
 
 T = TypeVar("T")
 
@@ -32,10 +35,10 @@ _FEWEST_POLLS = 2
 
 
 class Inbox(Protocol):
-    """Where deliveries are kept; called from several threads."""
+    """Interface of the inbox; called from several threads."""
 
     def take(self, registry: str, delivery: str, events: Sequence[Event]) -> bool:
-        """Store a delivery durably before this returns: True, or False where it has been stored before.
+        """Store a delivery durably; return True, or False if it was stored before.
 
         Raises:
             Exception: it is not stored.
@@ -53,26 +56,26 @@ class Inbox(Protocol):
 
 @dataclass(frozen=True)
 class PollResult:
-    """What came of a look, or of several: ids of what was there, how many of them were new, and what went wrong.
+    """Result of one or more polls: the IDs seen, how many of them were new, and the fault, if any.
 
     `is_overtaken`: of some of it others told meanwhile, and whether before or after it only another look can say.
     """
 
-    seen: frozenset[str] = frozenset()
+    identifiers: frozenset[str] = frozenset()
     new: int = 0
     fault: PlansmithError | None = None
     is_overtaken: bool = False
 
     def __add__(self, other: PollResult) -> PollResult:
-        return PollResult(self.seen | other.seen, self.new + other.new, other.fault, other.is_overtaken)
+        return PollResult(self.identifiers | other.identifiers, self.new + other.new, other.fault, other.is_overtaken)
 
 
 class _Overtaken(Exception):
-    """Something was told while a registry was looked at."""
+    """A newer event was recorded while a registry was polled."""
 
 
 class WatchLog:
-    """Says what happens, to whoever reads the log.
+    """Watch log: reports poll events to the log.
 
     Args:
         clock: the Unix time.
@@ -81,31 +84,31 @@ class WatchLog:
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
 
-    def note(self, registry: str, words: str) -> None:
-        """Something that a person should know of a registry."""
-        self.say(logging.WARNING, registry, "note", reason=words)
+    def note(self, registry: str, message: str) -> None:
+        """Log a notice to the user about a registry."""
+        self.say(logging.WARNING, registry, "note", reason=message)
 
-    def say(self, level: int, registry: str, event: str, **said: str) -> None:
-        """What happened to a registry, in a word, with what else there is to say."""
+    def say(self, level: int, registry: str, event: str, **details: str) -> None:
+        """Log an event of a registry by its short name, with further fields."""
         time = datetime.fromtimestamp(self.clock(), UTC).isoformat(timespec="milliseconds")
-        given = {key: value for key, value in said.items() if value}
-        LOG.log(level, json.dumps({"event": event, "time": time, "registry": registry, **given}, ensure_ascii=False))
+        fields = {key: value for key, value in details.items() if value}
+        LOG.log(level, json.dumps({"event": event, "time": time, "registry": registry, **fields}, ensure_ascii=False))
 
 
 @dataclass(frozen=True)
 class FollowedRegistry:
-    """Looks at one registry of a watch until it is told to stop."""
+    """A service that polls one registry of a watch until stopped."""
 
     watch: Watch
     name: str
 
     def work(self, stop: Moment) -> None:
-        """Look at it until told to stop."""
+        """Poll the registry until stopped."""
         self.watch.follow(self.name, stop)
 
 
 class Watch:
-    """Looks at registries and keeps what it finds.
+    """Watch: polls registries and stores their events in the inbox.
 
     Args:
         pollers: by the names of the registries.
@@ -118,22 +121,22 @@ class Watch:
         self._inbox = inbox
         self._notices = notices
         self._faults: dict[str, str] = {}
-        self._taken: dict[str, set[str]] = {name: set() for name in pollers}
+        self._identifiers: dict[str, set[str]] = {name: set() for name in pollers}
 
     def begin(self) -> None:
-        """Say what cannot be looked at."""
+        """Report which registries cannot be polled."""
         for name, poller in self._pollers.items():
             for caution in poller.cautions:
                 self._notices.note(name, caution)
 
     def poll(self, name: str) -> PollResult:
-        """Look at a registry once. Whatever goes wrong with it or the inbox is said when it begins and when it ends."""
+        """Poll a registry once. Faults of the registry or inbox are reported when they start and when they end."""
         poller = self._pollers[name]
         try:
             begun = self._inbox.newest()
-            found = poller.poll(self._notices.clock())
-            taken = [self._take(name, delivery, begun) for delivery in found]
-            if None not in taken:
+            deliveries = poller.poll(self._notices.clock())
+            outcomes = [self._take(name, delivery, begun) for delivery in deliveries]
+            if None not in outcomes:
                 poller.acknowledge()
         except PlansmithError as error:
             return PollResult(fault=self._away(name, error))
@@ -143,12 +146,12 @@ class Watch:
                 remedy="please report this with the log",
             )
             return PollResult(fault=self._away(name, fault, traceback="".join(format_exception(error))))
-        self._there(name)
-        seen, new = frozenset(delivery.id for delivery in found), taken.count(True)
-        return PollResult(seen=seen, new=new, is_overtaken=None in taken)
+        self._clear_fault(name)
+        identifiers, new = frozenset(delivery.id for delivery in deliveries), outcomes.count(True)
+        return PollResult(identifiers=identifiers, new=new, is_overtaken=None in outcomes)
 
     def poll_fully(self, name: str, wait: Callable[[float], object]) -> PollResult:
-        """Look at a registry until all that is there now has been seen; `wait` waits for some seconds."""
+        """Poll a registry until its current state has been seen completely; `wait` waits for some seconds."""
         poller, looked = self._pollers[name], PollResult()
         most = max(poller.most_polls, _FEWEST_POLLS)
         for number in range(most):
@@ -160,7 +163,7 @@ class Watch:
         return looked
 
     def run(self, wait: Callable[[], T]) -> T:
-        """Look at all registries as long as `wait` waits, which is what it tells; looks that have begun are ended."""
+        """Poll all registries while `wait` waits, and return its result; polls in progress are finished."""
         self.begin()
         stop = Moment()
         threads = [Thread(target=self.follow, args=(name, stop), name=f"watch {name}") for name in self._pollers]
@@ -174,11 +177,11 @@ class Watch:
                 thread.join()
 
     def services(self) -> list[FollowedRegistry]:
-        """What looks at each registry in a thread of its own."""
+        """Return one service per registry, each for its own thread."""
         return [FollowedRegistry(self, name) for name in self._pollers]
 
     def follow(self, name: str, stop: Moment) -> None:
-        """Look at a registry until it is time to end: sooner where more is there, rarer the longer it is away."""
+        """Poll a registry until stopped: sooner if more is available, with backoff while it is unreachable."""
         poller, faults = self._pollers[name], 0
         while not stop.is_set():
             looked = self.poll(name)
@@ -192,7 +195,7 @@ class Watch:
                 return
 
     def _take(self, name: str, delivery: Delivery, begun: int) -> bool | None:
-        """Keep a delivery: whether it is new; None where others told of the same since the look at it had begun.
+        """Store a delivery and return whether it is new; None where a newer event was recorded since the poll began.
 
         One that this process kept already is not written again at each look.
         """
@@ -200,19 +203,21 @@ class Watch:
             known_as = self._id(delivery, begun)
         except _Overtaken:
             return None
-        if known_as is None or known_as in self._taken[name]:
+        if known_as is None or known_as in self._identifiers[name]:
             return False
         new = self._inbox.take(name, known_as, delivery.events)
-        if len(self._taken[name]) >= _MOST_KNOWN:
-            self._taken[name].clear()  # the inbox knows them all
-        self._taken[name].add(known_as)
+        if len(self._identifiers[name]) >= _MOST_KNOWN:
+            self._identifiers[name].clear()  # the inbox knows them all
+        self._identifiers[name].add(known_as)
         if new:
-            words = "; ".join(event.words for event in delivery.events)
-            self._notices.say(logging.INFO, name, "found", delivery=delivery.id, what=words)
+            description = "; ".join(event.label for event in delivery.events)
+            self._notices.say(logging.INFO, name, "found", delivery=delivery.id, what=description)
         return new
 
     def _id(self, delivery: Delivery, begun: int) -> str | None:
-        """What a delivery is known by; None where the newest that the inbox has of its topic says the same.
+        """The idempotency key of a delivery.
+
+        None where the newest event of its topic in the inbox has the same content.
 
         What an alias stands for again is news: the id is that of the change from what the inbox has.
 
@@ -236,10 +241,48 @@ class Watch:
         is_new = self._faults.get(name) != kind
         self._faults[name] = kind
         if is_new:
-            said = {"reason": error.message, "remedy": error.remedy, "traceback": traceback}
-            self._notices.say(logging.ERROR, name, "away", **said)
+            details = {"reason": error.message, "remedy": error.remedy, "traceback": traceback}
+            self._notices.say(logging.ERROR, name, "away", **details)
         return error
 
-    def _there(self, name: str) -> None:
+    def _clear_fault(self, name: str) -> None:
         if self._faults.pop(name, None) is not None:
             self._notices.say(logging.INFO, name, "there again")
+
+
+class Confirmation:
+    """Confirmation: checks that an alias, stage or branch still points to an event's version, or a package is approved.
+
+    What lies in a folder or under a prefix is built as it is there then, and whoever asked for something still wants
+    it: of these nobody is asked, nor of what a registry told that the service's file has no more.
+
+    Args:
+        config: of the service's triggers.
+        environment: of the process, with MLflow's credentials.
+    """
+
+    def __init__(self, config: TriggersConfig, environment: Mapping[str, str]) -> None:
+        self._registries = config.registries
+        self._environment = environment
+
+    def __call__(self, event: Event) -> bool | None:
+        """Whether it is still so; None if that cannot be known.
+
+        Raises:
+            EnvironmentFault: the registry cannot be asked.
+            SourceError: the hub has no such model any more.
+            UsageError: SageMaker has no such package any more.
+        """
+        registry = self._registries.get(event.registry)
+        if isinstance(registry, MlflowRegistry) and event.change in {"alias", "stage"}:
+            api = MlflowApi(registry.tracking_uri, self._environment)
+            current = (
+                stages_of(api.versions(event.model)) if event.change == "stage" else api.aliases(event.model) or {}
+            )
+        elif isinstance(registry, HubRegistry):
+            current = newest_refs(event.model)
+        elif isinstance(registry, SageMakerRegistry):
+            return is_approved(registry, event.version)
+        else:
+            return None
+        return current.get(event.value) == event.version

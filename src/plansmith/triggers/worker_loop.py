@@ -1,4 +1,4 @@
-"""Working something off step by step: pauses after what fails, and what is said of it."""
+"""Worker loop: processes work step by step, with pauses after failures and logging."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def _now() -> datetime:
 
 
 def _count_nowhere(event: str, outcome: str) -> None:
-    """Of those whom nobody asks for figures."""
+    """Discard the count: no metrics are configured."""
 
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """One that works an inbox off, beside any number of others, in this and other processes.
+    """Context of an inbox worker, one of any number in this and other processes.
 
     Args:
         name: shown beside what it has in work.
@@ -75,7 +75,7 @@ class WorkerContext:
         put_off: Callable[[str, datetime], bool],
         set_aside: Callable[[str], bool],
     ) -> None:
-        """Put off what failed or leave it to a person, and say so where it was still this one's.
+        """Schedule a retry of a failed entry or set it aside; log it if the lease was still held.
 
         Args:
             error: what went wrong.
@@ -95,15 +95,15 @@ class WorkerContext:
             self.log_entry(entry, logging.WARNING, event, "put-off", reason=reason, seconds=round(after, 1), **more)
 
     def log_entry(self, entry: InboxEntry, level: int, event: str, outcome: str, **more: object) -> None:
-        """Write a line of JSON about an entry, and count it."""
+        """Log an entry as a JSON line, and count it."""
         self.count(event, outcome)
         log_event(
-            level, event, entry=entry.id, registry=entry.registry, outcome=outcome, what=entry.event.words, **more
+            level, event, entry=entry.id, registry=entry.registry, outcome=outcome, what=entry.event.label, **more
         )
 
 
 def pause_seconds(attempts: int, drawn: float) -> float:
-    """How long something is put off after so many attempts: twice as long each time, up to five minutes.
+    """Return the retry backoff after so many attempts: doubled each time, up to five minutes.
 
     Args:
         attempts: at least 1.
@@ -114,13 +114,13 @@ def pause_seconds(attempts: int, drawn: float) -> float:
 
 
 def recheck_seconds(took_seconds: float) -> float:
-    """How long after a look at runs that go on there is the next one: a tenth of what they have taken so far."""
+    """Return the interval until unfinished runs are checked again: a tenth of their duration so far."""
     return min(max(took_seconds * _SHARE, _FIRST_LOOK_SECONDS), _LAST_LOOK_SECONDS)
 
 
 @contextmanager
 def renewed(renew: Callable[[], object], seconds: float = LEASE_SECONDS / 3) -> Iterator[None]:
-    """Have a lease renewed for the length of a block that takes longer than one.
+    """Keep a lease renewed during a block that takes longer than the lease.
 
     Args:
         renew: renews it; what it raises is left to those who use the lease next.
@@ -143,7 +143,7 @@ def renewed(renew: Callable[[], object], seconds: float = LEASE_SECONDS / 3) -> 
 
 
 def run_until_stopped(step: Callable[[], bool], stop: threading.Event, draw: Draw) -> None:
-    """Take steps until told to stop; the one that was begun is finished.
+    """Run steps until stopped; the one in progress is finished.
 
     Args:
         step: False where there was nothing to do. What it raises is said, and it is taken again later.
@@ -165,7 +165,7 @@ def run_until_stopped(step: Callable[[], bool], stop: threading.Event, draw: Dra
 
 
 def give_up_reason(error: Exception, attempts: int, retries: int) -> str:
-    """Why what failed is left to a person, in one line; empty where it is tried again.
+    """Return in one line why a failure is not retried but left to the user; empty if it is retried.
 
     What is away or not set up is waited for, however long that takes. A bug is tried again a few times, and seen in the
     log.
@@ -181,21 +181,21 @@ def give_up_reason(error: Exception, attempts: int, retries: int) -> str:
 
 
 def traceback_field(error: Exception) -> dict[str, str]:
-    """The place of a bug, of ours or another's; nothing for what is no bug."""
+    """Return a log field with the traceback of a bug; empty for an expected error."""
     if isinstance(error, PlansmithError):
         return {}
     return {"traceback": "".join(traceback.format_exception(error))}
 
 
 def error_text(error: Exception) -> str:
-    """What is wrong and what to do about it, in one line."""
+    """Format an error and its remedy in one line."""
     if not isinstance(error, PlansmithError):
         return f"{type(error).__name__}: {first_line(error)}"
-    words = " ".join(error.message.split()) if len(error.message.splitlines()) < 4 else in_one_line(error.message)
-    return f"{words}; {' '.join(error.remedy.split())}" if error.remedy else words
+    text = " ".join(error.message.split()) if len(error.message.splitlines()) < 4 else in_one_line(error.message)
+    return f"{text}; {' '.join(error.remedy.split())}" if error.remedy else text
 
 
 def log_event(level: int, event: str, **more: object) -> None:
-    """Write a line of JSON."""
+    """Log an event as a JSON line."""
     time = datetime.now(UTC).isoformat(timespec="milliseconds")
     LOG.log(level, json.dumps({"event": event, "time": time, **more}))

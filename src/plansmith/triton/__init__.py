@@ -1,1 +1,1 @@
-"""Triton: model configuration, releases and repository view, the server, and the check on it."""
+"""Triton: model configuration, releases and repository view, the server, and the served check."""

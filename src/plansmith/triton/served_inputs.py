@@ -1,8 +1,7 @@
-"""The inputs of a model as clients of its release send them."""
+"""Served inputs: the inputs of a model as clients of its release send them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from plansmith.records.model import Tensor
@@ -13,11 +12,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Arrays = Mapping[str, NDArray[np.generic]]
+    from plansmith.records.arrays import Arrays
 
 
 def inputs_as_served(inputs: Arrays, package: Package) -> Arrays:
-    """The inputs of the source model in the dtypes and dims of the release.
+    """Convert inputs of the source model to the dtypes and dims of the release.
 
     Lowered inputs change the element types; options of the spec change dims, and hide what Triton fills.
     """
@@ -25,7 +24,7 @@ def inputs_as_served(inputs: Arrays, package: Package) -> Arrays:
 
 
 def array_as_served(array: NDArray[np.generic], tensor: Tensor, package: Package) -> NDArray[np.generic]:
-    """One input or output of the source model in the dtype and dims of the release."""
+    """Convert one input or output of the source model to the dtype and dims of the release."""
     array = array.astype(numpy_dtype(tensor.dtype), copy=False)
     own = package.reshaped.get(tensor.name)
     if own is None:
@@ -35,7 +34,7 @@ def array_as_served(array: NDArray[np.generic], tensor: Tensor, package: Package
 
 
 def is_accepted(inputs: Arrays, package: Package) -> bool:
-    """Whether a request has a batch and sizes that the release takes: options of the spec may make them fewer."""
+    """Whether the release accepts a request's batch and sizes, which options of the spec may restrict."""
     if package.max_batch_size and len(next(iter(inputs.values()))) > package.max_batch_size:
         return False
     return all(

@@ -1,1 +1,1 @@
-"""`plansmith tune`: the search for the configuration that serves a model best."""
+"""`plansmith tune`: searches for the configuration that serves a model best."""

@@ -1,4 +1,4 @@
-"""The budget of a search, and its division into screening, successive halving and confirmation."""
+"""Search budget, divided into screening, successive halving and confirmation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600}
 
 
 class Budget(Record):
-    """What a search may take: a number of runs, or a time.
+    """Search budget: a number of runs, or a time.
 
     Attributes:
         runs: of any length, with those of the confirmation.
@@ -50,7 +50,7 @@ class Budget(Record):
 
 
 class Schedule(Record):
-    """The runs of a search.
+    """Schedule of a search: its runs by phase.
 
     Attributes:
         screening: short runs.
@@ -66,40 +66,43 @@ class Schedule(Record):
 
     @property
     def runs(self) -> int:
-        """All of them."""
+        """The number of all runs."""
         return self.search_runs + 2 * self.rounds
 
     @property
     def search_runs(self) -> int:
-        """Those of screening and halving."""
+        """The number of runs in screening and successive halving."""
         return self.screening + sum(self.rungs)
 
     @property
     def duration_seconds(self) -> float:
-        """An estimate of how long all runs take."""
+        """The estimated duration of all runs."""
         halving = sum(count * self.rung_seconds(rung) for rung, count in enumerate(self.rungs, 1))
         load = self.screening * self.rung_seconds(0) + halving + 2 * self.rounds * self.seconds
         return load + self.runs * START_SECONDS
 
     @property
     def description(self) -> str:
-        """The runs in words."""
+        """A description of the runs."""
         counts = {self.rung_seconds(rung): count for rung, count in enumerate((self.screening, *self.rungs))}
         return describe_runs(counts, {self.seconds: self.rounds})
 
     def rung_seconds(self, rung: int) -> float:
-        """The load of a run in seconds; rung 0 is the screening. Each rung has twice that of the one before."""
+        """Return the load of a run in seconds.
+
+        Rung 0 is the screening, and each rung doubles that of the one before.
+        """
         return round(self.seconds / (1 << (len(self.rungs) - rung)), 3)
 
     def limited_to(self, configurations: int) -> Schedule:
-        """The schedule for a space of so few configurations that the screening reaches all of them."""
+        """Return the schedule for a search space that is so small that the screening covers all of it."""
         screening = min(self.screening, configurations)
         rungs = tuple(min(count, screening) for count in self.rungs)
         return self.model_copy(update={"screening": screening, "rungs": rungs})
 
 
 def describe_runs(search: Mapping[float, int], rounds: Mapping[float, int]) -> str:
-    """Runs in words: "8 of 3 s, 3 of 6 s and 1 of 12 s, 5 rounds of twice 12 s".
+    """Describe runs: "8 of 3 s, 3 of 6 s and 1 of 12 s, 5 rounds of twice 12 s".
 
     Args:
         search: number of runs by seconds.
@@ -113,12 +116,12 @@ def describe_runs(search: Mapping[float, int], rounds: Mapping[float, int]) -> s
 
 
 def count_by_seconds(seconds: list[float]) -> Mapping[float, int]:
-    """How many runs have each length."""
+    """Return the number of runs of each length."""
     return Counter(seconds)
 
 
 def schedule_runs(runs: int, *, seconds: float) -> Schedule:
-    """Divide a number of runs, `MIN_RUNS` or more, of which the longest have so many seconds of load."""
+    """Allocate a number of runs, at least `MIN_RUNS`, given the seconds of load of the longest ones."""
     rounds = _ROUNDS if runs >= _MANY_RUNS else _FEW_ROUNDS
     search = runs - 2 * rounds
     halving = max(1, math.floor(search * _HALVING_SHARE))
@@ -128,7 +131,7 @@ def schedule_runs(runs: int, *, seconds: float) -> Schedule:
 
 
 def schedule_within(limit_seconds: float, *, max_runs: int, seconds: float) -> Schedule:
-    """As many runs as a time has room for, `max_runs` at most."""
+    """Allocate as many runs as fit into a time limit, at most `max_runs`."""
     schedule = schedule_runs(MIN_RUNS, seconds=seconds)
     while schedule.runs < max_runs:
         larger = schedule_runs(schedule.runs + 1, seconds=seconds)
@@ -139,7 +142,7 @@ def schedule_within(limit_seconds: float, *, max_runs: int, seconds: float) -> S
 
 
 def default_schedule(size: int, *, seconds: float) -> Schedule:
-    """The runs of a search without a budget: `DEFAULT_SHARE` of the full grid, and the confirmation.
+    """Return the schedule without a budget: `DEFAULT_SHARE` of the full grid, and the confirmation.
 
     Args:
         size: of the space.
@@ -152,7 +155,7 @@ def default_schedule(size: int, *, seconds: float) -> Schedule:
 
 
 def parse_budget(text: str, *, seconds: float) -> Budget:
-    """A number of runs such as "40", or a time such as "400s", "20m" or "2h".
+    """Parse a budget: a number of runs such as "40", or a time such as "400s", "20m" or "2h".
 
     Args:
         text: as it was typed.

@@ -1,4 +1,4 @@
-"""The result of a search as records: stored as JSON, shown in the terminal and on the page."""
+"""Search results as records: stored as JSON, shown in the terminal and on the page."""
 
 from __future__ import annotations
 
@@ -8,17 +8,14 @@ from pydantic import Field
 
 from plansmith.records.model import Record
 from plansmith.tuning.budget import Schedule
-from plansmith.tuning.configuration import Configuration
-from plansmith.tuning.confirmation import Confirmation, has_answer, median_violations
+from plansmith.tuning.configuration import Configuration, SearchSpace
 from plansmith.tuning.objective import Goal
-from plansmith.tuning.search import SearchResult
-from plansmith.tuning.search_space import SearchSpace
-from plansmith.tuning.trials.history import Trial
-from plansmith.tuning.trials.measurement import Measurement, mean_measurement
+from plansmith.tuning.search import Confirmation, SearchResult, has_answer, median_violations
+from plansmith.tuning.trials.history import Measurement, Trial, mean_measurement
 
 
 class TuningPlan(Record):
-    """What a search looks for, where, and how.
+    """Tuning plan: the goal, search space and setup of a search.
 
     Attributes:
         model: its name.
@@ -46,7 +43,7 @@ class TuningPlan(Record):
 
 
 class Outcome(Record):
-    """What is known of one configuration in the end.
+    """Final outcome of one configuration.
 
     Attributes:
         configuration: that was served.
@@ -66,19 +63,19 @@ class Outcome(Record):
 
     @property
     def length(self) -> str:
-        """The measured seconds: "0.5" or "5 x 12"."""
+        """The measured seconds, such as "0.5" or "5 x 12"."""
         return f"{self.rounds} x {self.seconds:g}" if self.rounds else f"{self.seconds:g}"
 
     @property
     def reason(self) -> str:
-        """Why it is not acceptable; empty where it is."""
+        """Why it is not acceptable; empty if it is."""
         if self.is_met:
             return ""
         return "violates a constraint" if self.measurement.is_answered else "no answer"
 
 
 class TuningResult(Record):
-    """A finished search.
+    """Result of a finished search.
 
     Attributes:
         plan: what was looked for.
@@ -98,12 +95,12 @@ class TuningResult(Record):
 
     @property
     def current(self) -> Configuration:
-        """How the model is served now."""
+        """The current configuration of the model."""
         return self.search.current
 
     @property
     def confirmation(self) -> Confirmation | None:
-        """The one that counts."""
+        """The decisive confirmation."""
         return self.search.confirmation
 
     @property
@@ -113,7 +110,7 @@ class TuningResult(Record):
 
     @property
     def is_met(self) -> bool:
-        """Whether anything meets the constraints: by the rounds of a confirmation, or else by the search."""
+        """Whether any configuration meets the constraints: by the confirmation, or else by the search."""
         if self.confirmation is not None:
             return self.confirmation.meets_constraints or self.confirmation.current_meets_constraints
         measurement = self.search.best.measurement
@@ -121,48 +118,50 @@ class TuningResult(Record):
 
     @property
     def best(self) -> Trial:
-        """The best trial; where nothing meets the constraints, that of the nearest configuration."""
+        """The best trial; if nothing meets the constraints, that of the configuration closest to them."""
         if self.confirmation is None or self.is_met:
             return self.search.best
-        confirmed = {one.candidate for one in self.search.confirmations} | {self.current}
+        confirmed = {entry.candidate for entry in self.search.confirmations} | {self.current}
         return min((trial for trial in self.search.ranking if trial.configuration in confirmed), key=self._distance)
 
     @property
     def failed(self) -> list[Trial]:
-        """Trials without a measurement, one of each configuration."""
+        """The trials without a measurement, one per configuration."""
         return list({trial.configuration: trial for trial in self.search.trials if trial.measurement is None}.values())
 
     def trials_of(self, configuration: Configuration) -> tuple[Trial, ...]:
-        """The trials of the confirmation's rounds, or else the longest one."""
+        """Return the trials of the confirmation rounds, or else the longest trial."""
         confirmations = self.search.confirmations
         if configuration == self.current and confirmations:
-            return tuple(pair.current for one in confirmations for pair in one.rounds)
-        for one in confirmations:
-            if configuration == one.candidate:
-                return tuple(pair.candidate for pair in one.rounds)
+            return tuple(pair.current for confirmation in confirmations for pair in confirmation.rounds)
+        for confirmation in confirmations:
+            if configuration == confirmation.candidate:
+                return tuple(pair.candidate for pair in confirmation.rounds)
         return tuple(trial for trial in self.search.ranking if trial.configuration == configuration)
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """Each configuration once: acceptable ones first, of these the longest measured, and the best."""
+        """The outcomes, one per configuration: acceptable ones first, then by longest measurement, then the best."""
         goal = self.plan.goal
         outcomes: dict[Configuration, Outcome | None] = {
             trial.configuration: outcome_of(goal, trial) for trial in self.search.ranking
         }
-        for one in self.search.confirmations:
-            for configuration in (self.current, one.candidate):
-                outcomes[configuration] = _mean_outcome(goal, one, configuration) or outcomes.get(configuration)
-        known = [outcome for outcome in outcomes.values() if outcome is not None]
-        return sorted(known, key=lambda outcome: _place(goal, outcome))
+        for confirmation in self.search.confirmations:
+            for configuration in (self.current, confirmation.candidate):
+                outcomes[configuration] = _mean_outcome(goal, confirmation, configuration) or outcomes.get(
+                    configuration
+                )
+        entries = [outcome for outcome in outcomes.values() if outcome is not None]
+        return sorted(entries, key=lambda outcome: _place(goal, outcome))
 
     def _distance(self, trial: Trial) -> tuple[bool, float]:
         goal, trials = self.plan.goal, self.trials_of(trial.configuration)
-        is_silent = not any(has_answer(goal, one) for one in trials)
+        is_silent = not any(has_answer(goal, item) for item in trials)
         return is_silent, sum(max(0.0, violation) for violation in median_violations(goal, trials))
 
 
 def outcome_of(goal: Goal, trial: Trial) -> Outcome | None:
-    """The outcome of one trial; None where nothing was measured."""
+    """Return the outcome of one trial; None if nothing was measured."""
     if trial.measurement is None:
         return None
     return Outcome(
@@ -175,7 +174,7 @@ def outcome_of(goal: Goal, trial: Trial) -> Outcome | None:
 
 
 def _mean_outcome(goal: Goal, confirmation: Confirmation, configuration: Configuration) -> Outcome | None:
-    """The mean of the rounds in which both answered, or else of all rounds; None where nothing was measured."""
+    """The mean over the rounds in which both responded, else over all rounds; None where nothing was measured."""
     is_candidate = configuration == confirmation.candidate
     both = [pair for pair in confirmation.rounds if has_answer(goal, pair.current) and has_answer(goal, pair.candidate)]
     trials = [pair.candidate if is_candidate else pair.current for pair in both or confirmation.rounds]
@@ -187,7 +186,7 @@ def _mean_outcome(goal: Goal, confirmation: Confirmation, configuration: Configu
         measurement=mean_measurement(measurements),
         is_met=confirmation.meets_constraints if is_candidate else confirmation.current_meets_constraints,
         seconds=trials[0].seconds,
-        answered=min(one.answered for one in measurements),
+        answered=min(item.answered for item in measurements),
         rounds=len(measurements),
     )
 

@@ -1,4 +1,4 @@
-"""Proposes the next configuration to try: Bayesian optimization by Optuna.
+"""Sampler: proposes the next configuration to try, by Bayesian optimization with Optuna.
 
 Optuna's sampler is a Gaussian process with the logarithm of the expected improvement
 (https://optuna.readthedocs.io/en/stable/reference/samplers/generated/optuna.samplers.GPSampler.html). It is warm: what
@@ -14,8 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from plansmith.errors import EnvironmentFault
-from plansmith.tuning.configuration import Configuration
-from plansmith.tuning.search_space import AXES, ORDERED_AXES, Point, SearchSpace
+from plansmith.tuning.configuration import AXES, ORDERED_AXES, Configuration, Point, SearchSpace
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -32,7 +31,7 @@ _FAILURE_PENALTY = 3.0
 
 
 def gaussian_process(seed: int) -> BaseSampler:
-    """The sampler of searches.
+    """Return the Gaussian process sampler of searches.
 
     Raises:
         EnvironmentFault: Optuna is not installed.
@@ -44,7 +43,7 @@ def gaussian_process(seed: int) -> BaseSampler:
 
 
 def require_optuna() -> None:
-    """Check that Optuna is there, before anything is compiled for a search.
+    """Require that Optuna is installed, before anything is compiled for a search.
 
     Raises:
         EnvironmentFault: it is not installed.
@@ -56,7 +55,7 @@ def require_optuna() -> None:
 
 
 class ConfigurationSampler:
-    """Proposes configurations, given the results of others.
+    """Sampler: proposes configurations, given the results of earlier ones.
 
     Args:
         space: to propose from.
@@ -78,11 +77,11 @@ class ConfigurationSampler:
             score: higher is better; minus infinity where it could not be served.
             violations: of each constraint; 0 or less where it was met.
         """
-        violation = min(sum(max(0.0, one) for one in violations), _MAX_VIOLATION)
+        violation = min(sum(max(0.0, amount) for amount in violations), _MAX_VIOLATION)
         self._results.append((self._space.nearest_point(configuration), score - _VIOLATION_WEIGHT * violation))
 
     def propose(self, tried: Collection[Configuration]) -> Configuration | None:
-        """A configuration that was not tried yet; None where all were."""
+        """Return an untried configuration; None if all were tried."""
         left = [configuration for configuration in self._space.points if configuration not in tried]
         if not left:
             return None
@@ -92,7 +91,7 @@ class ConfigurationSampler:
         return proposal or random.Random(self._seed + len(self._results)).choice(left)  # noqa: S311 - no secret
 
     def _ask(self, tried: Collection[Configuration]) -> Configuration | None:
-        """What Optuna proposes; None where it insists on what was tried."""
+        """Ask Optuna for a configuration; None where it keeps proposing ones already tried."""
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -101,7 +100,7 @@ class ConfigurationSampler:
         scores = self._finite_scores()
         for point, score in zip((point for point, _ in self._results), scores, strict=True):
             self._add(study, distributions, point, score)
-        known = {
+        point_scores = {
             self._space.configuration_at(point): score for (point, _), score in zip(self._results, scores, strict=True)
         }
         for _ in range(_ATTEMPTS):
@@ -111,8 +110,8 @@ class ConfigurationSampler:
             if proposal not in tried:
                 return proposal
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
-            if proposal in known:  # a repetition tells Optuna that nothing new is to be learned there
-                self._add(study, distributions, point, known[proposal])
+            if proposal in point_scores:  # a repetition tells Optuna that nothing new is to be learned there
+                self._add(study, distributions, point, point_scores[proposal])
         return None
 
     def _distributions(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A search from a model to its stored result: compile the builds, measure, confirm."""
+"""Tuning run, from a model to its stored result: compile the builds, measure, confirm."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plansmith import __version__
-from plansmith.config.target.targets import load_target
+from plansmith.config.targets import load_target
 from plansmith.errors import UsageError
-from plansmith.loadtest.runner.run import describe_machine
+from plansmith.loadtest.runner.load_runner import describe_machine
 from plansmith.steps.runner import Listener
 from plansmith.system.digest import digest_of
 from plansmith.system.files import make_folder, storage_errors, write_file
@@ -22,21 +22,24 @@ from plansmith.system.gpus import visible_gpus
 from plansmith.system.urls import read_address
 from plansmith.triton.client.connection import Connection
 from plansmith.triton.server.installation import find_installation
-from plansmith.tuning.apply import spec_changes
 from plansmith.tuning.budget import Budget, Schedule, default_schedule, schedule_runs, schedule_within
-from plansmith.tuning.builds import BuildCompiler, CompiledBuild, requested_builds, require_any, require_servable
-from plansmith.tuning.configuration import Build, Configuration
+from plansmith.tuning.builds import (
+    BuildCompiler,
+    CompiledBuild,
+    TunedModel,
+    requested_builds,
+    require_any,
+    require_servable,
+    spec_changes,
+)
+from plansmith.tuning.configuration import Build, Configuration, SearchSpace, SpaceOptions, make_space
 from plansmith.tuning.objective import Goal
 from plansmith.tuning.result import TuningPlan, TuningResult
 from plansmith.tuning.sampler import ConfigurationSampler, SamplerFactory, gaussian_process
 from plansmith.tuning.search import search
-from plansmith.tuning.search_space import SearchSpace, SpaceOptions, make_space
-from plansmith.tuning.trials.history import FOLDER_OPTION, TrialContext, TrialHistory
-from plansmith.tuning.trials.measurement import Benchmark
-from plansmith.tuning.trials.runner import TrialProgress, TrialRunner
-from plansmith.tuning.trials.served_benchmark import ServedBenchmark, TuningLoad, remove_abandoned
+from plansmith.tuning.trials.history import FOLDER_OPTION, Benchmark, TrialContext, TrialHistory
+from plansmith.tuning.trials.runner import ServedBenchmark, TrialProgress, TrialRunner, TuningLoad, remove_abandoned
 from plansmith.tuning.trials.trial_server import make_server
-from plansmith.tuning.tuned_model import TunedModel
 
 if TYPE_CHECKING:
     from plansmith.loadtest.runner.load_runner import Progress
@@ -46,7 +49,7 @@ _ANSWER_SECONDS = 10.0
 
 
 class TuningObserver:
-    """Told how a search goes; does nothing by itself.
+    """Tuning observer; this base class ignores all events.
 
     Attributes:
         listener: told of the steps of compiles.
@@ -55,24 +58,24 @@ class TuningObserver:
     listener: Listener | None = None
 
     def compiling(self, build: Build | None) -> None:
-        """A build is compiled; None for the model as its spec has it."""
+        """Called when a build is compiled; None for the model as its spec defines it."""
 
     def begin(self, plan: TuningPlan) -> None:
-        """The trials begin."""
+        """Called when the trials start."""
 
     def trial(self, progress: TrialProgress) -> None:
-        """A trial begins or has ended."""
+        """Called when a trial starts or ends."""
 
     def load(self, progress: Progress) -> None:
-        """Progress of the load of a trial."""
+        """Called with the progress of a trial's load test."""
 
     def activity(self, text: str) -> None:
-        """What else is done for a trial."""
+        """Called for other activities of a trial."""
 
 
 @dataclass(frozen=True)
 class TuningRequest:
-    """A search as it was requested.
+    """A search as requested.
 
     Attributes:
         model: to tune.
@@ -99,7 +102,7 @@ class TuningRequest:
     retry_failed: bool = False
 
     def schedule(self, space: SearchSpace, current: Configuration) -> Schedule:
-        """The trials: no more than the space has a use for."""
+        """Return the schedule of trials, limited to what the space can use."""
         configurations = len({*space.points, current})
         if self.budget is None:
             schedule = default_schedule(space.size, seconds=self.seconds)
@@ -113,7 +116,7 @@ class TuningRequest:
 
 @dataclass
 class PreparedSearch:
-    """A search whose builds are compiled.
+    """A search with its compiled builds.
 
     Attributes:
         request: what was requested.
@@ -132,7 +135,7 @@ class PreparedSearch:
     observer: TuningObserver
 
     def run(self, benchmark: Benchmark | None = None, make_sampler: SamplerFactory = gaussian_process) -> TuningResult:
-        """Search, and store the result.
+        """Run the search, and store the result.
 
         Args:
             benchmark: measures configurations; on the Triton of the model when None.
@@ -154,20 +157,22 @@ class PreparedSearch:
         )
         self.observer.begin(plan)
         sampler = ConfigurationSampler(plan.space, seed=request.seed, make_sampler=make_sampler)
-        found = search(plan.space, plan.current, plan.goal, plan.schedule, runner, sampler=sampler)
-        changes = spec_changes(request.model.spec, found.best.configuration, plan.current) if found.is_better else {}
+        outcome = search(plan.space, plan.current, plan.goal, plan.schedule, runner, sampler=sampler)
+        changes = (
+            spec_changes(request.model.spec, outcome.best.configuration, plan.current) if outcome.is_better else {}
+        )
         result = TuningResult(
             plan=plan,
             plansmith=__version__,
             ended_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            search=found,
+            search=outcome,
             changes=changes,
         )
         store_result(result, request.model.folder)
         return result
 
     def benchmark(self) -> ServedBenchmark:
-        """Measures configurations on the Triton of the model."""
+        """Return the benchmark on the model's Triton."""
         request = self.request
         activity = self.observer.activity
         server = make_server(request.model, request.load.protocol, activity)
@@ -176,7 +181,7 @@ class PreparedSearch:
         )
 
     def context(self) -> TrialContext:
-        """What has to be the same for a trial to be used again."""
+        """Return the trial context: what must be equal for a cached trial to be reused."""
         inputs = sorted(
             (file.path, file.sha256) for file in self.inputs.manifest.files if file.path.startswith("reference/")
         )
@@ -188,19 +193,19 @@ class PreparedSearch:
 
 
 def store_result(result: TuningResult, folder: Path) -> None:
-    """Write a result beside the history.
+    """Write a result next to the history.
 
     Raises:
         RepositoryError: the disk is full or cannot be written.
     """
-    with storage_errors(folder, other=FOLDER_OPTION):
+    with storage_errors(folder, alternative=FOLDER_OPTION):
         make_folder(folder)
         write_file(folder / RESULT_FILE, result.model_dump_json(indent=1) + "\n", replace=True)
 
 
 @contextmanager
 def prepare_search(request: TuningRequest, observer: TuningObserver | None = None) -> Iterator[PreparedSearch]:
-    """Compile what is to be tried; other searches of the model have to wait until the block ends.
+    """Compile the builds to try; locks out other searches of the model for the block.
 
     Raises:
         PlansmithError: the model cannot be compiled as its spec has it, this machine cannot serve it, it refuses the
@@ -215,7 +220,7 @@ def prepare_search(request: TuningRequest, observer: TuningObserver | None = Non
 
 
 def require_batches(request: TuningRequest) -> None:
-    """Check the requests and the largest batches against what spec and options allow, before anything is compiled.
+    """Check the requested and largest batches against the spec and options, before anything is compiled.
 
     Raises:
         UsageError: they are larger.
@@ -270,7 +275,7 @@ def _prepare(request: TuningRequest, history: TrialHistory, observer: TuningObse
 
 
 def describe_host(model: TunedModel) -> str:
-    """Machine and server of a model's trials in words: those of another host are not used again.
+    """Describe the machine and server of a model's trials: those of another host are not reused.
 
     Raises:
         EnvironmentFault: there is no Triton, or none answers.

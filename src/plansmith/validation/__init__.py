@@ -1,1 +1,1 @@
-"""Comparison with the reference, and the gate; independent of the engine."""
+"""Validation: comparison with the reference and the accuracy gate; independent of the engine."""

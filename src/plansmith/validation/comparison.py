@@ -1,4 +1,4 @@
-"""Numbers only: how far a candidate's tensor is from the reference's, and whether that is too far.
+"""Tensor comparison: how far a candidate's tensor is from the reference's, and whether it exceeds the limits.
 
 Errors are judged relative to the output's own magnitude, its root mean square over the elements that
 count, so that one tolerance serves logits of 20 and embeddings of 0.05 alike. Everything is computed in
@@ -31,7 +31,7 @@ round after an error of 0.1. Such answers of all samples are taken together as o
 
 
 class Limits(NamedTuple):
-    """What the gate allows a precision.
+    """Limits of the accuracy gate for a precision.
 
     `tolerance` is for every output: the first three numbers at every shape, the two cosines for every held-out sample
     and their mean. `scores`: how much lower accuracy, F1, exact match and Spearman's correlation may be than those of
@@ -145,9 +145,9 @@ def compare_output(
             return _incomparable(case, output, shape, "NaN or Inf in the candidate's answer")
         if not np.isfinite(r).all():
             return _incomparable(case, output, shape, "NaN or Inf in the reference's answer")
-        expected, found = r.astype(np.float64).ravel(), c.astype(np.float64).ravel()
-        moments.append((float(expected @ expected), float(found @ found), float(expected @ found)))
-        errors.append(np.abs(found - expected).clip(max=_LARGEST).astype(np.float32))
+        expected, actual = r.astype(np.float64).ravel(), c.astype(np.float64).ravel()
+        moments.append((float(expected @ expected), float(actual @ actual), float(expected @ actual)))
+        errors.append(np.abs(actual - expected).clip(max=_LARGEST).astype(np.float32))
     elements = sum(e.size for e in errors)
     if elements == 0:
         return _incomparable(case, output, shape, "no element counts: everything is padding")
@@ -178,7 +178,7 @@ def compare_output(
 
 
 def widened(tolerance: Tolerance, rounding: Rounding | None) -> Tolerance:
-    """FP32's tolerance for an output of a model that amplifies roundings (see `compilers.rounding`)."""
+    """Return FP32's tolerance for an output of a model that amplifies rounding errors (see `compilers.rounding`)."""
     if rounding is None:
         return tolerance
     cosine = max(_WIDEST.min_cosine, 1 - _ROUNDINGS * (1 - rounding.cosine))
@@ -195,7 +195,7 @@ def widened(tolerance: Tolerance, rounding: Rounding | None) -> Tolerance:
 
 
 def _breaches(measured: OutputComparison, tolerance: Tolerance, *, exact: bool) -> Iterator[str]:
-    """What is outside the tolerance, each in words."""
+    """Yield a message for each breach of the tolerance."""
     if exact:
         if measured.min_cosine < tolerance.min_cosine:
             yield f"share of equal elements is {measured.min_cosine:.9f}, allowed {tolerance.min_cosine}"
@@ -215,13 +215,13 @@ def _breaches(measured: OutputComparison, tolerance: Tolerance, *, exact: bool) 
 
 
 def is_constant(comparisons: list[OutputComparison]) -> bool:
-    """Whether an output never varied between the samples of any case: then nothing was checked."""
+    """Whether an output was constant over the samples of all cases, so that nothing was checked."""
     several = [c for c in comparisons if len(c.shape) > 0 and c.shape[0] > 1]
     return bool(several) and all(c.variance <= (_ZERO_DEVIATION * c.magnitude) ** 2 for c in several)
 
 
 class Padding:
-    """Which positions of an output hold padding, by the model's own mask.
+    """Padding mask: which positions of an output are padding, by the model's own mask.
 
     Args:
         inputs: the graph's inputs.
@@ -232,7 +232,7 @@ class Padding:
         self._mask = next((t for t in inputs if t.name == mask_input), None)
 
     def valid(self, output: Tensor, feed: Mapping[str, NDArray[np.generic]]) -> NDArray[np.bool_] | None:
-        """The positions that count, where the output begins with the mask's axes; None: all do."""
+        """Return the mask of valid positions, if the output starts with the mask's axes; None: all are valid."""
         if self._mask is None or output.dims[: len(self._mask.dims)] != self._mask.dims:
             return None
         return feed[self._mask.name].astype(bool)
@@ -241,7 +241,7 @@ class Padding:
 def samples_of(
     reference: NDArray[np.generic], candidate: NDArray[np.generic], valid: NDArray[np.bool_] | None
 ) -> list[tuple[NDArray[np.generic], NDArray[np.generic]]]:
-    """Both answers sample by sample, without padding."""
+    """Return both outputs sample by sample, without padding."""
     if reference.ndim == 0:
         return [(reference, candidate)]
     if valid is None:
@@ -250,7 +250,7 @@ def samples_of(
 
 
 def _variance_over_samples(candidate: NDArray[np.generic], valid: NDArray[np.bool_] | None) -> float:
-    """Mean over positions of the variance between samples; positions that are padding anywhere are left out."""
+    """Mean over positions of the variance between samples; positions that are padding in any sample are left out."""
     if candidate.ndim == 0 or candidate.shape[0] < 2:
         return 0.0
     common = candidate if valid is None else candidate[:, valid.all(axis=0)]
@@ -260,7 +260,7 @@ def _variance_over_samples(candidate: NDArray[np.generic], valid: NDArray[np.boo
 
 
 def _directions(moments: list[Moments], elements: int) -> list[Moments]:
-    """The moments of the vectors whose cosines count: one a sample, or of all together where they are too short."""
+    """The moments for the cosines: one vector per sample, or all samples pooled where vectors are too short."""
     if elements >= FEWEST_ELEMENTS * len(moments):
         return moments
     rr, cc, rc = (sum(column) for column in zip(*moments, strict=True))
@@ -268,7 +268,7 @@ def _directions(moments: list[Moments], elements: int) -> list[Moments]:
 
 
 def cosine_of(rr: float, cc: float, rc: float) -> float:
-    """The cosine of two vectors, from their squared lengths and their product; two zero vectors agree."""
+    """Return the cosine of two vectors from their squared norms and dot product; two zero vectors agree."""
     if rr == 0.0 or cc == 0.0:
         return 1.0 if rr == cc else 0.0
     return rc / math.sqrt(rr * cc)
@@ -293,6 +293,6 @@ def _incomparable(case: str, output: str, shape: tuple[int, ...], why: str) -> O
 
 
 def other_shape(reference: NDArray[np.generic], candidate: NDArray[np.generic]) -> str:
-    """That a candidate's answer has not the shape of the reference's, in words."""
+    """Return the message that a candidate's output differs in shape from the reference's."""
     shapes = ("x".join(map(str, array.shape)) or "scalar" for array in (candidate, reference))
     return "shape is {}, expected {}".format(*shapes)

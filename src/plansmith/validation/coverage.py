@@ -1,4 +1,4 @@
-"""What a validation did not run, in words."""
+"""Validation coverage: describes the parts that a validation did not run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NOTHING_RAN = "TensorRT: no plan ran here; a graph of the same numbers answered
 
 
 def never_ran(engine: Engine, ran: Collection[str]) -> tuple[str, ...]:
-    """That plans of an engine did not run for a verdict, a line each, or one for all.
+    """Return notes on plans of an engine that were not run for a verdict: one line each, or one for all.
 
     Args:
         engine: has plans by compute capability.

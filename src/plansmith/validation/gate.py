@@ -1,4 +1,7 @@
-"""The gate: an engine beside the stored reference, at every shape and on held-out samples, through Polygraphy."""
+"""Accuracy gate.
+
+Compares an engine with the stored reference, at every shape and on held-out samples, by Polygraphy.
+"""
 
 from __future__ import annotations
 
@@ -11,42 +14,135 @@ from typing import TYPE_CHECKING, Literal
 from plansmith.data.reference import StoredCase, read_case
 from plansmith.errors import GateError, UsageError
 from plansmith.records.engine import Engine
-from plansmith.records.model import Component, EngineKind, OnnxModel, Precision, Recipe, Rounding, Tensor
-from plansmith.records.validation import OutputComparison, Tolerance, ToleranceChange, ValidationReport
+from plansmith.records.model import (
+    Case,
+    Component,
+    DataSet,
+    EngineKind,
+    OnnxModel,
+    Precision,
+    Recipe,
+    Record,
+    Rounding,
+    SampleSet,
+    Tensor,
+)
+from plansmith.records.validation import Evaluation, OutputComparison, Tolerance, ToleranceChange, ValidationReport
+from plansmith.system.digest import digest_of
 from plansmith.validation.comparison import CONSTANT, TOLERANCES, Padding, compare_output, is_constant, widened
 from plansmith.validation.coverage import never_ran
-from plansmith.validation.held_out import HeldOut
+from plansmith.validation.metrics.agreement import Task
 from plansmith.validation.metrics.evaluator import Evaluator, stored_samples
-from plansmith.validation.metrics.output_roles import Task
 from plansmith.validation.onnxruntime_runner import LOWER_FLOATS, Ask, asking, sizes_of
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    from plansmith.records.arrays import Arrays
 
-    Arrays = Mapping[str, NDArray[np.generic]]
+
+class HeldOut(Record):
+    """Held-out data: the evaluation samples of the accuracy gate.
+
+    `folder`: where the paths of `data` start from; `max_metric_drop`: how much the task's measure may lose, where that
+    is not what the precision suggests.
+    """
+
+    data: DataSet
+    folder: Path
+    max_metric_drop: float | None = None
+
+    def require_unseen(self, recipe: Recipe | None) -> None:
+        """Require that no sample used by a lowering is among the evaluation samples.
+
+        Args:
+            recipe: how the candidate was lowered; None: it was not.
+
+        Raises:
+            GateError: there are such samples.
+        """
+        evaluation = self.data.evaluation
+        if evaluation is None or recipe is None:
+            return
+        common = set(self.data.calibration.digests) & set(evaluation.digests)
+        if recipe.calibration and recipe.calibration == samples_digest(evaluation):
+            common = set(evaluation.digests)
+        if common:
+            overlap = sum(digest in common for digest in evaluation.digests)
+            raise GateError(
+                f"{overlap} of the {evaluation.count} held-out samples were looked at by the lowering already:"
+                " what they show proves nothing",
+                remedy="nothing was published; take out of `data` what stands in it twice, or give it more samples,"
+                " and compile again with --force",
+            )
+
+    def evaluate(
+        self,
+        judge: Evaluator,
+        ask: Callable[[Case, Arrays], Arrays],
+        progress: Callable[[str], None],
+        takes: Callable[[Arrays], bool],
+    ) -> Evaluation | None:
+        """Evaluate the samples batch by batch: one is in memory, and each file is opened once.
+
+        Args:
+            judge: takes in the answers.
+            ask: gives the candidate's answer to a case's inputs.
+            progress: told how many samples are done.
+            takes: whether the candidate can be asked about such inputs; None is judged where it takes none.
+
+        Raises:
+            UsageError: the task's measure cannot be taken of these samples.
+        """
+        evaluation = self.data.evaluation
+        if evaluation is None:
+            return None
+        done, left_out = 0, 0
+        for case in evaluation.cases:
+            progress(f"judging held-out samples ({done} of {evaluation.count})")
+            stored = read_case(case, self.folder)
+            batch = len(next(iter(stored.feed.values())))
+            rows = evaluation.rows[done : done + batch]
+            if takes(stored.feed):
+                judge.add(stored, ask(case, stored.feed), rows)
+            else:
+                left_out += len(rows)
+            done += len(rows)
+        if left_out and left_out == done:
+            return None
+        result = judge.evaluation(self.data.words)
+        if self.data.metric != "none" and not result.metrics:
+            raise UsageError(
+                f"data.metric: {self.data.metric} cannot be measured on these {done - left_out} held-out samples: too"
+                " few of them, or none of them has a label",
+                remedy="give `data` more samples or labels, or set `metric: none` in it",
+            )
+        return result.model_copy(update={"left_out": left_out})
+
+
+def samples_digest(samples: SampleSet) -> str:
+    """Return a digest of samples in order, as recorded in `Recipe.calibration` for those that a lowering used."""
+    return digest_of(list(samples.digests))
 
 
 @dataclass(frozen=True)
 class CandidateRunner:
-    """How a candidate is asked that is not run by ONNX Runtime.
+    """Runner for a candidate that ONNX Runtime does not run.
 
     Args:
         ask: gives its answers.
         takes: whether it can be asked about inputs of such shapes.
-        words: what it is and where it runs.
+        description: what it is and where it runs.
         limits_of: the precision whose limits it is held to.
     """
 
     ask: Ask
     takes: Callable[[Arrays], bool]
-    words: str
+    description: str
     limits_of: Precision
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is judged.
+    """Candidate: the engine under validation.
 
     Args:
         engine: the record.
@@ -64,21 +160,21 @@ class Candidate:
 
     @property
     def limits_of(self) -> Precision:
-        """The precision whose limits it is held to."""
+        """The precision whose limits apply."""
         return self.own_way.limits_of if self.own_way else self.engine.precision
 
     @property
-    def words(self) -> str:
-        """What it is."""
+    def description(self) -> str:
+        """A description of the candidate."""
         if self.own_way is not None:
-            return self.own_way.words
+            return self.own_way.description
         if self.engine.plans:
             return f"the {self.engine.precision} graph of TensorRT plans, run by ONNX Runtime on the CPU"
         tools = ", ".join(f"{k} {v}" for k, v in self.engine.toolchain.items())
         return f"{self.engine.kind}, {self.engine.precision}, {tools}"
 
     def takes(self, feed: Arrays) -> bool:
-        """Whether it can be asked about these inputs."""
+        """Whether it can run on these inputs."""
         return self.own_way is None or self.own_way.takes(feed)
 
 
@@ -91,7 +187,7 @@ def validate(
     progress: Callable[[str], None],
     held_out: HeldOut | None = None,
 ) -> ValidationReport:
-    """Run the engine on every stored case and every held-out sample, and judge every output.
+    """Run the engine on every stored case and held-out sample, and compare every output.
 
     Args:
         candidate: what is judged.
@@ -115,7 +211,7 @@ def validate(
     padding = Padding(component.inputs, onnx.mask_input)
     comparisons: list[OutputComparison] = []
     evaluation = None
-    with _asked(candidate, onnx) as ask:
+    with _open_candidate(candidate, onnx) as ask:
         for case in onnx.reference.cases:
             stored = read_case(case, reference_folder)
             if not candidate.takes(stored.feed):
@@ -137,7 +233,7 @@ def validate(
     return ValidationReport(
         verdict="failed" if failed else "passed",
         reference=onnx.reference.runtime,
-        candidate=candidate.words,
+        candidate=candidate.description,
         precision=engine.precision,
         data=onnx.reference.data,
         evidence=_evidence(onnx, held_out if evaluation else None),
@@ -151,7 +247,7 @@ def validate(
 
 
 def require_passed(report: ValidationReport) -> None:
-    """Let a passed report through.
+    """Require that a report passed.
 
     Raises:
         GateError: names the outputs, shapes, samples and measures that failed.
@@ -159,7 +255,7 @@ def require_passed(report: ValidationReport) -> None:
     if report.verdict == "passed":
         return
     failures = report.failures()
-    what = "differs from the model by more than the tolerances allow"
+    problem = "differs from the model by more than the tolerances allow"
     remedy = "read the report, or set `tolerances` for the output in the spec"
     if report.precision not in (None, Precision.FP32):
         remedy = (
@@ -169,12 +265,12 @@ def require_passed(report: ValidationReport) -> None:
     if report.evaluation and any(metric.failures for metric in report.evaluation.metrics):
         remedy += " and `max_metric_drop` in `data`"
     if failures and all(CONSTANT in failure for failure in failures):
-        what = "answers the same to all samples, so that the comparison proves nothing"
+        problem = "answers the same to all samples, so that the comparison proves nothing"
         remedy = "say with `inputs` in a spec (low, high) which values differ for the model, or leave the output out"
     shown = "\n".join(f"  {line}" for line in failures[:5])
     more = f"\n  … and {len(failures) - 5} more" if len(failures) > 5 else ""
     raise GateError(
-        f"the engine {what}:\n{shown}{more}",
+        f"the engine {problem}:\n{shown}{more}",
         remedy=f"nothing was published; {remedy}",
     )
 
@@ -185,7 +281,7 @@ def tolerances_of(
     precision: Precision,
     rounding: Mapping[str, Rounding] | None = None,
 ) -> dict[str, Tolerance]:
-    """What is allowed, by output: the precision's limits, what the model does to roundings, what somebody changed.
+    """Return the tolerances by output: the precision's limits, the model's rounding amplification, and overrides.
 
     Raises:
         UsageError: a change for an output that the model does not have.
@@ -196,35 +292,35 @@ def tolerances_of(
             f"tolerances: the model has no output {', '.join(unknown)}",
             remedy=f"its outputs are {', '.join(t.name for t in outputs)}",
         )
-    known = rounding or {}
+    roundings = rounding or {}
     limits = {t.name: TOLERANCES[precision] for t in outputs}
     if precision is Precision.FP32:
-        limits = {name: widened(limit, known.get(name)) for name, limit in limits.items()}
+        limits = {name: widened(limit, roundings.get(name)) for name, limit in limits.items()}
     return {name: overrides.get(name, ToleranceChange()).over(limit) for name, limit in limits.items()}
 
 
 def _evidence(onnx: OnnxModel, held_out: HeldOut | None) -> Literal["given", "shipped", "drawn"]:
-    """What kind of inputs the verdict rests on."""
+    """The kind of inputs that the verdict is based on."""
     if held_out is not None and held_out.data.real:
         return "given"
     return "drawn" if onnx.reference.guessed else "shipped"
 
 
 def _not_validated(candidate: Candidate, onnx: OnnxModel) -> tuple[str, ...]:
-    told = candidate.recipe.not_validated if candidate.recipe else ()
+    notes = candidate.recipe.not_validated if candidate.recipe else ()
     if candidate.own_way is None:
-        told = (*told, *never_ran(candidate.engine, ()))
+        notes = (*notes, *never_ran(candidate.engine, ()))
     if onnx.precision is Precision.FP32:
-        return told
+        return notes
     own = (
         f"how far the file, which came in {onnx.precision}, is from the model that it was made of: it is its own"
         " reference, so that the gate shows that it is served as it was given, and no more"
     )
-    return (*told, own)
+    return (*notes, own)
 
 
-def _asked(candidate: Candidate, onnx: OnnxModel) -> AbstractContextManager[Ask]:
-    """The candidate, ready to be asked in its own way or by ONNX Runtime."""
+def _open_candidate(candidate: Candidate, onnx: OnnxModel) -> AbstractContextManager[Ask]:
+    """Open the candidate with its own runner, or with ONNX Runtime."""
     if candidate.own_way is not None:
         return nullcontext(candidate.own_way.ask)
     component = candidate.engine.components["model"]
@@ -234,7 +330,9 @@ def _asked(candidate: Candidate, onnx: OnnxModel) -> AbstractContextManager[Ask]
 
 
 def _require_interface(candidate: Component, exported: Component, precision: Precision) -> None:
-    """An engine that lost or renamed an input or output cannot be compared, and must not pass for it.
+    """Require the same interface.
+
+    An engine that lost or renamed an input or output cannot be compared and must not pass.
 
     FP32 inputs and outputs may have become those of the engine's own precision (`lowering: {lower_io: true}`).
     """
@@ -261,7 +359,7 @@ def compare_case(
     tolerances: Mapping[str, Tolerance],
     padding: Padding,
 ) -> list[OutputComparison]:
-    """Judge every output of one case, on the samples that the reference kept."""
+    """Compare every output of one case, on the samples that the reference kept."""
     comparisons = []
     for tensor in outputs:
         valid = padding.valid(tensor, stored.feed)
@@ -279,7 +377,7 @@ def compare_case(
 
 
 def refuse_constants(comparisons: Sequence[OutputComparison]) -> list[OutputComparison]:
-    """Fail every output that answered the same to different inputs: such a comparison proves nothing."""
+    """Fail every output that is constant over different inputs, as such a comparison proves nothing."""
     constant = {
         output
         for output in {c.output for c in comparisons}

@@ -1,8 +1,8 @@
-"""A graph's answers, by ONNX Runtime on the CPU through Polygraphy."""
+"""ONNX Runtime runner: a graph's outputs on the CPU, through Polygraphy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,10 +11,8 @@ from plansmith.errors import GateError, first_line
 from plansmith.records.model import Case, EngineKind, Precision, Tensor
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    from plansmith.records.arrays import Arrays
 
-    Arrays = Mapping[str, NDArray[np.generic]]
 
 Ask = Callable[[Case, "Arrays"], "Arrays"]
 """Gives the answer to a case's inputs; takes and gives the exported model's floats."""
@@ -34,7 +32,7 @@ def asking(
     engine: EngineKind = EngineKind.ONNXRUNTIME,
     name: str = "the engine",
 ) -> Iterator[Ask]:
-    """A graph, ready to be asked; it takes and gives the exported model's floats, whatever its own are.
+    """Open a graph for inference; inputs and outputs have the exported model's float types, whatever its own are.
 
     Opening it, and asking, raise GateError where ONNX Runtime refuses.
 
@@ -67,11 +65,11 @@ def asking(
                 f"ONNX Runtime cannot open {name}: {first_line(error)}",
                 remedy="nothing was published; please report this with the log",
             ) from error
-        taken = {i.name: _TYPES[i.type] for i in runner.sess.get_inputs() if i.type in _TYPES}
+        dtypes = {i.name: _TYPES[i.type] for i in runner.sess.get_inputs() if i.type in _TYPES}
 
         def ask(case: Case, feed: Arrays) -> Arrays:
             try:
-                answer = runner.infer({k: v.astype(taken.get(k, v.dtype), copy=False) for k, v in feed.items()})
+                answer = runner.infer({k: v.astype(dtypes.get(k, v.dtype), copy=False) for k, v in feed.items()})
             except Exception as error:
                 raise GateError(
                     f"{name} fails at {case.name} ({sizes_of(case)}): {first_line(error)}",
@@ -85,7 +83,7 @@ def asking(
 def in_exported_floats(
     answer: Arrays, outputs: Sequence[Tensor], exported: Sequence[Tensor], precision: Precision
 ) -> Arrays:
-    """An answer whose outputs have the exported model's floats again, where they were made those of the precision."""
+    """Convert outputs in the precision's float type back to the exported model's."""
     lower = LOWER_FLOATS.get(precision)
     lowered = {t.name for t in outputs if t.dtype == lower}
     original = {t.name: t.dtype for t in exported}
@@ -93,5 +91,5 @@ def in_exported_floats(
 
 
 def sizes_of(case: Case) -> str:
-    """The shape of a case in words."""
+    """Format the shape of a case."""
     return "x".join(str(n) for n in case.axes.values())

@@ -1,4 +1,4 @@
-"""The gate for a TensorRT plan: at the corners of its profiles, and by the gate's own rules wherever it can be asked.
+"""Accuracy gate of TensorRT plans: at the corners of the profiles, and by the common gate where shapes allow.
 
 At min, opt and max of every optimization profile the plan answers real inputs beside two graphs that ONNX Runtime runs
 on the CPU with the same ones: the lowered graph that it was built from, which shows what TensorRT did, and the FP32
@@ -32,16 +32,13 @@ from plansmith.records.validation import (
 )
 from plansmith.validation.comparison import Padding
 from plansmith.validation.coverage import UNTRIED_KERNELS, never_ran
-from plansmith.validation.gate import Candidate, CandidateRunner, compare_case, refuse_constants, validate
-from plansmith.validation.held_out import HeldOut
+from plansmith.validation.gate import Candidate, CandidateRunner, HeldOut, compare_case, refuse_constants, validate
 from plansmith.validation.onnxruntime_runner import LOWER_FLOATS, asking, in_exported_floats
 from plansmith.validation.profile_inputs import CornerCase, every_profile, profile_cases, profile_for
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    from plansmith.records.arrays import Arrays
 
-    Arrays = Mapping[str, NDArray[np.generic]]
 
 AskPlan = Callable[["Arrays", int], "Arrays"]
 """Gives a plan's answer to inputs, by the profile at this place."""
@@ -54,7 +51,7 @@ _FIRST_WITH_TF32 = 8
 
 @dataclass(frozen=True)
 class PlanCandidate:
-    """A plan that can be asked.
+    """Plan candidate: a plan that can be run.
 
     Args:
         engine: its record; the component's file is not read.
@@ -77,7 +74,7 @@ class PlanCandidate:
 
     @property
     def build(self) -> BuildSpec:
-        """What it was built with."""
+        """The plan's build spec."""
         assert self.engine.build is not None
         return self.engine.build
 
@@ -91,7 +88,7 @@ def validate_plan(
     progress: Callable[[str], None],
     held_out: HeldOut | None = None,
 ) -> ValidationReport:
-    """Run a plan at the corners of its profiles, on the stored cases and on the held-out samples, and judge it.
+    """Validate a plan at the corners of its profiles, on the stored cases and on the held-out samples.
 
     Args:
         candidate: the plan.
@@ -120,7 +117,7 @@ def validate_plan(
         held_out=held_out,
     )
     stored = StoredCases(onnx.reference.cases, reference_folder)
-    found: list[CornerComparison] = []
+    comparisons: list[CornerComparison] = []
     with ExitStack() as opened:
         outputs = onnx.components["model"].outputs
         graphs = {
@@ -136,8 +133,8 @@ def validate_plan(
                 beside = stored_part(case.case.name, case.feed, graph(case.case, case.feed))
                 padding = Padding(component.inputs, onnx.mask_input)
                 compared = compare_case(answer, beside, component.outputs, report.tolerances, padding)
-                found += [_corner(candidate.capability, case, against, c) for c in compared]
-    corners = _refuse_constants(found)
+                comparisons += [_corner(candidate.capability, case, against, c) for c in compared]
+    corners = _refuse_constants(comparisons)
     failed = report.verdict == "failed" or any(c.found.failures for c in corners)
     left_out = (*_left_out(report, held_out), *never_ran(engine, {candidate.capability}))
     return report.model_copy(
@@ -154,7 +151,7 @@ def validate_plan(
 
 
 def limits_of(precision: Precision, build: BuildSpec, gpu: Gpu) -> Precision:
-    """The precision whose limits a plan is held to: its own, but FP16 for FP32 that is computed in TF32.
+    """Return the precision whose limits apply to a plan: its own, but FP16 for FP32 computed in TF32.
 
     TF32 keeps FP16's ten bits of a product's factors (NVIDIA's Ampere architecture whitepaper); FP32's limits are a
     thousand times narrower than FP16's.
@@ -164,17 +161,17 @@ def limits_of(precision: Precision, build: BuildSpec, gpu: Gpu) -> Precision:
 
 
 def in_own_floats(feed: Arrays, engine: Engine) -> Arrays:
-    """Inputs whose floats are the engine's, where it takes those of its precision."""
+    """Convert float inputs to the engine's precision, if it takes them in that."""
     lower = LOWER_FLOATS.get(engine.precision)
-    taken = {t.name: t.dtype for t in engine.components["model"].inputs if t.dtype == lower}
-    return {name: array.astype(taken.get(name, array.dtype), copy=False) for name, array in feed.items()}
+    dtypes = {t.name: t.dtype for t in engine.components["model"].inputs if t.dtype == lower}
+    return {name: array.astype(dtypes.get(name, array.dtype), copy=False) for name, array in feed.items()}
 
 
 def _own_way(candidate: PlanCandidate, profiles: Sequence[OptimizationProfile], ask: _Asked) -> CandidateRunner:
-    """The plan, asked through the profile that Triton would take."""
+    """A runner for the plan, called through the optimization profile that Triton would select."""
     precision, plan = candidate.engine.precision, candidate.plan
     limits = limits_of(precision, candidate.build, plan.gpu)
-    words = f"TensorRT {plan.tensorrt} on {plan.gpu.name}, {precision}"
+    description = f"TensorRT {plan.tensorrt} on {plan.gpu.name}, {precision}"
 
     def by_profile(case: Case, feed: Arrays) -> Arrays:
         profile = profile_for(profiles, feed)
@@ -184,13 +181,13 @@ def _own_way(candidate: PlanCandidate, profiles: Sequence[OptimizationProfile], 
     return CandidateRunner(
         ask=by_profile,
         takes=lambda feed: profile_for(profiles, feed) is not None,
-        words=words if limits is precision else f"{words} computed in TF32",
+        description=description if limits is precision else f"{description} computed in TF32",
         limits_of=limits,
     )
 
 
 def _asking(candidate: PlanCandidate, onnx: OnnxModel) -> _Asked:
-    """The plan, asked with the exported model's floats, whatever its own are."""
+    """Call the plan with the exported model's float types, whatever its own are."""
     component, precision = candidate.engine.components["model"], candidate.engine.precision
     exported = onnx.components["model"].outputs
 
@@ -218,7 +215,7 @@ def _asking(candidate: PlanCandidate, onnx: OnnxModel) -> _Asked:
 def _graphs(
     candidate: PlanCandidate, onnx: OnnxModel, reference_folder: Path
 ) -> Iterator[tuple[Against, Path, Precision]]:
-    """The graphs that stand beside the plan: one where nothing was lowered, as both are the same then."""
+    """Yield the graphs to compare the plan with: only one where nothing was lowered, as both are the same then."""
     exported = reference_folder / onnx.components["model"].file
     if candidate.recipe is not None or onnx.precision is not Precision.FP32:
         yield "lowered", candidate.lowered, candidate.engine.precision
@@ -226,12 +223,12 @@ def _graphs(
         yield "fp32", exported, Precision.FP32
 
 
-def _corner(plan: str, case: CornerCase, against: Against, found: OutputComparison) -> CornerComparison:
-    return CornerComparison(plan=plan, profile=case.name, corner=case.corner, against=against, found=found)
+def _corner(plan: str, case: CornerCase, against: Against, comparison: OutputComparison) -> CornerComparison:
+    return CornerComparison(plan=plan, profile=case.name, corner=case.corner, against=against, found=comparison)
 
 
 def _refuse_constants(corners: Sequence[CornerComparison]) -> list[CornerComparison]:
-    """Fail every output that answered the same to different inputs at all corners."""
+    """Fail every output that is constant across different inputs at all corners."""
     judged: dict[Against, Iterator[OutputComparison]] = {
         against: iter(refuse_constants([c.found for c in corners if c.against == against]))
         for against in {c.against for c in corners}
@@ -240,10 +237,10 @@ def _refuse_constants(corners: Sequence[CornerComparison]) -> list[CornerCompari
 
 
 def _left_out(report: ValidationReport, held_out: HeldOut | None) -> Iterator[str]:
-    """That samples lie outside of all profiles, in words."""
-    known = held_out.data.evaluation if held_out is not None else None
-    if known is None:
+    """Yield a notice about samples that lie outside of all optimization profiles."""
+    samples = held_out.data.evaluation if held_out is not None else None
+    if samples is None:
         return
-    missing = report.evaluation.left_out if report.evaluation else known.count
+    missing = report.evaluation.left_out if report.evaluation else samples.count
     if missing:
-        yield f"{missing} of {known.count} held-out samples: no optimization profile takes inputs of their shapes"
+        yield f"{missing} of {samples.count} held-out samples: no optimization profile takes inputs of their shapes"

@@ -1,4 +1,4 @@
-"""Inputs for the corners of optimization profiles, made of the stored real ones; and which profile takes which inputs.
+"""Profile inputs: inputs for the corners of optimization profiles, made of the stored real ones; and profile selection.
 
 An axis that is shorter at a corner is cut, one that is longer begins again with what it began with: a batch repeats
 its samples, a text its tokens, an image itself. An axis of the mask is cut where its padding is, so that what is left
@@ -35,7 +35,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class CornerCase:
-    """Real inputs at one corner of a profile; `profile` is its place in the plan."""
+    """Real inputs at one corner of an optimization profile; `profile` is its index in the plan."""
 
     profile: int
     name: str
@@ -44,12 +44,12 @@ class CornerCase:
 
     @property
     def case(self) -> Case:
-        """The same as a case that has no file."""
+        """The corner case as a case without a file."""
         return Case(name=f"{self.corner} of profile {self.name!r}", axes=self._sizes, file="")
 
     @property
     def shapes(self) -> str:
-        """The shapes of the inputs in words."""
+        """The shapes of the inputs, for display."""
         return ", ".join(f"{name} {'x'.join(map(str, array.shape)) or 'scalar'}" for name, array in self.feed.items())
 
     @property
@@ -58,7 +58,7 @@ class CornerCase:
 
 
 def every_profile(profiles: Sequence[OptimizationProfile], component: Component) -> tuple[OptimizationProfile, ...]:
-    """The profiles; for a graph whose shapes are all fixed one that holds these."""
+    """Return the optimization profiles; for a graph of static shapes, one with these."""
     if profiles:
         return tuple(profiles)
     shapes = {t.name: _fixed_shape(t, FIXED) for t in component.inputs}
@@ -74,7 +74,7 @@ def profile_cases(
     *,
     corners: Sequence[Corner] = CORNERS,
 ) -> Iterator[CornerCase]:
-    """Real inputs at every corner of every profile, one at a time; corners that are the same come once.
+    """Yield real inputs at every corner of every profile, one at a time; identical corners only once.
 
     Args:
         profiles: of the plan, in its order; none for a graph whose shapes are all fixed.
@@ -87,19 +87,19 @@ def profile_cases(
         UsageError: a profile does not fit the graph's inputs.
     """
     for place, profile in enumerate(every_profile(profiles, component)):
-        seen: list[object] = []
+        visited: list[object] = []
         for corner in corners:
             shapes = {t.name: _shape_at(profile, corner, t) for t in component.inputs}
-            values = {name: getattr(found, corner) for name, found in profile.values.items()}
-            if (shapes, values) in seen:
+            values = {name: getattr(value_range, corner) for name, value_range in profile.values.items()}
+            if (shapes, values) in visited:
                 continue
-            seen.append((shapes, values))
+            visited.append((shapes, values))
             feed = _feed(shapes, stored, component, mask_input)
             yield CornerCase(place, profile.name, corner, {**feed, **_contents(values, feed)})
 
 
 def profile_for(profiles: Sequence[OptimizationProfile], feed: Arrays) -> int | None:
-    """The place of the profile that takes inputs, None where none does.
+    """Return the index of the profile that accepts the inputs; None if none does.
 
     Of several, the one whose opt is nearest, by the sum of the differences of all dims and of all contents of inputs
     that hold a shape, and the first of equals: so Triton chooses (`EvaluateTensorRTContext` of its TensorRT backend).
@@ -107,39 +107,47 @@ def profile_for(profiles: Sequence[OptimizationProfile], feed: Arrays) -> int | 
     holding = [(place, profile) for place, profile in enumerate(profiles) if _holds(profile, feed)]
     if not holding:
         return None
-    return min(holding, key=lambda found: _distance(found[1], feed))[0]
+    return min(holding, key=lambda pair: _distance(pair[1], feed))[0]
 
 
 def _holds(profile: OptimizationProfile, feed: Arrays) -> bool:
-    """Whether every input's shape, and what inputs that hold a shape contain, is inside of the profile."""
-    shapes = all(name not in feed or _within(feed[name].shape, found) for name, found in profile.shapes.items())
+    """Whether every input's shape, and the values of shape tensors, lie inside the profile."""
+    shapes = all(
+        name not in feed or _within(feed[name].shape, input_range) for name, input_range in profile.shapes.items()
+    )
     values = all(
-        name not in feed or _within([int(n) for n in feed[name].ravel()], found)
-        for name, found in profile.values.items()
+        name not in feed or _within([int(n) for n in feed[name].ravel()], input_range)
+        for name, input_range in profile.values.items()
     )
     return shapes and values
 
 
-def _within(sizes: Sequence[int], found: InputRange) -> bool:
-    if len(sizes) != len(found.min):
+def _within(sizes: Sequence[int], input_range: InputRange) -> bool:
+    if len(sizes) != len(input_range.min):
         return False
-    return all(low <= n <= high for low, n, high in zip(found.min, sizes, found.max, strict=True))
+    return all(low <= n <= high for low, n, high in zip(input_range.min, sizes, input_range.max, strict=True))
 
 
 def _distance(profile: OptimizationProfile, feed: Arrays) -> int:
-    shapes = [(feed[name].shape, found) for name, found in profile.shapes.items() if name in feed]
-    values = [([int(n) for n in feed[name].ravel()], found) for name, found in profile.values.items() if name in feed]
+    shapes = [(feed[name].shape, input_range) for name, input_range in profile.shapes.items() if name in feed]
+    values = [
+        ([int(n) for n in feed[name].ravel()], input_range)
+        for name, input_range in profile.values.items()
+        if name in feed
+    ]
     return sum(
-        abs(size - opt) for sizes, found in [*shapes, *values] for size, opt in zip(sizes, found.opt, strict=True)
+        abs(size - opt)
+        for sizes, input_range in [*shapes, *values]
+        for size, opt in zip(sizes, input_range.opt, strict=True)
     )
 
 
 def _shape_at(profile: OptimizationProfile, corner: Corner, tensor: Tensor) -> tuple[int, ...]:
-    """The shape of an input at a corner, which must be one that the graph takes."""
-    found = profile.shapes.get(tensor.name)
-    if found is None:
+    """The shape of an input at a corner, which must be one that the graph accepts."""
+    input_range = profile.shapes.get(tensor.name)
+    if input_range is None:
         return _fixed_shape(tensor, profile.name)
-    shape: tuple[int, ...] = getattr(found, corner)
+    shape: tuple[int, ...] = getattr(input_range, corner)
     fits = len(shape) == len(tensor.dims) and all(
         isinstance(dim, str) or dim == size for dim, size in zip(tensor.dims, shape, strict=True)
     )
@@ -165,12 +173,12 @@ def _fixed_shape(tensor: Tensor, profile: str) -> tuple[int, ...]:
 
 def _feed(shapes: Shapes, stored: StoredCases, component: Component, mask_input: str | None) -> dict[str, Array]:
     """The stored inputs that need the least change, cut or repeated to these shapes."""
-    wanted = _sizes(shapes, component)
-    case = min(stored.cases, key=lambda case: _change(case.axes, wanted))
-    given = read_case(case, stored.folder).feed
-    from_end = _padded_before(given, component, mask_input)
+    target_sizes = _sizes(shapes, component)
+    case = min(stored.cases, key=lambda case: _change(case.axes, target_sizes))
+    arrays = read_case(case, stored.folder).feed
+    from_end = _padded_before(arrays, component, mask_input)
     return {
-        t.name: _fitted(given[t.name], shapes[t.name], [axis in from_end for axis in t.dims]) for t in component.inputs
+        t.name: _fitted(arrays[t.name], shapes[t.name], [axis in from_end for axis in t.dims]) for t in component.inputs
     }
 
 
@@ -183,14 +191,16 @@ def _sizes(shapes: Shapes, component: Component) -> dict[str, int]:
     }
 
 
-def _change(given: Mapping[str, int], wanted: Mapping[str, int]) -> tuple[float, float]:
-    """How often what is stored would have to be repeated, and how much of it would be cut away, as logarithms."""
-    ratios = [math.log(wanted[axis] / size) for axis, size in given.items() if axis in wanted and size and wanted[axis]]
+def _change(sizes: Mapping[str, int], targets: Mapping[str, int]) -> tuple[float, float]:
+    """The cost of resizing stored inputs: how much is repeated, and how much is cut, as logarithms."""
+    ratios = [
+        math.log(targets[axis] / size) for axis, size in sizes.items() if axis in targets and size and targets[axis]
+    ]
     return sum(max(ratio, 0.0) for ratio in ratios), sum(max(-ratio, 0.0) for ratio in ratios)
 
 
 def _padded_before(feed: Arrays, component: Component, mask_input: str | None) -> set[object]:
-    """The axes of the mask, but for the batch, if padding stands before what counts."""
+    """The mask's axes, except the batch, if padding comes before the content."""
     mask = next((t for t in component.inputs if t.name == mask_input), None)
     if mask is None or len(mask.dims) != 2:
         return set()
@@ -199,18 +209,18 @@ def _padded_before(feed: Arrays, component: Component, mask_input: str | None) -
 
 
 def _fitted(array: Array, shape: tuple[int, ...], from_end: Sequence[bool]) -> Array:
-    """An array with this shape: what is too long is cut, at the end or at the beginning; what is too short repeats."""
+    """Resize an array to a shape: cut at the end or at the beginning where too long, repeat where too short."""
     import numpy as np
 
-    for place, (size, wanted) in enumerate(zip(array.shape, shape, strict=True)):
-        if size != wanted:
-            start = size - wanted if from_end[place] and wanted < size else 0
-            array = np.take(array, (np.arange(wanted) + start) % size, axis=place)
+    for place, (size, target) in enumerate(zip(array.shape, shape, strict=True)):
+        if size != target:
+            start = size - target if from_end[place] and target < size else 0
+            array = np.take(array, (np.arange(target) + start) % size, axis=place)
     return array
 
 
 def _contents(values: Mapping[str, tuple[int, ...]], feed: Arrays) -> dict[str, Array]:
-    """What inputs that hold a shape contain at a corner."""
+    """The values of shape tensors at a corner."""
     import numpy as np
 
-    return {name: np.array(found, feed[name].dtype).reshape(feed[name].shape) for name, found in values.items()}
+    return {name: np.array(numbers, feed[name].dtype).reshape(feed[name].shape) for name, numbers in values.items()}

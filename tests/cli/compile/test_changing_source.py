@@ -36,7 +36,8 @@ for number in itertools.count():
 
 
 @pytest.mark.parametrize("file", ["config.json", pytest.param("model.safetensors", marks=pytest.mark.slow)])
-def test_a_source_that_changes_while_it_is_read_publishes_nothing(file: str, run: CommandLine, models: Path) -> None:
+def test_changing_source_publishes_nothing(file: str, run: CommandLine, models: Path) -> None:
+    """A source that changes while it is read publishes nothing."""
     shutil.copytree(models / "bert", run.folder / "bert")
     writer = subprocess.Popen([sys.executable, "-c", _WRITER, run.folder, run.folder / "bert" / file])
     try:

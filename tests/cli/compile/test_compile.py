@@ -25,23 +25,23 @@ HEAVY = {"torch", "prefect", "onnxruntime", "boto3", "transformers", "timm", "on
 
 
 @pytest.mark.slow
-def test_one_json_document_says_everything_about_a_compile(compiled: Compiled) -> None:
-    found = compiled.document
-    assert (found["name"], found["version"], found["verdict"]) == ("tiny", 1, "passed")
-    assert (found["engine"], found["precision"], found["served"]) == ("onnxruntime", "fp32", None)
-    assert found["repository"] == str(compiled.folder / "artifacts" / "repository")
-    assert found["model_path"] == str(compiled.release)
-    assert json.loads(Path(found["manifest"]).read_text())["version"] == 1
-    assert [step["name"] for step in found["steps"]] == STEPS
-    assert not [step for step in found["steps"] if step["cached"] or step["seconds"] < 0]
-    assert {output: set(worst) for output, worst in found["validation"].items()} == {"logits": METRICS}
+def test_compile_json_is_complete(compiled: Compiled) -> None:
+    """One JSON document says everything about a compile."""
+    report = compiled.document
+    assert (report["name"], report["version"], report["verdict"]) == ("tiny", 1, "passed")
+    assert (report["engine"], report["precision"], report["served"]) == ("onnxruntime", "fp32", None)
+    assert report["repository"] == str(compiled.folder / "artifacts" / "repository")
+    assert report["model_path"] == str(compiled.release)
+    assert json.loads(Path(report["manifest"]).read_text())["version"] == 1
+    assert [step["name"] for step in report["steps"]] == STEPS
+    assert not [step for step in report["steps"] if step["cached"] or step["seconds"] < 0]
+    assert {output: set(worst) for output, worst in report["validation"].items()} == {"logits": METRICS}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("drawn", [True, False])
-def test_random_weights_are_said_in_the_summary_and_others_are_not(
-    *, drawn: bool, compiled: Compiled, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_random_weights_said_in_summary(*, drawn: bool, compiled: Compiled, capsys: pytest.CaptureFixture[str]) -> None:
+    """The summary says that weights are random, and says nothing of other weights."""
     manifest = Manifest.model_validate_json((compiled.release / "manifest.json").read_text())
     source = manifest.source.model_copy(update={"random_weights": drawn})
     stands: dict[str, Any] = {
@@ -55,34 +55,40 @@ def test_random_weights_are_said_in_the_summary_and_others_are_not(
 
 
 @pytest.mark.slow
-def test_timm_name_compiles_with_random_weights(run_alone: CommandLine) -> None:
+def test_timm_name_compiles(run_alone: CommandLine) -> None:
     """A name that timm knows needs no hub where the weights are random, and the release says that they are."""
-    words = ("--random-weights", "--no-check-served", "--shapes", "pixel_values=1x3x160x160:2x3x160x160:2x3x160x160")
-    made = run_alone.document("compile", "timm:test_resnet", *words)
-    assert (made["name"], made["version"], made["verdict"]) == ("test_resnet", 1, "passed")
-    source = json.loads(Path(made["manifest"]).read_text())["source"]
+    arguments = (
+        "--random-weights",
+        "--no-check-served",
+        "--shapes",
+        "pixel_values=1x3x160x160:2x3x160x160:2x3x160x160",
+    )
+    report = run_alone.document("compile", "timm:test_resnet", *arguments)
+    assert (report["name"], report["version"], report["verdict"]) == ("test_resnet", 1, "passed")
+    source = json.loads(Path(report["manifest"]).read_text())["source"]
     assert (source["scheme"], source["random_weights"]) == ("timm", True)
 
 
 @pytest.mark.slow
-def test_triton_finds_the_configuration_and_the_version_in_the_repository(compiled: Compiled) -> None:
+def test_triton_finds_repository_version(compiled: Compiled) -> None:
+    """Triton finds the configuration and the version in the repository."""
     view = compiled.folder / "artifacts" / "repository" / "tiny"
     assert view.is_symlink()
     assert sorted(path.name for path in view.rglob("*")) == ["1", "config.pbtxt", "model.onnx"]
 
 
 @pytest.mark.slow
-def test_a_second_run_finds_every_step_in_the_cache_and_keeps_the_version(finished: Compiled) -> None:
-    found = CommandLine(finished.folder)(*finished.command, "--json").document
-    assert (found["version"], found["unchanged"]) == (1, True)
-    assert [(step["name"], step["cached"]) for step in found["steps"]] == [(name, True) for name in STEPS]
+def test_second_run_is_cached(finished: Compiled) -> None:
+    """A second run finds every step in the cache and keeps the version."""
+    report = CommandLine(finished.folder)(*finished.command, "--json").document
+    assert (report["version"], report["unchanged"]) == (1, True)
+    assert [(step["name"], step["cached"]) for step in report["steps"]] == [(name, True) for name in STEPS]
     assert sorted(path.name for path in finished.release.parent.iterdir()) == ["1"]
 
 
 @pytest.mark.slow
-def test_an_unchanged_compile_imports_nothing_heavy_and_starts_no_worker(
-    finished: Compiled, run_alone: CommandLine
-) -> None:
+def test_unchanged_compile_stays_light(finished: Compiled, run_alone: CommandLine) -> None:
+    """An unchanged compile imports nothing heavy and starts no worker."""
     logs = listing(finished.folder / "artifacts" / "logs")
     answer = run_alone(*finished.command, PYTHONPROFILEIMPORTTIME="1")
     assert "unchanged, still version 1" in answer.stdout
@@ -93,33 +99,36 @@ def test_an_unchanged_compile_imports_nothing_heavy_and_starts_no_worker(
 
 
 @pytest.mark.slow
-def test_force_does_every_step_again_and_publishes_the_next_version(finished: Compiled, run: CommandLine) -> None:
-    found = run(*finished.command, "--force", "--json").document
-    assert (found["version"], found["unchanged"]) == (2, False)
-    assert not [step["name"] for step in found["steps"] if step["cached"] and step["name"] != "fetch"]
+def test_force_repeats_every_step(finished: Compiled, run: CommandLine) -> None:
+    """With --force every step is done again and the next version is published."""
+    report = run(*finished.command, "--force", "--json").document
+    assert (report["version"], report["unchanged"]) == (2, False)
+    assert not [step["name"] for step in report["steps"] if step["cached"] and step["name"] != "fetch"]
     view = finished.folder / "artifacts" / "repository" / "tiny"
     assert sorted(path.name for path in view.iterdir()) == ["1", "2", "config.pbtxt"]
     answer = run("validate", "tiny")
     assert answer.stdout.startswith(str(finished.release.with_name("2")))
 
 
-def test_a_dry_run_of_a_new_model_says_what_it_would_do_and_does_nothing(run: CommandLine, models: Path) -> None:
+def test_dry_run_of_new_model(run: CommandLine, models: Path) -> None:
+    """A dry run of a new model says what it would do and does nothing."""
     before = listing(run.folder, folder_times=True)
-    words = ("compile", f"hf:{models / 'bert'}", "--no-check-served", "--dry-run")
-    plan = run(*words, "--json").document["plan"]
+    arguments = ("compile", f"hf:{models / 'bert'}", "--no-check-served", "--dry-run")
+    plan = run(*arguments, "--json").document["plan"]
     assert plan["check_served"] == "left out"
     assert {plan[step] for step in STEPS} == {"would run"}
-    assert "bert: nothing was done" in run(*words).stdout
+    assert "bert: nothing was done" in run(*arguments).stdout
     assert listing(run.folder, folder_times=True) == before
 
 
-def test_a_dry_run_refuses_a_gpu_that_is_not_here_and_says_what_only_the_model_tells(
-    run: CommandLine, models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dry_run_refuses_missing_gpu(run: CommandLine, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dry run refuses a GPU that is not here and says what only the model tells."""
     monkeypatch.setattr(compilation, "has_gpu", lambda: False)
-    words = ("compile", f"hf:{models / 'bert'}", "--no-check-served", "--dry-run", "--json")
-    check_refusal(run(*words, "--device", "cuda"), 9, ("bert · export: device: cuda, and there is no NVIDIA GPU here",))
-    planned = run(*words, "--shapes", "nothing=1x8:2x8:4x8")
+    arguments = ("compile", f"hf:{models / 'bert'}", "--no-check-served", "--dry-run", "--json")
+    check_refusal(
+        run(*arguments, "--device", "cuda"), 9, ("bert · export: device: cuda, and there is no NVIDIA GPU here",)
+    )
+    planned = run(*arguments, "--shapes", "nothing=1x8:2x8:4x8")
     assert planned.document["plan"]["export"] == "would run"
     assert "whether shapes fit the model is known once it is loaded" in planned.stderr
 
@@ -130,9 +139,10 @@ def test_a_dry_run_refuses_a_gpu_that_is_not_here_and_says_what_only_the_model_t
     [((), []), (("--force",), STEPS[1:]), (("--name", "other"), ["package", "publish"])],
     ids=["same", "forced", "renamed"],
 )
-def test_a_dry_run_says_what_is_cached(
+def test_dry_run_shows_cached_steps(
     options: tuple[str, ...], would_run: list[str], finished: Compiled, run: CommandLine
 ) -> None:
+    """A dry run says what is cached."""
     before = listing(finished.folder, folder_times=True)
     plan = run(*finished.command, *options, "--dry-run", "--json").document["plan"]
     assert [step for step in STEPS if plan[step] == "would run"] == would_run
@@ -140,7 +150,8 @@ def test_a_dry_run_says_what_is_cached(
 
 
 @pytest.mark.slow
-def test_a_compile_prints_a_line_a_step_and_where_things_are(finished: Compiled, run: CommandLine) -> None:
+def test_compile_prints_line_per_step(finished: Compiled, run: CommandLine) -> None:
+    """A compile prints a line for each step and says where things are."""
     answer = run(*finished.command)
     lines = answer.stderr.splitlines()
     assert [line.split() for line in lines if line != RANDOM_IDS] == [[step, "cached"] for step in STEPS]
@@ -157,7 +168,7 @@ def test_quiet_prints_no_progress(finished: Compiled, run: CommandLine) -> None:
 
 
 @pytest.mark.slow
-def test_a_spec_holds_all_options_and_the_command_line_wins(finished: Compiled, models: Path) -> None:
+def test_command_line_overrides_spec(finished: Compiled, models: Path) -> None:
     """Folders in a spec are relative to it, whatever the working directory is."""
     spec = {
         "source": "hf:../bert",
@@ -178,11 +189,11 @@ def test_a_spec_holds_all_options_and_the_command_line_wins(finished: Compiled, 
     assert (plan["name"], plan["plan"]["fetch"], plan["plan"]["export"]) == ("from-the-spec", "would run", "would run")
     del spec["shapes"]
     (place / "tiny.yaml").write_text(yaml.safe_dump(spec))
-    found = elsewhere("compile", "../specs/tiny.yaml", "--name", "typed", "--json").document
-    assert found["name"] == "typed"
-    assert Path(found["repository"]) == finished.folder / "models"
-    assert [step["name"] for step in found["steps"] if step["cached"]] == STEPS[1:5]
-    stated: dict[str, Any] = json.loads(Path(found["manifest"]).read_text())["spec"]
+    report = elsewhere("compile", "../specs/tiny.yaml", "--name", "typed", "--json").document
+    assert report["name"] == "typed"
+    assert Path(report["repository"]) == finished.folder / "models"
+    assert [step["name"] for step in report["steps"] if step["cached"]] == STEPS[1:5]
+    stated: dict[str, Any] = json.loads(Path(report["manifest"]).read_text())["spec"]
     assert (stated["name"], stated["triton"]["instance_group"][0]["count"]) == ("typed", 2)
     assert "count: 2" in (finished.folder / "models" / "typed" / "config.pbtxt").read_text()
     assert not list((finished.folder / "elsewhere").iterdir())
@@ -190,36 +201,37 @@ def test_a_spec_holds_all_options_and_the_command_line_wins(finished: Compiled, 
 
 
 @pytest.mark.slow
-def test_the_spec_in_a_release_describes_the_same_compile_from_anywhere(compiled: Compiled, run: CommandLine) -> None:
-    found = run("compile", compiled.release / "spec.yaml", "--dry-run", "--json").document
-    assert found["name"] == "tiny"
-    assert found["plan"]["publish"] == "nothing: the newest version is this one"
-    assert {found["plan"][step] for step in STEPS[:-1]} == {"cached"}
+def test_released_spec_works_anywhere(compiled: Compiled, run: CommandLine) -> None:
+    """The spec in a release describes the same compile from anywhere."""
+    report = run("compile", compiled.release / "spec.yaml", "--dry-run", "--json").document
+    assert report["name"] == "tiny"
+    assert report["plan"]["publish"] == "nothing: the newest version is this one"
+    assert {report["plan"][step] for step in STEPS[:-1]} == {"cached"}
 
 
 @pytest.mark.slow
-def test_a_check_that_came_later_is_published_as_a_version_of_the_same_files(
-    finished: Compiled, run: CommandLine
-) -> None:
-    found = run(*finished.command, "--check-served", "--json").document
-    assert (found["version"], found["unchanged"]) == (2, False)
-    assert json.loads(Path(found["manifest"]).read_text())["served"]["requests"] == len(found["served"]["checks"])
-    assert (Path(found["repository"]) / "tiny" / "2" / "model.onnx").is_file()
+def test_later_check_makes_new_version(finished: Compiled, run: CommandLine) -> None:
+    """A check that came later is published as a version of the same files."""
+    report = run(*finished.command, "--check-served", "--json").document
+    assert (report["version"], report["unchanged"]) == (2, False)
+    assert json.loads(Path(report["manifest"]).read_text())["served"]["requests"] == len(report["served"]["checks"])
+    assert (Path(report["repository"]) / "tiny" / "2" / "model.onnx").is_file()
     again = run(*finished.command, "--no-check-served", "--json").document
     assert (again["version"], again["unchanged"]) == (2, True)
 
 
 @pytest.mark.slow
-def test_another_interface_is_refused_unless_it_is_allowed(finished: Compiled, run: CommandLine, models: Path) -> None:
-    words = ("compile", f"hf:{models / 'three-labels'}", "--name", "tiny", "--no-check-served", "--json")
+def test_changed_interface_refused(finished: Compiled, run: CommandLine, models: Path) -> None:
+    """Another interface is refused unless it is allowed."""
+    arguments = ("compile", f"hf:{models / 'three-labels'}", "--name", "tiny", "--no-check-served", "--json")
     view = finished.folder / "artifacts" / "repository" / "tiny"
     before = listing(view.resolve())
-    refused = run(*words)
+    refused = run(*arguments)
     difference = "logits was float32['batch', 2], is float32['batch', 3]"
     check_refusal(refused, 7, ("tiny · publish", "version 1", difference, "--allow-interface-change"))
     assert listing(view.resolve()) == before
     assert sorted(path.name for path in finished.release.parent.iterdir()) == ["1"]
-    found = run(*words, "--allow-interface-change").document
-    assert found["version"] == 2
+    report = run(*arguments, "--allow-interface-change").document
+    assert report["version"] == 2
     assert sorted(path.name for path in view.iterdir()) == ["2", "config.pbtxt"]
     assert sorted(path.name for path in finished.release.parent.iterdir()) == ["1", "2"]

@@ -9,24 +9,25 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from plansmith.cli.compile.options import compile_options
+from plansmith.cli.compile.compile import compile_options
 from plansmith.cli.compile.specs import specs_from_arguments
 
 
 @pytest.mark.parametrize(("words", "kept"), [((), None), (("--tritonserver", "server"), "server")])
-def test_a_server_is_remembered_by_its_whole_path(
+def test_server_remembered_by_path(
     words: tuple[str, ...], kept: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A server is remembered by its whole path."""
     monkeypatch.chdir(tmp_path)
-    told: dict[str, Any] = {}
+    values: dict[str, Any] = {}
 
     @click.command()
     @compile_options
     def command(**options: Any) -> None:
-        told.update(options)
+        values.update(options)
 
     assert CliRunner().invoke(command, words).exit_code == 0
-    assert told["tritonserver"] == (kept and str(tmp_path / kept))
+    assert values["tritonserver"] == (kept and str(tmp_path / kept))
 
 
 @pytest.mark.parametrize(
@@ -39,18 +40,19 @@ def test_a_server_is_remembered_by_its_whole_path(
         ([], "", None),
     ],
 )
-def test_a_pipeline_is_asked_for_or_left_out_and_keeps_what_the_spec_says_of_it(
+def test_pipeline_option_keeps_spec_settings(
     words: list[str], written: str, expected: int | None, tmp_path: Path
 ) -> None:
+    """A pipeline is asked for or left out, and keeps what the spec says of it."""
     spec = tmp_path / "spec.yaml"
     spec.write_text(f"source: hf:model\n{written}\n")
-    told: dict[str, Any] = {}
+    values: dict[str, Any] = {}
 
     @click.command()
     @compile_options
     def command(**options: Any) -> None:
-        told.update(options)
+        values.update(options)
 
     assert CliRunner().invoke(command, words).exit_code == 0
-    found = specs_from_arguments(str(spec), told)[0].models[0].spec.pipeline
-    assert (found and found.top_k) == expected
+    result = specs_from_arguments(str(spec), values)[0].models[0].spec.pipeline
+    assert (result and result.top_k) == expected

@@ -10,8 +10,8 @@ import pytest
 
 from plansmith.cli.compile.scaffold import Studied, write_spec
 from plansmith.config.data import DataSpec
+from plansmith.config.engine_options import LoweringOptions
 from plansmith.config.loader import read_specs
-from plansmith.config.precision import LoweringOptions
 from plansmith.config.shapes import resolve_axes
 from plansmith.config.source_reference import parse_reference
 from plansmith.config.spec import ModelSpec, make_spec
@@ -44,7 +44,7 @@ INPUTS = {
 
 
 def _studied(signature: Signature, source: str = "timm:resnet18", folder: Path = Path(), **facts: str) -> Studied:
-    found = SourceModel(
+    source_model = SourceModel(
         scheme="timm",
         location="x",
         revision=facts.get("revision"),
@@ -53,7 +53,7 @@ def _studied(signature: Signature, source: str = "timm:resnet18", folder: Path =
         random_weights=False,
         trust_remote_code=False,
     )
-    return Studied("its-name", parse_reference(source, relative_to=folder), found, signature)
+    return Studied("its-name", parse_reference(source, relative_to=folder), source_model, signature)
 
 
 def _signature(inputs: dict[str, tuple[int | str, ...]], *outputs: str) -> Signature:
@@ -68,7 +68,8 @@ def _read(text: str, folder: Path) -> ModelSpec:
 
 
 @pytest.mark.parametrize("inputs", INPUTS.values(), ids=INPUTS.keys())
-def test_the_shapes_settle_every_axis_once_and_as_the_model_would(inputs: Inputs, tmp_path: Path) -> None:
+def test_shapes_settle_every_axis(inputs: Inputs, tmp_path: Path) -> None:
+    """The shapes settle every axis once and as the model would."""
     signature = _signature(inputs.dims)
     spec = _read(write_spec(make_spec({"source": "timm:resnet18"}), _studied(signature), tmp_path), tmp_path)
     assert list(spec.shapes) == inputs.written
@@ -78,34 +79,35 @@ def test_the_shapes_settle_every_axis_once_and_as_the_model_would(inputs: Inputs
     assert settled == {axis: signature.axes[axis] for axis in moving}
 
 
-def test_a_comment_names_axes_limits_mask_and_who_follows() -> None:
+def test_comment_names_axes_and_limits() -> None:
+    """A comment names axes, limits, the mask and who follows."""
     inputs: dict[str, tuple[int | str, ...]] = {
         "a": ("batch", "sequence"),
         "b": ("batch", "sequence"),
         "c": ("batch", "frames"),
     }
     text = write_spec(make_spec({"source": "timm:resnet18"}), _studied(_signature(inputs)), Path())
-    words = " ".join(line.strip(" #") for line in text.splitlines())
-    assert "batch x sequence; sequence at most 512 in this model; b follows; b marks padding with 0 a:" in words
-    assert "batch x frames; the same batch as above c:" in words
+    comment = " ".join(line.strip(" #") for line in text.splitlines())
+    assert "batch x sequence; sequence at most 512 in this model; b follows; b marks padding with 0 a:" in comment
+    assert "batch x frames; the same batch as above c:" in comment
 
 
-def test_the_commented_tolerances_are_those_of_the_gate_under_the_outputs_own_names(tmp_path: Path) -> None:
+def test_commented_tolerances_match_gate(tmp_path: Path) -> None:
+    """The commented tolerances are those of the gate, under the outputs' own names."""
     signature = _signature({"x": ("batch",)}, "logits", "a: $b")
     text = write_spec(make_spec({"source": "timm:resnet18"}), _studied(signature), tmp_path)
     assert _read(text, tmp_path).tolerances == {}
     start = text.index("# tolerances:")
     example, rest = text[start:].split("\n\n", 1)
-    said = _read(text[:start] + re.sub(r"^# ", "", example, flags=re.MULTILINE) + "\n\n" + rest, tmp_path)
-    assert {name: limit.max_relative for name, limit in said.tolerances.items()} == {"logits": 1e-4, "a: $b": 1e-4}
+    spec = _read(text[:start] + re.sub(r"^# ", "", example, flags=re.MULTILINE) + "\n\n" + rest, tmp_path)
+    assert {name: limit.max_relative for name, limit in spec.tolerances.items()} == {"logits": 1e-4, "a: $b": 1e-4}
 
 
 @pytest.mark.parametrize(
     ("inputs", "path"), [("input_ids", "sentences.txt"), ("pixel_values", "images"), ("past_values", "inputs.npz")]
 )
-def test_the_commented_data_and_lowering_are_keys_with_the_values_that_they_have_anyway(
-    inputs: str, path: str, tmp_path: Path
-) -> None:
+def test_commented_keys_hold_defaults(inputs: str, path: str, tmp_path: Path) -> None:
+    """The commented data and lowering are keys with the values that they have anyway."""
     text = write_spec(make_spec({"source": "timm:resnet18"}), _studied(_signature({inputs: ("batch",)})), tmp_path)
     spec = _read(text, tmp_path)
     assert (spec.data, spec.lowering) == (None, LoweringOptions())
@@ -114,14 +116,15 @@ def test_the_commented_data_and_lowering_are_keys_with_the_values_that_they_have
     data, lowering, rest = text[start:].split("\n\n", 2)
     uncommented = [re.sub(r"^# ", "", part, flags=re.MULTILINE) for part in (data, lowering)]
     assert "As it is when left out:\nlowering:\n" in uncommented[1]
-    told = uncommented[1][uncommented[1].index("lowering:") :]
-    said = _read(f"{text[:start]}{uncommented[0]}\n\n{told}\n\n{rest}", tmp_path)
-    assert said.data == DataSpec(path=path)
-    assert said.lowering == LoweringOptions()
-    assert said.lowering.model_fields_set == LoweringOptions.model_fields.keys() - {"autocast"}
+    lowering_text = uncommented[1][uncommented[1].index("lowering:") :]
+    result = _read(f"{text[:start]}{uncommented[0]}\n\n{lowering_text}\n\n{rest}", tmp_path)
+    assert result.data == DataSpec(path=path)
+    assert result.lowering == LoweringOptions()
+    assert result.lowering.model_fields_set == LoweringOptions.model_fields.keys()
 
 
-def test_licence_and_commit_stand_in_the_first_lines(tmp_path: Path) -> None:
+def test_licence_and_commit_come_first(tmp_path: Path) -> None:
+    """Licence and commit stand in the first lines."""
     signature = _signature({"x": ("batch",)})
     text = write_spec(make_spec({"source": "timm:x"}), _studied(signature, licence="a\nforce: true"), tmp_path)
     assert not _read(text, tmp_path).force
@@ -134,9 +137,8 @@ def test_licence_and_commit_stand_in_the_first_lines(tmp_path: Path) -> None:
     assert _read(write_spec(spec, studied, tmp_path), tmp_path).source == "hf:a/b"
 
 
-def test_a_source_in_a_home_folder_is_written_out_as_specs_take_no_wave(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_home_folder_source_written_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source in a home folder is written out, as specs take no tilde."""
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "bert").mkdir()
     text = write_spec(
@@ -149,9 +151,8 @@ def test_a_source_in_a_home_folder_is_written_out_as_specs_take_no_wave(
     "typed", ["models/bert", "./models/../models/bert", "link", "through/bert", "{here}/models/bert", "."]
 )
 @pytest.mark.parametrize("place", [".", "specs", "models/bert", "through", "$a b"])
-def test_a_relative_source_directory_is_still_the_same_one(
-    typed: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_source_stays_same(typed: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative source directory is still the same one."""
     monkeypatch.chdir(tmp_path)
     for name in ("specs", "models/bert", "$a b", "far/away/bert"):
         Path(name).mkdir(parents=True)
@@ -160,11 +161,11 @@ def test_a_relative_source_directory_is_still_the_same_one(
     source = f"hf:{typed.format(here=tmp_path)}"
     signature = _signature({"x": ("batch",)})
     text = write_spec(make_spec({"source": source}), _studied(signature, source, tmp_path), Path(place).resolve())
-    found = _read(text, Path(place))
-    assert found.name == "its-name"
-    there = parse_reference(found.source, relative_to=Path(place).absolute()).path
+    spec = _read(text, Path(place))
+    assert spec.name == "its-name"
+    directory = parse_reference(spec.source, relative_to=Path(place).absolute()).path
     meant = parse_reference(source, relative_to=tmp_path).path
-    assert there is not None
+    assert directory is not None
     assert meant is not None
-    assert there.resolve() == meant.resolve()
-    assert Path(found.source.partition(":")[2]).is_absolute() == Path(source.partition(":")[2]).is_absolute()
+    assert directory.resolve() == meant.resolve()
+    assert Path(spec.source.partition(":")[2]).is_absolute() == Path(source.partition(":")[2]).is_absolute()

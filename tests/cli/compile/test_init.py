@@ -14,9 +14,8 @@ from ..conftest import Compiled
 
 
 @pytest.mark.slow
-def test_the_spec_of_a_directory_compiles_unchanged_to_the_release_of_its_source(
-    finished: Compiled, run: CommandLine, models: Path
-) -> None:
+def test_directory_spec_compiles_unchanged(finished: Compiled, run: CommandLine, models: Path) -> None:
+    """The spec of a directory compiles unchanged to the release of its source."""
     shutil.copytree(models / "bert", run.folder / "models" / "bert")
     (run.folder / "specs").mkdir()
     answer = run("init", "hf:models/bert", "--name", "tiny", "--output", "specs/tiny.yaml", "--json", "--quiet")
@@ -35,12 +34,13 @@ def test_the_spec_of_a_directory_compiles_unchanged_to_the_release_of_its_source
     elsewhere = CommandLine(run.folder / "elsewhere")
     plan = elsewhere("compile", "../specs/tiny.yaml", "--no-check-served", "--dry-run", "--json").document["plan"]
     assert plan["export"] == "would run"
-    found = run("compile", "specs/tiny.yaml", "--no-check-served", "--json").document
-    assert (found["version"], found["unchanged"]) == (1, True)
+    report = run("compile", "specs/tiny.yaml", "--no-check-served", "--json").document
+    assert (report["version"], report["unchanged"]) == (1, True)
     assert [path.name for path in finished.release.parent.iterdir()] == ["1"]
 
 
-def test_a_timm_model_with_random_weights_is_drawn_once_and_found_by_the_compile(run: CommandLine) -> None:
+def test_random_timm_model_drawn_once(run: CommandLine) -> None:
+    """A timm model with random weights is drawn once and found by the compile."""
     answer = run("init", "timm:test_resnet", "--random-weights", "--artifacts", "made")
     assert answer.status == 0, answer
     path = run.folder / "resnet.yaml"
@@ -52,15 +52,18 @@ def test_a_timm_model_with_random_weights_is_drawn_once_and_found_by_the_compile
     assert run("compile", path, "--no-check-served", "--dry-run", "--json").document["plan"]["fetch"] == "cached"
 
 
-def test_a_file_that_is_there_is_kept_unless_it_is_forced(run: CommandLine, models: Path) -> None:
-    words = ("init", f"hf:{models / 'bert'}", "--output", "mine.yaml")
+def test_existing_file_kept_unless_forced(run: CommandLine, models: Path) -> None:
+    """A file that is there is kept unless it is forced."""
+    arguments = ("init", f"hf:{models / 'bert'}", "--output", "mine.yaml")
     (run.folder / "mine.yaml").write_text("mine")
     before = listing(run.folder, folder_times=True)
-    check_refusal(run(*words, "--json"), 2, ("mine.yaml is there already", "choose another --output, or pass --force"))
+    check_refusal(
+        run(*arguments, "--json"), 2, ("mine.yaml is there already", "choose another --output, or pass --force")
+    )
     assert listing(run.folder, folder_times=True) == before
     (run.folder / "mine.yaml").rename(run.folder / "kept")
     (run.folder / "mine.yaml").hardlink_to(run.folder / "kept")
-    answer = run(*words, "--force")
+    answer = run(*arguments, "--force")
     assert answer.status == 0, answer
     assert [line.split()[0] for line in answer.stderr.splitlines()] == ["fetch", "describe"]
     assert answer.stdout.startswith("bert: spec written to mine.yaml\nNext: ")
@@ -70,16 +73,17 @@ def test_a_file_that_is_there_is_kept_unless_it_is_forced(run: CommandLine, mode
     assert sorted(path.name for path in run.folder.iterdir()) == ["artifacts", "kept", "mine.yaml"]
 
 
-def test_what_cannot_become_a_spec_is_refused_and_nothing_is_written(run: CommandLine, models: Path) -> None:
+def test_impossible_spec_writes_nothing(run: CommandLine, models: Path) -> None:
+    """What cannot become a spec is refused and nothing is written."""
     check_refusal(
         run("init", "hf:./no", "--output", "a.yaml", "--json"), 3, ("there is no directory", "check the path")
     )
     check_refusal(run("init", "bert", "--json"), 2, ("cannot tell what 'bert' is", "write hf:<id or directory>"))
     check_refusal(run("init", str(models / "bert"), "--json"), 2, (f"write hf:{models / 'bert'}",))
-    words = ("init", f"hf:{models / 'bert'}", "--json")
-    check_refusal(run(*words, "--name", "a/b"), 2, ("'name'", "at most 128"))
-    check_refusal(run(*words, "--output", "no/a.yaml"), 2, ("there is no folder no", "--output"))
-    check_refusal(run(*words, "--output", "a.json"), 2, ("a.json is no name for a spec", "ends in .yaml"))
+    arguments = ("init", f"hf:{models / 'bert'}", "--json")
+    check_refusal(run(*arguments, "--name", "a/b"), 2, ("'name'", "at most 128"))
+    check_refusal(run(*arguments, "--output", "no/a.yaml"), 2, ("there is no folder no", "--output"))
+    check_refusal(run(*arguments, "--output", "a.json"), 2, ("a.json is no name for a spec", "ends in .yaml"))
     assert not list(run.folder.iterdir())
     lacking = run("init", f"hf:{models / 'lacking'}", "--output", "a.yaml", "--json")
     check_refusal(lacking, 3, ("lacking · describe", "lacks 16 weight(s)", "Log: "))

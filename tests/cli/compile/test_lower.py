@@ -46,14 +46,13 @@ def _spec(finished: Compiled, *more: str) -> None:
 
 
 @pytest.mark.slow
-def test_an_int8_release_tells_its_recipe_data_and_accuracy_wherever_it_is_asked(
-    finished: Compiled, data: Path, run: CommandLine
-) -> None:
+def test_int8_release_tells_its_recipe(finished: Compiled, data: Path, run: CommandLine) -> None:
+    """An INT8 release tells its recipe, data and accuracy wherever it is asked."""
     _spec(finished)
     answer = run("compile", "int8.yaml")
     assert answer.status == 0, answer
     assert "tiny published, version 2: onnxruntime, int8, gate passed\n  INT8, " in answer.stdout
-    told = [
+    patterns = [
         r"^  INT8, .* lowered; \d+ nodes? stays? higher$",
         r"^  [\d.]+ KiB, 0\.\d\d of FP32$",
         r"^  [\d.]+ times as fast as FP32 \(95 % interval ",
@@ -62,24 +61,24 @@ def test_an_int8_release_tells_its_recipe_data_and_accuracy_wherever_it_is_asked
         r"^    top-1 accuracy .*: .*, allowed -",
         r"^  report      artifacts/repository\.plansmith/releases/tiny/2/report\.html$",
     ]
-    assert not [line for line in told if not re.search(line, answer.stdout, re.MULTILINE)], answer.stdout
-    found = run("compile", "int8.yaml", "--json").document
-    assert (found["precision"], found["unchanged"]) == ("int8", True)
-    assert Path(found["report"]).is_file()
-    assert found["lowering"]["calibration_samples"] == 16
-    assert 0 < found["lowering"]["file_bytes"] < found["lowering"]["fp32_bytes"]
-    assert found["lowering"]["tried"] >= 1
-    assert found["lowering"]["speed"]["repeats"] > 1
-    assert found["evaluation"]["samples"] == 32
-    assert [metric["name"] for metric in found["evaluation"]["metrics"]] == ["top-1 accuracy"]
+    assert not [line for line in patterns if not re.search(line, answer.stdout, re.MULTILINE)], answer.stdout
+    report = run("compile", "int8.yaml", "--json").document
+    assert (report["precision"], report["unchanged"]) == ("int8", True)
+    assert Path(report["report"]).is_file()
+    assert report["lowering"]["calibration_samples"] == 16
+    assert 0 < report["lowering"]["file_bytes"] < report["lowering"]["fp32_bytes"]
+    assert report["lowering"]["tried"] >= 1
+    assert report["lowering"]["speed"]["repeats"] > 1
+    assert report["evaluation"]["samples"] == 32
+    assert [metric["name"] for metric in report["evaluation"]["metrics"]] == ["top-1 accuracy"]
     shown = run("show", "tiny").stdout
     assert "calibration: 16 of 48 samples" in shown
     assert "evaluation: 32 others, looked at once" in shown
-    assert f"    {re.search(told[0], answer.stdout, re.MULTILINE)[0].strip()}" in shown  # type: ignore[index]
-    for words in (("compile", "int8.yaml"), ("show", "tiny")):
-        screen = in_terminal(finished.folder, *words, columns=80).screen
+    assert f"    {re.search(patterns[0], answer.stdout, re.MULTILINE)[0].strip()}" in shown  # type: ignore[index]
+    for arguments in (("compile", "int8.yaml"), ("show", "tiny")):
+        screen = in_terminal(finished.folder, *arguments, columns=80).screen
         assert max(map(len, screen)) <= 80
-        cut = {word for word in run(*words).stdout.split() if len(word) < 60} - {*" ".join(screen).split()}
+        cut = {word for word in run(*arguments).stdout.split() if len(word) < 60} - {*" ".join(screen).split()}
         assert not cut, "\n".join(screen)
     repeated = run("validate", "tiny").stdout
     assert f"when it was compiled, 32 held-out samples of {data.name}" in repeated
@@ -89,9 +88,8 @@ def test_an_int8_release_tells_its_recipe_data_and_accuracy_wherever_it_is_asked
 
 
 @pytest.mark.slow
-def test_a_lowered_graph_for_tensorrt_is_written_with_what_is_known_of_it(
-    finished: Compiled, data: Path, run: CommandLine
-) -> None:
+def test_lowered_graph_written_for_tensorrt(finished: Compiled, data: Path, run: CommandLine) -> None:
+    """A lowered graph for TensorRT is written with what is known of it."""
     del data
     _spec(finished)
     answer = run("lower", "int8.yaml", "--engine", "tensorrt", "--output", "made/graph")
@@ -100,9 +98,9 @@ def test_a_lowered_graph_for_tensorrt_is_written_with_what_is_known_of_it(
     assert "\n  not validated: TensorRT's own INT8 kernels" in answer.stdout
     assert "\n  graph       made/graph/model.onnx\n  record      made/graph/lowered.json\nNext: " in answer.stdout
     assert "QuantizeLinear: " in run("inspect", "made/graph/model.onnx").stdout
-    told = run("inspect", "made/graph").stdout
-    assert all(words in told for words in ("model: tiny", "made for: tensorrt", "calibration: 16 of 48", "tried:"))
-    assert run("inspect", "made/graph/lowered.json").stdout == told
+    output = run("inspect", "made/graph").stdout
+    assert all(text in output for text in ("model: tiny", "made for: tensorrt", "calibration: 16 of 48", "tried:"))
+    assert run("inspect", "made/graph/lowered.json").stdout == output
     (run.folder / "lowered.json").write_text("{}")
     check_refusal(
         run("inspect", "lowered.json", "--json"), 2, ("is no record of a lowered graph", "lower the model again")
@@ -114,7 +112,8 @@ def test_a_lowered_graph_for_tensorrt_is_written_with_what_is_known_of_it(
 
 
 @pytest.mark.slow
-def test_a_refused_lowering_names_its_report(finished: Compiled, data: Path, run: CommandLine) -> None:
+def test_refused_lowering_names_report(finished: Compiled, data: Path, run: CommandLine) -> None:
+    """A refused lowering names its report."""
     del data
     _spec(finished, "lowering: {budget: 0}", "tolerances: {logits: {min_cosine: 1, max_relative: 1e-9}}")
     answer = run("compile", "int8.yaml", "--json")
@@ -154,8 +153,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED.keys())
-def test_what_cannot_be_lowered_is_refused_before_any_work(case: Refused, run: CommandLine) -> None:
+def test_impossible_lowering_refused_early(case: Refused, run: CommandLine) -> None:
+    """What cannot be lowered is refused before any work."""
     case.lay_out(run.folder)
-    check_refusal(run(*case.words, "--json"), case.status, case.says)
+    check_refusal(run(*case.arguments, "--json"), case.status, case.says)
     check_nothing_made(run.folder)
     assert not (run.folder / "artifacts").exists()

@@ -15,14 +15,14 @@ from ...support.models.graphs import save
 @pytest.fixture
 def run(run: InProcess) -> InProcess:
     """A folder with product.onnx, a product of matrices with a batch that moves."""
-    made = helper.make_graph(
+    graph = helper.make_graph(
         [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")],
         "product",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ("batch", 4))],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ("batch", 2))],
         [helper.make_tensor("w", TensorProto.FLOAT, (4, 2), [1.0] * 8)],
     )
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     onnx.save(model, run.folder / "product.onnx")
     return run
 
@@ -30,15 +30,16 @@ def run(run: InProcess) -> InProcess:
 PLAN = ("compile", "onnx:product.onnx", "--engine", "tensorrt", "--shapes", "x=1x4:8x4:32x4")
 
 
-def test_the_call_follows_the_target_s_tensorrt_and_the_spec(run: InProcess) -> None:
+def test_call_follows_target_and_spec(run: InProcess) -> None:
+    """The call follows the target's TensorRT and the spec."""
     (run.folder / "plan.yaml").write_text(
         "source: onnx:product.onnx\nengine: tensorrt\ntarget: triton-26.07\ntensorrt:\n"
         "  gpus: [A10G]\n  memory_pools: {workspace: 2G}\n  tf32: false\n"
         "  profiles: {latency: {x: 1x4}, throughput: {x: '2x4:16x4:64x4'}}\n"
     )
-    said = run("compile", "plan.yaml", "--dry-run", "--json", "--gpu", "L4")
-    assert said.status == 0, said.stderr
-    build = json.loads(said.stdout)["build"]
+    answer = run("compile", "plan.yaml", "--dry-run", "--json", "--gpu", "L4")
+    assert answer.status == 0, answer.stderr
+    build = json.loads(answer.stdout)["build"]
     assert [gpu["name"] for gpu in build["gpus"]] == ["NVIDIA L4"]
     call = build["trtexec"]
     assert "--stronglyTyped" not in call
@@ -68,7 +69,8 @@ def best(run: InProcess) -> InProcess:
 
 
 @pytest.mark.slow
-def test_values_of_an_input_that_holds_a_shape_stand_in_profiles_and_in_the_call(best: InProcess) -> None:
+def test_shape_values_reach_profiles(best: InProcess) -> None:
+    """The values of an input that holds a shape stand in the profiles and in the call."""
     (best.folder / "plan.yaml").write_text(f"{HELD}  profiles: {{one: {{x: '1x64:4x64:8x64', k: '9:10:12'}}}}\n")
     before = best("compile", "plan.yaml", "--dry-run", "--json", "--no-check-served").document["build"]
     assert best("lower", "plan.yaml", "--output", "lowered").status == 0
@@ -79,13 +81,15 @@ def test_values_of_an_input_that_holds_a_shape_stand_in_profiles_and_in_the_call
         assert "--shapes=x:4x64,k:10" in build["timing"][0]
 
 
-def test_an_input_that_holds_a_shape_without_its_values_is_refused_in_the_dry_run(best: InProcess) -> None:
+def test_missing_shape_values_refused(best: InProcess) -> None:
+    """An input that holds a shape is refused in the dry run where its values are missing."""
     (best.folder / "plan.yaml").write_text(f"{HELD}  profiles: {{one: {{x: '1x64:4x64:8x64'}}}}\n")
-    said = best("compile", "plan.yaml", "--dry-run", "--no-check-served")
-    assert (said.status, "k holds a shape, and nothing says which values it takes" in said.stderr) == (2, True)
+    answer = best("compile", "plan.yaml", "--dry-run", "--no-check-served")
+    assert (answer.status, "k holds a shape, and nothing says which values it takes" in answer.stderr) == (2, True)
 
 
-def test_formats_of_outputs_that_are_not_known_yet_are_left_out_of_the_call_and_that_is_said(run: InProcess) -> None:
+def test_unknown_output_formats_left_out(run: InProcess) -> None:
+    """Formats of outputs that are not known yet are left out of the call, and that is said."""
     (run.folder / "plan.yaml").write_text(
         "source: hf:team/model\nengine: tensorrt\ntarget: triton-26.07\nshapes: {x: 1x4:2x4:4x4}\n"
         "tensorrt: {gpus: [L4], formats: {y: hwc8}}\n"
@@ -109,13 +113,12 @@ def test_formats_of_outputs_that_are_not_known_yet_are_left_out_of_the_call_and_
         (("--target", "triton-26.03", "--gpu", "A10G", "--precision", "fp8"), 6, "FP8 begins with 8.9"),
     ],
 )
-def test_a_plan_that_cannot_be_built_is_refused_before_anything_is_done(
-    more: tuple[str, ...], status: int, words: str, run: InProcess
-) -> None:
-    said = run(*PLAN, *more, "--no-check-served")
-    assert said.status == status
-    assert words in said.stderr
-    assert "\nNext: " in said.stderr
+def test_unbuildable_plan_refused_early(more: tuple[str, ...], status: int, words: str, run: InProcess) -> None:
+    """A plan that cannot be built is refused before anything is done."""
+    answer = run(*PLAN, *more, "--no-check-served")
+    assert answer.status == status
+    assert words in answer.stderr
+    assert "\nNext: " in answer.stderr
     assert not list(run.folder.glob("artifacts/cache/export/*"))
 
 
@@ -129,18 +132,18 @@ def test_a_plan_that_cannot_be_built_is_refused_before_anything_is_done(
         ("  formats: {x: chw16}", 6, "it is for Jetson's DLA"),
     ],
 )
-def test_profiles_and_formats_that_the_graph_cannot_have_are_refused(
-    lines: str, status: int, words: str, run: InProcess
-) -> None:
+def test_impossible_profiles_refused(lines: str, status: int, words: str, run: InProcess) -> None:
+    """Profiles and formats that the graph cannot have are refused."""
     (run.folder / "plan.yaml").write_text(
         f"source: onnx:product.onnx\nengine: tensorrt\ntarget: triton-26.07\ntensorrt:\n  gpus: [L4]\n{lines}\n"
     )
-    said = run("compile", "plan.yaml", "--dry-run", "--no-check-served")
-    assert (said.status, words in said.stderr) == (status, True), said.stderr
+    answer = run("compile", "plan.yaml", "--dry-run", "--no-check-served")
+    assert (answer.status, words in answer.stderr) == (status, True), answer.stderr
 
 
-def test_a_server_for_plans_is_asked_for_at_once(run: InProcess) -> None:
-    said = run(*PLAN, "--target", "triton-26.03", "--gpu", "L4")
-    assert said.status == 9
-    assert "has no TensorRT backend" in said.stderr
-    assert "--no-check-served" in said.stderr
+def test_plan_server_asked_at_once(run: InProcess) -> None:
+    """A server for plans is asked for at once."""
+    answer = run(*PLAN, "--target", "triton-26.03", "--gpu", "L4")
+    assert answer.status == 9
+    assert "has no TensorRT backend" in answer.stderr
+    assert "--no-check-served" in answer.stderr

@@ -13,7 +13,8 @@ from plansmith.cli.compile.progress import MovingLine
 
 
 @pytest.mark.parametrize(("encoding", "full", "left"), [("utf-8", "━", "─"), ("ascii", "#", "-")])
-def test_a_bar_is_as_long_as_what_is_done(encoding: str, full: str, left: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bar_shows_progress(encoding: str, full: str, left: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bar is as long as what is done."""
     monkeypatch.setattr("plansmith.cli.compile.progress.can_redraw", lambda: True)
     stream = TextIOWrapper(BytesIO(), encoding=encoding)
     with MovingLine(Console(file=stream, force_terminal=True)) as line:
@@ -30,10 +31,10 @@ def _drawn(line: MovingLine) -> str:
     return line._spinner.text.plain
 
 
-def test_of_two_runs_of_one_name_each_is_told_and_forgotten_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_same_name_runs_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two runs of one name, each is told and forgotten by itself."""
     from plansmith.cli.runs.progress import RunProgress
-    from plansmith.flows.runs.endings import RunEnded
-    from plansmith.flows.runs.submitting import SubmittedRun
+    from plansmith.flows.runs.submitting import RunEnded, SubmittedRun
 
     monkeypatch.setattr("plansmith.cli.compile.progress.can_redraw", lambda: True)
     runs = [SubmittedRun(UUID(int=number), "a for local-cpu", "") for number in range(2)]

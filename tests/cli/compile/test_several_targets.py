@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.config.target.names import shipped_file
+from plansmith.config.target_names import shipped_file
 
 from ...support.cli.in_process import InProcess
 from ..conftest import Compiled
@@ -25,16 +25,17 @@ def twins(finished: Compiled, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
 TARGETS = ("--target", "local-cpu", "--target", "ours.yaml")
 
 
-def test_each_target_has_a_release_in_a_repository_of_its_own(finished: Compiled, twins: InProcess) -> None:
+def test_target_has_own_repository(finished: Compiled, twins: InProcess) -> None:
+    """Each target has a release in a repository of its own."""
     many = twins.folder / "many"
     answer = twins(*finished.command, *TARGETS, "--repository", "many", "--json")
     assert answer.status == 0, answer
-    found = answer.document["models"]
-    assert [(one["name"], one["target"], one["repository"]) for one in found] == [
+    entries = answer.document["models"]
+    assert [(entry["name"], entry["target"], entry["repository"]) for entry in entries] == [
         ("tiny", "local-cpu", str(many / "local-cpu")),
         ("tiny", "ours", str(many / "ours")),
     ]
-    targets = [json.loads(Path(one["manifest"]).read_text())["target"] for one in found]
+    targets = [json.loads(Path(entry["manifest"]).read_text())["target"] for entry in entries]
     assert targets == ["local-cpu", str(twins.folder / "ours.yaml")]
     again = twins(*finished.command, *TARGETS, "--repository", "many", "--target", "a-toaster")
     assert again.status == 6
@@ -46,35 +47,36 @@ def test_each_target_has_a_release_in_a_repository_of_its_own(finished: Compiled
     ]
     assert "tiny for ours (2 of 3)" in again.stderr
     assert "plansmith: tiny for a-toaster: there is no target 'a-toaster'" in again.stderr
-    for words in (("serve", "--repository", "many"), (*finished.command, "--repository", "many")):
-        around = twins(*words)
+    for arguments in (("serve", "--repository", "many"), (*finished.command, "--repository", "many")):
+        around = twins(*arguments)
         assert around.status == 7
         assert f"{many} holds the repositories of several targets" in around.message
         assert f"name one of them: {many / 'local-cpu'}, {many / 'ours'}" in around.message
 
 
-def test_a_repository_is_not_put_into_another(finished: Compiled, twins: InProcess) -> None:
+def test_nested_repository_refused(finished: Compiled, twins: InProcess) -> None:
+    """A repository is not put into another."""
     inside = twins(*finished.command, *TARGETS)
     assert inside.status == 7
     assert "artifacts/repository/local-cpu would lie in the repository" in inside.stderr
     assert not (twins.folder / "artifacts" / "repository" / "local-cpu").exists()
 
 
-def test_a_dry_run_tells_of_each_target_of_a_spec_or_of_the_one_that_is_typed(
-    finished: Compiled, twins: InProcess
-) -> None:
+def test_dry_run_tells_each_target(finished: Compiled, twins: InProcess) -> None:
+    """A dry run tells of each target of a spec, or of the one that is typed."""
     spec = f"source: {finished.command[1]}\nname: tiny\ncheck_served: false\nrepository: many\n"
     (twins.folder / "tiny.yaml").write_text(f"{spec}target: [local-cpu, ours.yaml]\n")
-    found = twins("compile", "tiny.yaml", "--dry-run", "--json").document["models"]
-    assert [(one["target"], one["plan"]["lower"], one["plan"]["publish"]) for one in found] == [
+    entries = twins("compile", "tiny.yaml", "--dry-run", "--json").document["models"]
+    assert [(entry["target"], entry["plan"]["lower"], entry["plan"]["publish"]) for entry in entries] == [
         ("local-cpu", "cached", "would run"),
         ("ours", "cached", "would run"),
     ]
     alone = twins("compile", "tiny.yaml", "--dry-run", "--json", "--target", "local-cpu").document["models"]
-    assert [one["target"] for one in alone] == ["local-cpu"]
+    assert [entry["target"] for entry in alone] == ["local-cpu"]
 
 
-def test_a_graph_is_lowered_for_one_target(finished: Compiled, twins: InProcess) -> None:
+def test_lowering_takes_one_target(finished: Compiled, twins: InProcess) -> None:
+    """A graph is lowered for one target."""
     refused = twins("lower", finished.command[1], *TARGETS)
     assert refused.status == 2
     assert "holds 2 models" in refused.message

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from plansmith.config.schema import spec_schema
+from plansmith.config.loader import spec_schema
 
 from ...support.cli.command import CommandLine, check_refusal, listing
 from ..conftest import Compiled
@@ -28,9 +28,7 @@ def _tiny(finished: Compiled, **values: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_models_are_compiled_in_turn_and_a_failure_stops_none_of_the_others(
-    finished: Compiled, run: CommandLine
-) -> None:
+def test_failed_model_stops_no_others(finished: Compiled, run: CommandLine) -> None:
     """The exit code is that of the first failure: 3 for a source, not 6 for a target."""
     toaster = _tiny(finished, name="toaster", target="a-toaster")
     _write(run.folder, [_GONE, _tiny(finished), toaster, _tiny(finished, name="other")])
@@ -57,7 +55,8 @@ def test_models_are_compiled_in_turn_and_a_failure_stops_none_of_the_others(
 
 
 @pytest.mark.slow
-def test_one_json_document_holds_all_models(finished: Compiled, run: CommandLine) -> None:
+def test_json_holds_all_models(finished: Compiled, run: CommandLine) -> None:
+    """One JSON document holds all models."""
     _write(run.folder, [_tiny(finished), _GONE])
     answer = run("compile", "models.yaml", "--json", "--quiet")
     assert answer.status == 3
@@ -70,23 +69,28 @@ def test_one_json_document_holds_all_models(finished: Compiled, run: CommandLine
 
 
 @pytest.mark.slow
-def test_one_picked_model_keeps_the_form_of_its_file(finished: Compiled, run: CommandLine) -> None:
+def test_picked_model_keeps_form(finished: Compiled, run: CommandLine) -> None:
+    """One picked model keeps the form of its file."""
     _write(
         run.folder, [_tiny(finished), _GONE, _tiny(finished, name="third")], triton={"instance_group": [{"count": 2}]}
     )
-    words = ("compile", "models.yaml", "--model", "third", "--name", "typed", "--json")
-    answer = run(*words)
+    arguments = ("compile", "models.yaml", "--model", "third", "--name", "typed", "--json")
+    answer = run(*arguments)
     assert answer.status == 0, answer
     assert [model["name"] for model in answer.document["models"]] == ["typed"]
     assert "count: 2" in (run.folder / "artifacts" / "repository" / "typed" / "config.pbtxt").read_text()
 
 
 @pytest.mark.slow
-def test_a_dry_run_plans_every_model_and_does_nothing(finished: Compiled, run: CommandLine) -> None:
+def test_dry_run_plans_every_model(finished: Compiled, run: CommandLine) -> None:
+    """A dry run plans every model and does nothing."""
     _write(run.folder, [_tiny(finished), _tiny(finished, name="new")])
     before = listing(run.folder, folder_times=True)
-    found = run("compile", "models.yaml", "--dry-run", "--json").document["models"]
-    assert [(model["name"], model["plan"]["package"]) for model in found] == [("tiny", "cached"), ("new", "would run")]
+    entries = run("compile", "models.yaml", "--dry-run", "--json").document["models"]
+    assert [(model["name"], model["plan"]["package"]) for model in entries] == [
+        ("tiny", "cached"),
+        ("new", "would run"),
+    ]
     answer = run("compile", "models.yaml", "--dry-run")
     assert (answer.status, answer.stderr) == (0, "")
     assert answer.stdout.splitlines()[-3:] == [
@@ -97,13 +101,15 @@ def test_a_dry_run_plans_every_model_and_does_nothing(finished: Compiled, run: C
     assert listing(run.folder, folder_times=True) == before
 
 
-def test_models_are_picked_of_spec_files_only(run: CommandLine) -> None:
+def test_models_picked_from_specs_only(run: CommandLine) -> None:
+    """Models are picked from spec files only."""
     answer = run("compile", "hf:bert", "--model", "bert", "--json")
     check_refusal(answer, 2, ("--model picks models of a spec", "name a .yaml file"))
 
 
 @pytest.mark.slow
-def test_wrong_models_are_refused_before_any_is_compiled(finished: Compiled, run: CommandLine) -> None:
+def test_wrong_models_refused_early(finished: Compiled, run: CommandLine) -> None:
+    """Wrong models are refused before any is compiled."""
     _write(run.folder, [_tiny(finished, name="new"), _tiny(finished, name="$NAME")])
     before = listing(run.folder, folder_times=True)
     answer = run("compile", "models.yaml", "--json")
@@ -112,7 +118,8 @@ def test_wrong_models_are_refused_before_any_is_compiled(finished: Compiled, run
 
 
 @pytest.mark.slow
-def test_the_schema_is_printed_or_written_for_an_editor(run: CommandLine) -> None:
+def test_schema_printed_or_written(run: CommandLine) -> None:
+    """The schema is printed or written for an editor."""
     assert run("schema").document == spec_schema()
     (run.folder / "schema.json").write_text("an older one")
     answer = run("schema", "--output", "schema.json")
@@ -121,7 +128,8 @@ def test_the_schema_is_printed_or_written_for_an_editor(run: CommandLine) -> Non
     assert [path.name for path in run.folder.iterdir()] == ["schema.json"]
 
 
-def test_a_schema_that_cannot_be_written_is_said(run: CommandLine) -> None:
+def test_unwritable_schema_is_said(run: CommandLine) -> None:
+    """A schema that cannot be written is said."""
     answer = run("schema", "--output", "no/where.json")
     assert answer.status == 2
     assert (

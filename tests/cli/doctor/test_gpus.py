@@ -6,9 +6,8 @@ import asyncio
 
 import pytest
 
-from plansmith.cli.doctor.children import Ended, Probed, run_probe
-from plansmith.cli.doctor.findings import Severity
-from plansmith.cli.doctor.gpus import gpu_findings, tensorrt_finding, trtexec_finding
+from plansmith.cli.doctor.findings import Ended, Probed, Severity, run_probe
+from plansmith.cli.doctor.machine import gpu_findings, tensorrt_finding, trtexec_finding
 from plansmith.records.engine import Gpu
 from plansmith.system.gpus import visible_gpus
 
@@ -29,56 +28,62 @@ def ended(printed: str, status: int | None = 0, complaints: str = "") -> Ended:
     return Ended(status, printed, complaints, 60)
 
 
-def told(*gpus: Gpu, problem: str = "", remedy: str = "", visible: str | None = None) -> Probed:
+def probe_result(*gpus: Gpu, problem: str = "", remedy: str = "", visible: str | None = None) -> Probed:
     listed = [gpu.model_dump(mode="json") for gpu in gpus]
     return Probed({"gpus": listed, "problem": problem, "remedy": remedy, "visible": visible})
 
 
-def test_each_gpu_is_shown_with_memory_and_capability_and_the_driver_once() -> None:
-    first, second, driver = gpu_findings(told(H200, T4), WORKING_TORCH, present=True)
+def test_gpu_shown_with_memory() -> None:
+    """Each GPU is shown with its memory and capability, and the driver once."""
+    first, second, driver = gpu_findings(probe_result(H200, T4), WORKING_TORCH, present=True)
     assert (first.name, first.found) == ("GPU 0", "NVIDIA H200, 140.4 GiB, compute capability 9.0")
     assert (second.name, second.found) == ("GPU 1", "Tesla T4, 15.0 GiB, compute capability 7.5")
     assert (driver.found, driver.severity) == ("570.124.06", Severity.OK)
 
 
-def test_a_torch_that_cannot_use_the_gpu_is_a_warning_at_the_driver() -> None:
+def test_torch_without_gpu_is_warning() -> None:
+    """A torch that cannot use the GPU is a warning at the driver."""
     torch = Probed({"version": "2.15", "cuda_build": "13.2", "cuda_usable": False})
-    *_, driver = gpu_findings(told(H200), torch, present=True)
+    *_, driver = gpu_findings(probe_result(H200), torch, present=True)
     assert driver.severity is Severity.WARNING
     assert "CUDA 13.2" in driver.found
     assert driver.remedy
 
 
-def test_no_gpu_is_no_problem_nor_one_that_is_hidden() -> None:
-    (absent,) = gpu_findings(told(), WORKING_TORCH, present=False)
+def test_no_gpu_is_fine() -> None:
+    """Having no GPU is no problem, and neither is a hidden one."""
+    (absent,) = gpu_findings(probe_result(), WORKING_TORCH, present=False)
     assert (absent.severity, absent.found) == (Severity.OPTIONAL, "none")
-    (hidden,) = gpu_findings(told(visible=""), WORKING_TORCH, present=True)
+    (hidden,) = gpu_findings(probe_result(visible=""), WORKING_TORCH, present=True)
     assert (hidden.severity, hidden.found) == (
         Severity.OPTIONAL,
         "none that CUDA_VISIBLE_DEVICES= leaves visible",
     )
 
 
-def test_a_gpu_without_its_driver_is_a_warning_that_says_what_is_lacking() -> None:
-    (found,) = gpu_findings(told(), WORKING_TORCH, present=True)
-    assert found.severity is Severity.WARNING
-    assert "driver" in found.found
-    assert "NVIDIA_DRIVER_CAPABILITIES" in found.remedy
+def test_gpu_without_driver_is_warning() -> None:
+    """A GPU without its driver is a warning that says what is lacking."""
+    (finding,) = gpu_findings(probe_result(), WORKING_TORCH, present=True)
+    assert finding.severity is Severity.WARNING
+    assert "driver" in finding.found
+    assert "NVIDIA_DRIVER_CAPABILITIES" in finding.remedy
 
 
-def test_a_driver_that_does_not_answer_or_takes_the_probe_along_is_a_warning() -> None:
-    problem = told(problem="the driver does not answer: mismatch", remedy="load the driver again")
-    (found,) = gpu_findings(problem, WORKING_TORCH, present=True)
-    assert (found.severity, found.remedy) == (Severity.WARNING, "load the driver again")
-    assert "mismatch" in found.found
-    (found,) = gpu_findings(Probed(broken="it did not end within 60 s"), WORKING_TORCH, present=True)
-    assert found.severity is Severity.WARNING
-    assert "did not end within 60 s" in found.found
-    assert found.remedy
+def test_silent_driver_is_warning() -> None:
+    """A driver that does not answer or takes the probe down with it is a warning."""
+    problem = probe_result(problem="the driver does not answer: mismatch", remedy="load the driver again")
+    (finding,) = gpu_findings(problem, WORKING_TORCH, present=True)
+    assert (finding.severity, finding.remedy) == (Severity.WARNING, "load the driver again")
+    assert "mismatch" in finding.found
+    (finding,) = gpu_findings(Probed(broken="it did not end within 60 s"), WORKING_TORCH, present=True)
+    assert finding.severity is Severity.WARNING
+    assert "did not end within 60 s" in finding.found
+    assert finding.remedy
 
 
 @pytest.mark.slow
-def test_the_probe_of_gpus_tells_what_is_visible_here() -> None:
+def test_probe_tells_visible_gpus() -> None:
+    """The probe of GPUs tells what is visible here."""
     facts = asyncio.run(run_probe("gpus", online=False)).facts
     assert facts is not None
     assert not facts["problem"]
@@ -86,24 +91,27 @@ def test_the_probe_of_gpus_tells_what_is_visible_here() -> None:
 
 
 @pytest.mark.parametrize(("number", "version"), [("101600", "10.16.0"), ("110100", "11.1.0"), ("8602", "8.6.2")])
-def test_the_number_in_the_banner_of_trtexec_is_a_version(number: str, version: str) -> None:
-    found = trtexec_finding("/opt/trtexec", ended(BANNER.format(number)))
-    assert (found.severity, found.found) == (Severity.OK, f"{version}, /opt/trtexec")
+def test_trtexec_banner_holds_version(number: str, version: str) -> None:
+    """The number in the banner of trtexec is a version."""
+    finding = trtexec_finding("/opt/trtexec", ended(BANNER.format(number)))
+    assert (finding.severity, finding.found) == (Severity.OK, f"{version}, /opt/trtexec")
 
 
-def test_a_trtexec_without_its_libraries_is_a_warning() -> None:
+def test_trtexec_without_libraries_is_warning() -> None:
+    """A trtexec without its libraries is a warning."""
     complaint = "trtexec: error while loading shared libraries: libnvinfer.so.10: cannot open shared object file\n"
-    found = trtexec_finding("/opt/trtexec", ended("", 127, complaint))
-    assert found.severity is Severity.WARNING
-    assert "libnvinfer.so.10" in found.found
-    assert "LD_LIBRARY_PATH" in found.remedy
+    finding = trtexec_finding("/opt/trtexec", ended("", 127, complaint))
+    assert finding.severity is Severity.WARNING
+    assert "libnvinfer.so.10" in finding.found
+    assert "LD_LIBRARY_PATH" in finding.remedy
 
 
 def test_no_trtexec_is_no_fault() -> None:
     assert trtexec_finding(None, None).severity is Severity.OPTIONAL
 
 
-def test_tensorrt_is_absent_broken_or_there() -> None:
+def test_tensorrt_state_told() -> None:
+    """TensorRT is absent, broken or there."""
     assert tensorrt_finding(Probed()).severity is Severity.OPTIONAL
     assert tensorrt_finding(Probed(broken="ImportError: libnvinfer.so.10")).severity is Severity.WARNING
     assert tensorrt_finding(Probed({"version": "10.13.0.35"})).found == "10.13.0.35"

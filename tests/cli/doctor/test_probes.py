@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 
 from plansmith.cli.doctor import probes
-from plansmith.cli.doctor.children import Ended, Probed, probed, run_probe, run_program
+from plansmith.cli.doctor.findings import Ended, Probed, probed, run_probe, run_program
 
 SECRET = "someone:something"
 BASIC = f"Basic {base64.b64encode(SECRET.encode()).decode()}"
 
 
 class Service(ThreadingHTTPServer):
-    """Answers each path with a status, or with nothing until the end; `asked` holds (path, Authorization)."""
+    """Answers each path with a status, or with nothing until the end; `requests` holds (path, Authorization)."""
 
     def __init__(self, statuses: dict[str, int]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.statuses = statuses
-        self.asked: list[tuple[str, str | None]] = []
+        self.requests: list[tuple[str, str | None]] = []
         self.ending = threading.Event()
 
     @property
@@ -39,7 +39,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Service
 
     def do_GET(self) -> None:
-        self.server.asked.append((self.path, self.headers["Authorization"]))
+        self.server.requests.append((self.path, self.headers["Authorization"]))
         status = self.server.statuses.get(self.path)
         if status is None:
             self.server.ending.wait()
@@ -77,32 +77,38 @@ def tensorrt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "tensorrt.py"
 
 
-def test_a_library_that_is_not_installed_is_absent_and_not_broken() -> None:
+def test_uninstalled_library_is_absent() -> None:
+    """A library that is not installed is absent and not broken."""
     assert look("no_such_library").is_absent
 
 
-def test_what_a_library_prints_does_not_spoil_the_answer(tensorrt: Path) -> None:
+def test_library_output_leaves_answer(tensorrt: Path) -> None:
+    """What a library prints leaves the answer as it is."""
     tensorrt.write_text("print('{welcome')\n__version__ = '10.13.0'\n")
     assert look("tensorrt") == Probed({"version": "10.13.0"})
 
 
-def test_a_library_that_lacks_another_one_is_broken_and_not_absent(tensorrt: Path) -> None:
+def test_missing_dependency_is_broken(tensorrt: Path) -> None:
+    """A library that lacks another one is broken and not absent."""
     tensorrt.write_text("import no_such_library\n")
     assert look("tensorrt").broken == "ModuleNotFoundError: No module named 'no_such_library'"
 
 
-def test_a_library_that_raises_is_broken_with_the_last_line_of_its_words(tensorrt: Path) -> None:
+def test_raising_library_is_broken(tensorrt: Path) -> None:
+    """A library that raises is broken with the last line of its words."""
     tensorrt.write_text("raise ImportError('please read\\n\\n  libnvinfer.so.10: cannot open\\n')\n")
     assert look("tensorrt").broken == "ImportError: libnvinfer.so.10: cannot open"
 
 
-def test_a_library_that_aborts_names_the_signal_and_its_last_words(tensorrt: Path) -> None:
+def test_aborting_library_names_signal(tensorrt: Path) -> None:
+    """A library that aborts names the signal and its last words."""
     tensorrt.write_text("import os\nos.write(2, b'CUDA initialisation\\nterminate called\\n')\nos.abort()\n")
     assert look("tensorrt").broken == "importing it was ended by SIGABRT: terminate called"
 
 
 @pytest.mark.slow
-def test_a_library_that_ends_python_is_broken(tensorrt: Path) -> None:
+def test_exiting_library_is_broken(tensorrt: Path) -> None:
+    """A library that ends Python is broken."""
     tensorrt.write_text("import os\nos._exit(0)\n")
     assert look("tensorrt").broken == "importing it ended Python before there was an answer"
     tensorrt.write_text("raise SystemExit('no licence')\n")
@@ -110,14 +116,16 @@ def test_a_library_that_ends_python_is_broken(tensorrt: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_library_that_hangs_is_ended_at_its_limit(tensorrt: Path) -> None:
+def test_hanging_library_ended_at_limit(tensorrt: Path) -> None:
+    """A library that hangs is ended at its limit."""
     mark = tensorrt.parent / "pid"
     tensorrt.write_text(f"import os, time\nopen({str(mark)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n")
     assert look("tensorrt", limit_seconds=5).broken == "importing it did not end within 5 s"
     assert not Path(f"/proc/{mark.read_text()}").exists()
 
 
-def test_a_program_that_cannot_be_started_is_an_answer_too(tmp_path: Path) -> None:
+def test_unstartable_program_is_answer(tmp_path: Path) -> None:
+    """A program that cannot be started is an answer too."""
     program = tmp_path / "trtexec"
     program.write_bytes(b"\x00not a program")
     program.chmod(0o755)
@@ -125,28 +133,29 @@ def test_a_program_that_cannot_be_started_is_an_answer_too(tmp_path: Path) -> No
     assert ended.failure == f"ended with exit code 127: {program}: Exec format error"
 
 
-def test_a_failure_without_words_is_told_by_its_status() -> None:
+def test_silent_failure_told_by_status() -> None:
+    """A failure without words is told by its status."""
     assert probed(Ended(-11, "", "\n \n", 60)).broken == "importing it was ended by SIGSEGV"
     assert probed(Ended(3, "", "", 60)).broken == "importing it ended with exit code 3"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("status", [200, 401])
-def test_the_prefect_api_gets_the_credentials_and_its_health_route_does_not(
-    status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_prefect_api_gets_credentials(status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The Prefect API gets the credentials, and its health route does not."""
     with service({"/api/health": 200, "/api/admin/version": status}) as api:
         monkeypatch.setenv("PREFECT_API_URL", f"http://{api.address}/api")
         monkeypatch.setenv("PREFECT_API_AUTH_STRING", SECRET)
         monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
-        found = look("prefect", online=True)
-        assert found.facts is not None, found.broken
-        assert api.asked == [("/api/health", None), ("/api/admin/version", BASIC)]
-    assert found.facts["url"] == f"http://{api.address}/api"
-    assert (found.facts["health"], found.facts["access"]) == ({"status": 200}, {"status": status})
+        probe = look("prefect", online=True)
+        assert probe.facts is not None, probe.broken
+        assert api.requests == [("/api/health", None), ("/api/admin/version", BASIC)]
+    assert probe.facts["url"] == f"http://{api.address}/api"
+    assert (probe.facts["health"], probe.facts["access"]) == ({"status": 200}, {"status": status})
 
 
-def test_mlflow_is_asked_without_the_password_and_reported_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_password_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow is asked without the password and reported without it."""
     with service({"/base/health": 200}) as mlflow:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://{SECRET}@{mlflow.address}/base/")
         assert look("mlflow", online=True).facts == {
@@ -154,23 +163,26 @@ def test_mlflow_is_asked_without_the_password_and_reported_without_it(monkeypatc
             "answer": {"status": 200},
         }
         assert look("mlflow").facts == {"uri": f"http://{mlflow.address}/base/"}
-        assert mlflow.asked == [("/base/health", None)]
+        assert mlflow.requests == [("/base/health", None)]
 
 
-def test_a_service_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_service_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that hangs is given up."""
     monkeypatch.setattr(probes, "ANSWER_SECONDS", 0.2)
     with service({}) as hanging:
         assert probes.ask(f"http://{hanging.address}/health") == {"error": "no answer in 0.2 s"}
 
 
-def test_credentials_do_not_follow_a_redirection() -> None:
+def test_credentials_skip_redirection() -> None:
+    """Credentials do not follow a redirection."""
     with service({"/api": 302, "/elsewhere": 200}) as redirecting:
         assert probes.ask(f"http://{redirecting.address}/api", {"Authorization": BASIC}) == {"status": 302}
-        assert redirecting.asked == [("/api", BASIC)]
+        assert redirecting.requests == [("/api", BASIC)]
 
 
-def test_nobody_there_and_no_address_are_answers_too() -> None:
-    with service({}) as gone:
-        address = gone.address
+def test_absent_service_is_answer() -> None:
+    """Nobody at an address, or no address at all, is an answer too."""
+    with service({}) as server:
+        address = server.address
     assert probes.ask(f"http://{address}/") == {"error": "Connection refused"}
     assert "unknown url type" in probes.ask("prefect:4200/api")["error"]

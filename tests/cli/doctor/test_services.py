@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from plansmith.cli.doctor import services
-from plansmith.cli.doctor.children import Probed
-from plansmith.cli.doctor.findings import Severity
+from plansmith.cli.doctor.findings import Probed, Severity
 
 URL = "http://prefect:4200/api"
 HUB = {"version": "2.4.0", "endpoint": "https://hub", "held_offline": False, "token": False}
@@ -31,16 +30,16 @@ BOTO3 = {"version": "1.44.5", "region": "eu-west-1", "credentials": "env", "unre
         ({"url": URL, "health": {"status": 200}, "access": {"status": 200}}, Severity.OK, f"{URL} answers"),
     ],
 )
-def test_the_prefect_api_is_judged_by_its_health_and_then_by_its_door(
-    facts: dict[str, Any], severity: Severity, words: str
-) -> None:
-    found = services.api_finding(facts)
-    assert found.severity is severity
-    assert words in found.found
-    assert found.remedy or severity is Severity.OK
+def test_prefect_judged_by_health(facts: dict[str, Any], severity: Severity, words: str) -> None:
+    """The Prefect API is judged by its health and then by its door."""
+    finding = services.api_finding(facts)
+    assert finding.severity is severity
+    assert words in finding.found
+    assert finding.remedy or severity is Severity.OK
 
 
-def test_a_prefect_server_that_fastapi_breaks_names_the_version_and_the_extra() -> None:
+def test_broken_prefect_names_extra() -> None:
+    """A Prefect server that FastAPI breaks names the version and the extra."""
     broken = Probed(broken="TypeError: Body() got an unexpected keyword argument 'min_items'")
     client = Probed({"version": "3.8.8", "url": ""})
     package, server, _ = services.prefect_findings(client, broken, fastapi="0.163.2")
@@ -50,13 +49,15 @@ def test_a_prefect_server_that_fastapi_breaks_names_the_version_and_the_extra() 
     assert server.remedy == "pip install 'plansmith[flows]'"
 
 
-def test_a_prefect_of_another_major_version_is_a_warning_that_says_what_is_needed() -> None:
+def test_other_prefect_major_is_warning() -> None:
+    """A Prefect of another major version is a warning that says what is needed."""
     client = Probed({"version": "2.20.0", "url": ""})
     package, *_ = services.prefect_findings(client, Probed({}), fastapi="0.150.0", unmet="needed is >=3.8, <4")
     assert (package.severity, package.found) == (Severity.WARNING, "2.20.0; needed is >=3.8, <4")
 
 
-def test_no_prefect_is_optional_and_a_broken_one_a_warning() -> None:
+def test_missing_prefect_is_optional() -> None:
+    """A missing Prefect is optional, and a broken one is a warning."""
     (absent,) = services.prefect_findings(Probed(), Probed(), fastapi="")
     (broken,) = services.prefect_findings(Probed(broken="ImportError: x"), Probed(), fastapi="")
     assert (absent.severity, absent.remedy) == (Severity.OPTIONAL, "pip install 'plansmith[flows]'")
@@ -73,10 +74,11 @@ def test_no_prefect_is_optional_and_a_broken_one_a_warning() -> None:
         (HUB | {"answer": {"error": "Name or service not known"}}, Severity.WARNING, "Name or service not known"),
     ],
 )
-def test_the_hub_is_needed_for_models_named_by_id_only(facts: dict[str, Any], severity: Severity, words: str) -> None:
-    found = services.hub_finding(Probed(facts))
-    assert found.severity is severity
-    assert words in found.found
+def test_hub_needed_for_ids_only(facts: dict[str, Any], severity: Severity, words: str) -> None:
+    """The Hub is needed only for models that are named by ID."""
+    finding = services.hub_finding(Probed(facts))
+    assert finding.severity is severity
+    assert words in finding.found
 
 
 @pytest.mark.parametrize(
@@ -88,13 +90,15 @@ def test_the_hub_is_needed_for_models_named_by_id_only(facts: dict[str, Any], se
         ({"uri": "http://ml", "answer": {"status": 503}}, Severity.WARNING),
     ],
 )
-def test_mlflow_counts_only_where_a_server_is_named(facts: dict[str, Any], severity: Severity) -> None:
-    found = services.mlflow_finding(Probed(facts))
-    assert found.severity is severity
-    assert severity is Severity.OK or "mlflow:models:/name@alias" in found.needed_for
+def test_mlflow_counts_where_named(facts: dict[str, Any], severity: Severity) -> None:
+    """MLflow counts only where a server is named."""
+    finding = services.mlflow_finding(Probed(facts))
+    assert finding.severity is severity
+    assert severity is Severity.OK or "mlflow:models:/name@alias" in finding.needed_for
 
 
-def test_s3_wants_the_sdk_credentials_a_region_and_its_endpoint() -> None:
+def test_s3_needs_sdk_and_credentials() -> None:
+    """S3 wants the SDK, credentials, a region and its endpoint."""
     (absent,) = services.store_findings(Probed())
     assert (absent.severity, absent.remedy) == (Severity.OPTIONAL, "pip install 'plansmith[s3]'")
     package, _ = services.store_findings(Probed(BOTO3), unmet="needs >=1.36")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.cli.doctor import serving
+from plansmith.cli.doctor import services
 from plansmith.cli.doctor.findings import Severity
-from plansmith.cli.doctor.serving import look, serving_findings, start_finding
-from plansmith.config.target.targets import DEFAULT_TARGET, load_target, require_dali, require_onnxruntime
+from plansmith.cli.doctor.services import look, serving_findings, start_finding
+from plansmith.config.targets import DEFAULT_TARGET, load_target, require_dali, require_onnxruntime
 from plansmith.errors import EnvironmentFault
 from plansmith.triton.server.installation import Installation
 
@@ -34,7 +34,8 @@ def _no_python_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
 
 
-def test_a_real_backend_is_told_from_the_stand_in() -> None:
+def test_backend_told_from_stand_in() -> None:
+    """A real backend is told from the stand in."""
     server, runtime, *_ = serving_findings(CONTAINER, None)
     assert server.found == "2.72.0, /opt/tritonserver/bin/tritonserver"
     assert (runtime.severity, runtime.found) == (Severity.OK, "Triton's own backend")
@@ -44,17 +45,15 @@ def test_a_real_backend_is_told_from_the_stand_in() -> None:
     assert runtime.found == f"{version} in a stand-in backend, for target {DEFAULT_TARGET}"
 
 
-def test_a_stand_in_without_its_runtime_is_a_problem_that_one_command_mends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stand_in_without_runtime_is_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand in without its runtime is a problem that one command mends."""
     monkeypatch.setenv("PLANSMITH_SERVE_ENV", str(tmp_path))
     _, runtime, *_ = serving_findings(WHEEL, None)
     assert (runtime.severity, runtime.remedy) == (Severity.PROBLEM, "plansmith serve-env add local-cpu")
 
 
-def test_pytorch_models_need_a_numpy_of_their_own_only_where_the_server_takes_this_environments_packages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pytorch_numpy_needed_where_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch models need their own NumPy only where the server takes this environment's packages."""
     monkeypatch.setenv("PLANSMITH_SERVE_ENV", str(tmp_path))
     _, _, _, models, _ = serving_findings(WHEEL, None)
     assert (models.severity, models.remedy) == (Severity.OPTIONAL, "plansmith serve-env add")
@@ -67,9 +66,8 @@ def test_pytorch_models_need_a_numpy_of_their_own_only_where_the_server_takes_th
     assert (models.severity, models.found) == (Severity.OK, "the packages of the server's Python")
 
 
-def test_the_dali_of_the_target_is_optional_and_comes_with_one_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_target_dali_is_optional(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The DALI of the target is optional and comes with one command."""
     monkeypatch.setenv("PLANSMITH_SERVE_ENV", str(tmp_path))
     version = require_dali(load_target(DEFAULT_TARGET))
     _, _, dali, *_ = serving_findings(WHEEL, None)
@@ -86,13 +84,15 @@ def test_the_dali_of_the_target_is_optional_and_comes_with_one_command(
     assert (dali.severity, dali.found) == (Severity.OK, "Triton's own backend")
 
 
-def test_a_target_that_names_no_dali_is_told_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_target_without_dali_hears_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target that names no DALI is told nothing of it."""
     none = load_target(DEFAULT_TARGET).model_copy(update={"dali": None})
-    monkeypatch.setattr(serving, "load_target", lambda _: none)
+    monkeypatch.setattr(services, "load_target", lambda _: none)
     assert "DALI" not in [finding.name for finding in serving_findings(WHEEL, None)]
 
 
-def test_a_server_without_backend_and_stub_is_a_problem() -> None:
+def test_server_without_backend_is_problem() -> None:
+    """A server without backend and stub is a problem."""
     _, runtime, *_ = serving_findings(replace(WHEEL, stub=None), None)
     assert runtime.severity is Severity.PROBLEM
     assert "neither an ONNX Runtime backend nor a Python stub" in runtime.found
@@ -100,7 +100,8 @@ def test_a_server_without_backend_and_stub_is_a_problem() -> None:
 
 
 @pytest.mark.usefixtures("_no_python_library")
-def test_a_python_without_shared_library_is_a_problem_only_where_the_server_needs_it() -> None:
+def test_python_without_shared_library() -> None:
+    """A Python without a shared library is a problem only where the server needs it."""
     *_, library = serving_findings(WHEEL, None)
     assert library.severity is Severity.PROBLEM
     assert "--enable-shared" in library.remedy
@@ -108,7 +109,8 @@ def test_a_python_without_shared_library_is_a_problem_only_where_the_server_need
     assert library.severity is Severity.OPTIONAL
 
 
-def test_a_server_that_was_named_and_is_not_there_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_named_server_is_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that was named and is not there is a problem."""
     monkeypatch.setenv("PLANSMITH_TRITONSERVER", "/nope")
     server, _ = look(deep=True)
     assert server.severity is Severity.PROBLEM
@@ -116,21 +118,23 @@ def test_a_server_that_was_named_and_is_not_there_is_a_problem(monkeypatch: pyte
     assert "give a tritonserver binary" in server.remedy
 
 
-def test_no_server_names_the_target_to_add() -> None:
+def test_no_server_names_target() -> None:
+    """Where there is no server, the target to add is named."""
     refusal = EnvironmentFault("there is none", remedy="plansmith serve-env add <target>")
     server, _ = serving_findings(None, refusal)
     assert server.remedy == "plansmith serve-env add local-cpu"
 
 
-def test_a_server_that_does_not_start_is_a_problem_with_its_last_words(tmp_path: Path) -> None:
+def test_unstartable_server_is_problem(tmp_path: Path) -> None:
+    """A server that does not start is a problem with its last words."""
     binary = tmp_path / "bin" / "tritonserver"
     for folder in (binary.parent, tmp_path / "backends", tmp_path / "caches"):
         folder.mkdir()
     binary.write_text("#!/bin/sh\nexit 3\n")
     binary.chmod(0o755)
     broken = replace(CONTAINER, binary=binary, backends=tmp_path / "backends", caches=tmp_path / "caches", stub=None)
-    found = start_finding(broken)
-    assert found.severity is Severity.PROBLEM
-    assert "the server ended with status 3" in found.found
-    assert "\n" not in found.found
-    assert "plansmith serve" in found.remedy
+    finding = start_finding(broken)
+    assert finding.severity is Severity.PROBLEM
+    assert "the server ended with status 3" in finding.found
+    assert "\n" not in finding.found
+    assert "plansmith serve" in finding.remedy

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from plansmith.cli.doctor.children import Probed, run_probe
+from plansmith.cli.doctor.findings import Probed, run_probe
 from plansmith.cli.doctor.probes import probe
 
 from ...support.cli.command import Answer, environment
@@ -35,13 +35,13 @@ MARKS = {"✓", "–", "!", "✗"}
 # The doctor, who takes what the probes found from a file where one is, and else asks them and writes it there.
 REMEMBERING = """
 import dataclasses, json, pathlib, runpy, sys
-from plansmith.cli.doctor import children, examination
+from plansmith.cli.doctor import examination, findings
 place = pathlib.Path(sys.argv.pop(1))
 known = json.loads(place.read_text()) if place.exists() else {}
 async def ask(name, **given):
     if name not in known:
-        known[name] = dataclasses.asdict(await children.run_probe(name, **given))
-    return children.Probed(**known[name])
+        known[name] = dataclasses.asdict(await findings.run_probe(name, **given))
+    return findings.Probed(**known[name])
 examination.run_probe = ask
 try:
     runpy.run_module("plansmith", run_name="__main__", alter_sys=True)
@@ -71,18 +71,18 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def doctor(core: Path) -> list[str]:
     """`plansmith doctor --offline` in that environment, whose libraries are probed once for all that is printed."""
-    known = core.parents[1] / "known.json"
-    return [str(core), "-c", REMEMBERING, str(known), "doctor", "--offline"]
+    cache_file = core.parents[1] / "known.json"
+    return [str(core), "-c", REMEMBERING, str(cache_file), "doctor", "--offline"]
 
 
 def needed_by(name: str) -> set[str]:
     """A distribution and all that it always needs."""
-    found = {name}
+    names = {name}
     for line in distribution(name).requires or ():
         requirement = Requirement(line)
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            found |= needed_by(requirement.name)
-    return found
+            names |= needed_by(requirement.name)
+    return names
 
 
 def bare(command: list[str], folder: Path) -> Answer:
@@ -106,7 +106,7 @@ def bare_environment(**more: str) -> dict[str, str]:
 
 
 def by_name(document: dict[str, Any]) -> dict[str, dict[str, str]]:
-    return {f"{one['area']}: {one['name']}": one for one in document["findings"]}
+    return {f"{finding['area']}: {finding['name']}": finding for finding in document["findings"]}
 
 
 async def ask_here(name: str, *, online: bool, limit_seconds: float) -> Probed:
@@ -119,19 +119,20 @@ async def ask_here(name: str, *, online: bool, limit_seconds: float) -> Probed:
 
 
 @pytest.mark.slow
-def test_in_a_complete_environment_every_package_is_found(
+def test_complete_environment_has_all_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[str] = []
+    """In a complete environment every package is found."""
+    probed_names: list[str] = []
 
-    async def noting(name: str, **given: Any) -> Probed:
-        asked.append(name)
-        return await ask_here(name, **given)
+    async def noting(name: str, **options: Any) -> Probed:
+        probed_names.append(name)
+        return await ask_here(name, **options)
 
     monkeypatch.setattr("plansmith.cli.doctor.examination.run_probe", noting)
     run = InProcess(tmp_path, monkeypatch, capfd)
     quick = run("doctor", "--json")
-    assert not {"torch", "timm", "transformers", "onnxruntime", "prefect_server"} & {*asked}, "they take seconds"
+    assert not {"torch", "timm", "transformers", "onnxruntime", "prefect_server"} & {*probed_names}, "they take seconds"
     assert "plansmith doctor --deep" in by_name(quick.document)["Packages for compiling: imports"]["found"]
     assert (quick.status, quick.document["counts"]["problem"]) == (0, 0), quick
     check_complete(run("doctor", "--deep", "--json"), tmp_path)
@@ -142,27 +143,30 @@ def check_complete(answer: Answer, folder: Path) -> None:
     assert (answer.status, answer.document["exit_code"]) == (0, 0), answer
     assert answer.document["counts"]["problem"] == 0
     assert answer.document["verdict"].startswith("This machine can compile for ONNX Runtime")
-    found = by_name(answer.document)
-    assert "CPU" in found["Packages for compiling: onnxruntime"]["found"]
-    assert found["Prefect: server"]["severity"] == "ok"
-    wanted = [Requirement(line) for line in distribution("plansmith").requires or ()]
+    findings = by_name(answer.document)
+    assert "CPU" in findings["Packages for compiling: onnxruntime"]["found"]
+    assert findings["Prefect: server"]["severity"] == "ok"
+    requirements = [Requirement(line) for line in distribution("plansmith").requires or ()]
     extras = [
-        one for one in wanted if one.marker and any(one.marker.evaluate({"extra": e}) for e in ("compile", "client"))
+        requirement
+        for requirement in requirements
+        if requirement.marker and any(requirement.marker.evaluate({"extra": e}) for e in ("compile", "client"))
     ]
-    required = {one.name for one in extras} - {"plansmith"}  # which stands for the extra `client`
-    assert {f"Packages for compiling: {name}" for name in required} <= set(found)
+    required = {requirement.name for requirement in extras} - {"plansmith"}  # which stands for the extra `client`
+    assert {f"Packages for compiling: {name}" for name in required} <= set(findings)
     assert list(folder.iterdir()) == []
 
 
 @pytest.mark.slow
-def test_without_the_extra_every_package_is_named_and_one_command_mends_them(core: Path, tmp_path: Path) -> None:
+def test_missing_packages_are_named(core: Path, tmp_path: Path) -> None:
+    """Without the extra, every package is named and one command mends them."""
     answer = bare([str(core), "-m", "plansmith", "doctor", "--offline", "--json"], tmp_path)
     assert (answer.status, answer.document["exit_code"]) == (9, 9), answer
-    found = by_name(answer.document)
-    torch = found["Packages for compiling: torch"]
+    findings = by_name(answer.document)
+    torch = findings["Packages for compiling: torch"]
     assert (torch["severity"], torch["found"], torch["remedy"]) == ("problem", "not installed", INSTALL)
-    assert found["Triton: server"]["severity"] == "problem"
-    assert found["Prefect: package"]["severity"] == "optional"
+    assert findings["Triton: server"]["severity"] == "problem"
+    assert findings["Prefect: package"]["severity"] == "optional"
     assert answer.document["next"][0] == INSTALL
     assert answer.document["next"][1].startswith("plansmith serve-env add local-cpu")
     assert "not ready to compile" in answer.document["verdict"]
@@ -170,7 +174,8 @@ def test_without_the_extra_every_package_is_named_and_one_command_mends_them(cor
 
 
 @pytest.mark.slow
-def test_a_pipe_gets_plain_whole_lines_that_end_with_what_to_type(doctor: list[str], tmp_path: Path) -> None:
+def test_pipe_gets_plain_lines(doctor: list[str], tmp_path: Path) -> None:
+    """A pipe gets plain whole lines that end with what to type."""
     answer = bare(doctor, tmp_path)
     assert answer.status == 9
     assert "\x1b" not in answer.stdout
@@ -184,7 +189,8 @@ def test_a_pipe_gets_plain_whole_lines_that_end_with_what_to_type(doctor: list[s
 
 
 @pytest.mark.slow
-def test_output_without_our_marks_falls_back_to_ascii(doctor: list[str], tmp_path: Path) -> None:
+def test_output_falls_back_to_ascii(doctor: list[str], tmp_path: Path) -> None:
+    """Output without our marks falls back to ASCII."""
     done = subprocess.run(
         doctor,
         cwd=tmp_path,
@@ -201,9 +207,10 @@ def test_output_without_our_marks_falls_back_to_ascii(doctor: list[str], tmp_pat
 @pytest.mark.parametrize(
     ("variables", "coloured"), [({"NO_COLOR": "1"}, False), ({}, True)], ids=["no colour", "colour"]
 )
-def test_a_narrow_terminal_gets_wrapped_columns(
+def test_narrow_terminal_wraps_columns(
     doctor: list[str], tmp_path: Path, variables: dict[str, str], coloured: bool
 ) -> None:
+    """A narrow terminal gets wrapped columns."""
     lines, coded = on_terminal(doctor, tmp_path, 70, variables)
     verdict = next(number for number, line in enumerate(lines) if line.startswith("This machine"))
     assert [line for line in lines[:verdict] if len(line) > 70 and " " in line[22:].strip()] == []
@@ -233,7 +240,8 @@ def on_terminal(command: list[str], folder: Path, columns: int, variables: dict[
 
 
 @pytest.mark.slow
-def test_an_interrupt_ends_what_is_being_looked_at(core: Path, tmp_path: Path) -> None:
+def test_interrupt_ends_probe(core: Path, tmp_path: Path) -> None:
+    """An interrupt ends what is being looked at."""
     mark = tmp_path / "pid"
     (tmp_path / "tensorrt.py").write_text(
         "import os, pathlib, signal, time\n"
@@ -248,17 +256,16 @@ def test_an_interrupt_ends_what_is_being_looked_at(core: Path, tmp_path: Path) -
         while not mark.exists() and process.poll() is None:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert "Traceback" not in said
+        _, output = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "Traceback" not in output
     assert not Path(f"/proc/{mark.read_text()}").exists()
 
 
 @pytest.mark.slow
-def test_a_place_that_cannot_be_written_is_a_problem_with_another_place_to_type(
-    doctor: list[str], tmp_path: Path
-) -> None:
+def test_unwritable_place_is_problem(doctor: list[str], tmp_path: Path) -> None:
+    """A place that cannot be written to is a problem, with another place to type."""
     (tmp_path / "artifacts").write_text("")
-    found = by_name(json.loads(bare([*doctor, "--json"], tmp_path).stdout))
-    assert found["Artifacts: folder"]["severity"] == "problem"
-    assert "plansmith compile --artifacts" in found["Artifacts: folder"]["remedy"]
+    findings = by_name(json.loads(bare([*doctor, "--json"], tmp_path).stdout))
+    assert findings["Artifacts: folder"]["severity"] == "problem"
+    assert "plansmith compile --artifacts" in findings["Artifacts: folder"]["remedy"]

@@ -34,35 +34,37 @@ class Collect:
     def __init__(self, run: CommandLine, scratch: Path) -> None:
         self.run, self.scratch, self.private = run, scratch, run.folder / "serve-env"
 
-    def __call__(self, *words: str) -> Answer:
-        answer = self.run("gc", *words, TMPDIR=str(self.scratch), PLANSMITH_SERVE_ENV=str(self.private))
+    def __call__(self, *arguments: str) -> Answer:
+        answer = self.run("gc", *arguments, TMPDIR=str(self.scratch), PLANSMITH_SERVE_ENV=str(self.private))
         assert (answer.status, answer.stderr) == (0, ""), answer
         return answer
 
-    def found(self, *words: str) -> dict[str, list[Path]]:
+    def garbage_paths(self, *arguments: str) -> dict[str, list[Path]]:
         """The paths by kind; without those of shared memory, which other programs' tests may leave."""
         paths: dict[str, list[Path]] = {}
-        for one in self(*words, "--json").document["garbage"]:
-            if not one["path"].startswith("/dev/shm"):
-                paths.setdefault(one["kind"], []).append(Path(one["path"]))
+        for entry in self(*arguments, "--json").document["garbage"]:
+            if not entry["path"].startswith("/dev/shm"):
+                paths.setdefault(entry["kind"], []).append(Path(entry["path"]))
         return paths
 
 
 def age(*paths: Path, days: float) -> None:
     """Make files and folders, and all that lies in them, look last changed some days ago."""
     for path in paths:
-        for one in (path, *path.rglob("*")):
-            if not one.is_symlink():
-                os.utime(one, (time.time() - days * DAY,) * 2)
+        for entry in (path, *path.rglob("*")):
+            if not entry.is_symlink():
+                os.utime(entry, (time.time() - days * DAY,) * 2)
 
 
 @pytest.mark.slow
-def test_nothing_of_a_fresh_compile_goes(collect: Collect) -> None:
-    assert collect.found() == {}
+def test_fresh_compile_is_kept(collect: Collect) -> None:
+    """Nothing of a fresh compile is removed."""
+    assert collect.garbage_paths() == {}
 
 
 @pytest.mark.slow
-def test_a_dry_run_lists_what_would_go_and_changes_nothing(finished: Compiled, collect: Collect) -> None:
+def test_dry_run_changes_nothing(finished: Compiled, collect: Collect) -> None:
+    """A dry run lists what would be removed and changes nothing."""
     age(finished.folder / "artifacts" / "cache", days=31)
     age(finished.folder / "artifacts" / "logs", days=31)
     before = listing(finished.folder, folder_times=True)
@@ -76,23 +78,23 @@ def test_a_dry_run_lists_what_would_go_and_changes_nothing(finished: Compiled, c
 
 
 @pytest.mark.slow
-def test_what_was_used_within_the_limit_stays(finished: Compiled, collect: Collect) -> None:
+def test_recently_used_entries_stay(finished: Compiled, collect: Collect) -> None:
+    """What was used within the limit stays."""
     cache = finished.folder / "artifacts" / "cache"
     age(cache, days=31)
     assert collect.run(*finished.command).status == 0
-    assert "cache entry" not in collect.found()
+    assert "cache entry" not in collect.garbage_paths()
     age(cache, days=2)
-    assert "cache entry" not in collect.found("--older-than", "49h")
-    steps = {path.parent.name for path in collect.found("--older-than", "47h", "--dry-run")["cache entry"]}
+    assert "cache entry" not in collect.garbage_paths("--older-than", "49h")
+    steps = {path.parent.name for path in collect.garbage_paths("--older-than", "47h", "--dry-run")["cache entry"]}
     assert steps == {"export", "compile", "validate", "package"}
 
 
 @pytest.mark.slow
-def test_after_everything_went_the_version_still_stands_and_is_found_unchanged(
-    finished: Compiled, collect: Collect
-) -> None:
+def test_emptied_cache_keeps_version(finished: Compiled, collect: Collect) -> None:
+    """After everything was removed, the version still stands and is found unchanged."""
     view = listing(finished.folder / "artifacts" / "repository" / "tiny")
-    assert collect.found("--older-than", "0")["cache entry"]
+    assert collect.garbage_paths("--older-than", "0")["cache entry"]
     assert not list((finished.folder / "artifacts" / "cache").glob("*/*/entry.json"))
     assert listing(finished.folder / "artifacts" / "repository" / "tiny") == view
     assert len(collect.run("history", "--json").document["runs"]) == 1
@@ -102,7 +104,8 @@ def test_after_everything_went_the_version_still_stands_and_is_found_unchanged(
 
 
 @pytest.mark.slow
-def test_only_bytes_without_another_link_count_as_freed(finished: Compiled, collect: Collect) -> None:
+def test_only_unlinked_bytes_count(finished: Compiled, collect: Collect) -> None:
+    """Only bytes without another link count as freed."""
     cache = finished.folder / "artifacts" / "cache"
     (engine,) = cache.glob("compile/*/model.onnx")
     (packaged,) = cache.glob("package/*/model/model.onnx")
@@ -121,7 +124,8 @@ def test_only_bytes_without_another_link_count_as_freed(finished: Compiled, coll
 
 
 @pytest.mark.slow
-def test_a_damaged_entry_goes_whatever_its_age(finished: Compiled, collect: Collect) -> None:
+def test_damaged_entry_always_goes(finished: Compiled, collect: Collect) -> None:
+    """A damaged entry goes, whatever its age."""
     (engine,) = (finished.folder / "artifacts" / "cache").glob("compile/*/model.onnx")
     engine.chmod(0o644)
     engine.write_bytes(b"x" * engine.stat().st_size)
@@ -131,36 +135,39 @@ def test_a_damaged_entry_goes_whatever_its_age(finished: Compiled, collect: Coll
 
 
 @pytest.mark.slow
-def test_times_in_the_future_count_as_young(finished: Compiled, collect: Collect) -> None:
+def test_future_times_count_as_young(finished: Compiled, collect: Collect) -> None:
+    """Times in the future count as young."""
     age(finished.folder, days=-400)
-    assert collect.found("--older-than", "0") == {}
+    assert collect.garbage_paths("--older-than", "0") == {}
 
 
 @pytest.mark.slow
-def test_leftovers_of_dead_processes_go_and_those_of_living_ones_stay(finished: Compiled, collect: Collect) -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+def test_dead_leftovers_go(finished: Compiled, collect: Collect) -> None:
+    """Leftovers of dead processes go, and those of living ones stay."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
         pass
-    dead = [collect.scratch / f"plansmith-{gone.pid}-{name}" for name in ("0a1b2c3d-x", "validate-x.log")]
+    dead = [collect.scratch / f"plansmith-{process.pid}-{name}" for name in ("0a1b2c3d-x", "validate-x.log")]
     alive = collect.scratch / f"plansmith-{os.getpid()}-0a1b2c3d-x"
-    other = collect.scratch / "plansmith-notes"
-    for folder in (dead[0], alive, other):
+    unrelated = collect.scratch / "plansmith-notes"
+    for folder in (dead[0], alive, unrelated):
         folder.mkdir()
         (folder / "file").write_text("content")
     dead[1].write_text("log")
-    examined = finished.folder / "artifacts" / f".plansmith-{gone.pid}-doctor-x"
+    examined = finished.folder / "artifacts" / f".plansmith-{process.pid}-doctor-x"
     examined.mkdir()
     abandoned = [finished.folder / "artifacts" / "cache" / "staging" / "one", collect.private / ".staging" / "two"]
     for folder in abandoned:
         folder.mkdir(parents=True)
-    assert collect.found() == {"leftover": [Path("artifacts/cache/staging/one"), abandoned[1]]}
+    assert collect.garbage_paths() == {"leftover": [Path("artifacts/cache/staging/one"), abandoned[1]]}
     assert not [folder for folder in abandoned if folder.exists()]
-    age(*dead, alive, other, examined, days=31)
-    assert collect.found() == {"leftover": [examined.relative_to(finished.folder), *dead]}
-    assert sorted(collect.scratch.iterdir()) == sorted([alive, other])
+    age(*dead, alive, unrelated, examined, days=31)
+    assert collect.garbage_paths() == {"leftover": [examined.relative_to(finished.folder), *dead]}
+    assert sorted(collect.scratch.iterdir()) == sorted([alive, unrelated])
 
 
 @pytest.mark.slow
-def test_people_read_sizes_in_units_and_a_sum(finished: Compiled, collect: Collect) -> None:
+def test_sizes_shown_in_units(finished: Compiled, collect: Collect) -> None:
+    """People read sizes in units and a sum."""
     age(finished.folder / "artifacts" / "logs", days=31)
     *rows, total = collect("--dry-run").stdout.splitlines()
     assert any(row.startswith("  log") and " B  " in row for row in rows)
@@ -169,18 +176,21 @@ def test_people_read_sizes_in_units_and_a_sum(finished: Compiled, collect: Colle
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("given", ["soon", "3", "-1d", "1.5h", "30 d"])
-def test_an_age_that_is_none_is_refused_with_examples(given: str, compiled: Compiled) -> None:
-    answer = CommandLine(compiled.folder)("gc", "--older-than", given, "--json")
-    check_refusal(answer, 2, (f"{given!r} is no age", "12h, 30d"))
+@pytest.mark.parametrize("age", ["soon", "3", "-1d", "1.5h", "30 d"])
+def test_wrong_age_refused(age: str, compiled: Compiled) -> None:
+    """A value that is no age is refused with examples."""
+    answer = CommandLine(compiled.folder)("gc", "--older-than", age, "--json")
+    check_refusal(answer, 2, (f"{age!r} is no age", "12h, 30d"))
 
 
 @pytest.mark.slow
-def test_a_repository_that_is_not_there_is_refused_where_it_was_named(compiled: Compiled) -> None:
+def test_missing_repository_refused(compiled: Compiled) -> None:
+    """A repository that is not there is refused where it was named."""
     answer = CommandLine(compiled.folder)("gc", "--repository", "artifacts/repositry", "--dry-run", "--json")
     check_refusal(answer, 7, ("no repository artifacts/repositry", "artifacts/repository"))
 
 
-def test_a_folder_that_is_not_there_is_refused(run: CommandLine) -> None:
+def test_missing_folder_refused(run: CommandLine) -> None:
+    """A folder that is not there is refused."""
     check_refusal(run("gc", "--json"), 7, ("artifacts is no folder", "--artifacts"))
     assert not list(run.folder.iterdir())

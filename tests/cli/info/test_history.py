@@ -19,7 +19,8 @@ from ..conftest import Compiled
 pytestmark = pytest.mark.slow
 
 
-def test_a_run_is_noted_with_what_it_was_made_from_and_its_verdict(compiled: Compiled) -> None:
+def test_run_noted_with_verdict(compiled: Compiled) -> None:
+    """A run is noted with what it was made from and its verdict."""
     answer = CommandLine(compiled.folder)("history", "--json")
     assert (answer.status, answer.stderr) == (0, "")
     run = answer.document["runs"][-1]
@@ -32,13 +33,14 @@ def test_a_run_is_noted_with_what_it_was_made_from_and_its_verdict(compiled: Com
     assert Path(run["log"]).is_file()
 
 
-def test_unchanged_and_failed_runs_are_noted_and_the_last_one_comes_first(finished: Compiled, run: CommandLine) -> None:
+def test_last_run_comes_first(finished: Compiled, run: CommandLine) -> None:
+    """Unchanged and failed runs are noted and the last one comes first."""
     assert run(*finished.command).status == 0
     assert run("compile", "hf:nobody/nothing", "--name", "other", "--no-check-served").status == 9
-    head, other, why, unchanged, published = run("history").stdout.splitlines()
+    head, failed, why, unchanged, published = run("history").stdout.splitlines()
     assert head.startswith("WHEN (UTC)")
-    assert "other  failed in fetch" in other
-    assert other.endswith("hf:nobody/nothing")
+    assert "other  failed in fetch" in failed
+    assert failed.endswith("hf:nobody/nothing")
     assert why.startswith("    EnvironmentFault (exit code 9): ")
     assert "unchanged 1" in unchanged
     assert "published 1" in published
@@ -47,16 +49,18 @@ def test_unchanged_and_failed_runs_are_noted_and_the_last_one_comes_first(finish
     assert [row["model"] for row in run("history", "--limit", "1", "--json").document["runs"]] == ["other"]
 
 
-def test_a_dry_run_is_not_noted(finished: Compiled, run: CommandLine) -> None:
+def test_dry_run_not_noted(finished: Compiled, run: CommandLine) -> None:
+    """A dry run is not noted."""
     before = listing(finished.folder, folder_times=True)
     assert run(*finished.command, "--dry-run").status == 0
     assert listing(finished.folder, folder_times=True) == before
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_run_is_noted_with_the_step_that_it_was_in(
+def test_interrupted_run_noted_with_step(
     number: signal.Signals, code: int, finished: Compiled, run: CommandLine
 ) -> None:
+    """An interrupted run is noted with the step that it was in."""
     shutil.rmtree(finished.folder / "artifacts" / "cache")
     command = [*COMMAND, *finished.command]
     logs = finished.folder / "artifacts" / "logs"
@@ -73,7 +77,8 @@ def test_an_interrupted_run_is_noted_with_the_step_that_it_was_in(
     assert "interrupted in export" in run("history").stdout.splitlines()[1]
 
 
-def test_a_history_that_cannot_be_written_is_one_notice_and_fails_nothing(finished: Compiled, run: CommandLine) -> None:
+def test_unwritable_history_fails_nothing(finished: Compiled, run: CommandLine) -> None:
+    """A history that cannot be written is one notice and fails nothing."""
     history = finished.folder / "artifacts" / HISTORY
     shutil.rmtree(history)
     history.write_text("in the way")
@@ -84,7 +89,8 @@ def test_a_history_that_cannot_be_written_is_one_notice_and_fails_nothing(finish
     assert "no such run" in run("history").stdout
 
 
-def test_show_names_the_versions_which_one_serves_and_the_newest_in_full(finished: Compiled, run: CommandLine) -> None:
+def test_show_names_versions(finished: Compiled, run: CommandLine) -> None:
+    """Show names the versions, the one that serves, and the newest in full."""
     answer = run("show", "tiny")
     assert (answer.status, answer.stderr) == (0, "")
     lines = answer.stdout.splitlines()
@@ -101,5 +107,6 @@ def test_show_names_the_versions_which_one_serves_and_the_newest_in_full(finishe
 @pytest.mark.parametrize(
     ("words", "says"), [("other", ("has no model 'other'", "its models: tiny")), ("tiny@9", ("its versions: 1",))]
 )
-def test_show_refuses_what_is_not_there_with_what_is(words: str, says: tuple[str, ...], compiled: Compiled) -> None:
+def test_show_refuses_missing_model(words: str, says: tuple[str, ...], compiled: Compiled) -> None:
+    """Show refuses what is not there and names what is."""
     check_refusal(CommandLine(compiled.folder)("show", words, "--json"), 7, says)

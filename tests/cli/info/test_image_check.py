@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from plansmith.cli.info.image_check import InstalledVersion, compare_image, installed_versions, require_image
-from plansmith.config.target.targets import Target, load_target
+from plansmith.config.targets import Target, load_target
 from plansmith.errors import EngineError
 
 from ...support.cli.command import CommandLine
@@ -39,9 +39,9 @@ def lay_out(root: Path, tensorrt: str, triton: str) -> None:
         (libraries / name).touch()
     packages = (f"libnvinfer{major} {tensorrt}-1+cuda13.4 installed", "libnvinfer-dev 9.9.9.9-1 installed")
     removed = "libnvinfer8 8.6.1.6-1+cuda12.0 config-files"
-    asked = 'test "$1 $3" = "--show libnvinfer*" || exit 2'
+    guard = 'test "$1 $3" = "--show libnvinfer*" || exit 2'
     tool = root / "bin" / "dpkg-query"
-    tool.write_text("\n".join(("#!/bin/sh", asked, "cat <<'END'", *packages, removed, "END", "")))
+    tool.write_text("\n".join(("#!/bin/sh", guard, "cat <<'END'", *packages, removed, "END", "")))
     tool.chmod(0o755)
     (root / "bin" / "cat").symlink_to("/bin/cat")
 
@@ -53,10 +53,15 @@ def refusal(target: Target, root: Path) -> EngineError:
     return refused.value
 
 
-def test_every_place_that_tells_a_version_is_read(image: Path) -> None:
-    found = installed_versions(image)
-    told = {(one.what, one.version, one.where.removeprefix(str(image))) for one in found if one.what != "Python"}
-    assert told == {
+def test_version_places_all_read(image: Path) -> None:
+    """Every place that tells a version is read."""
+    versions = installed_versions(image)
+    actual = {
+        (entry.what, entry.version, entry.where.removeprefix(str(image)))
+        for entry in versions
+        if entry.what != "Python"
+    }
+    assert actual == {
         ("TensorRT", FULL, "Debian package libnvinfer11"),
         ("TensorRT", "11.2.1", "/usr/lib/x86_64-linux-gnu/libnvinfer.so.11.2.1"),
         ("Triton", "2.72.0", "/opt/tritonserver/TRITON_VERSION"),
@@ -65,11 +70,12 @@ def test_every_place_that_tells_a_version_is_read(image: Path) -> None:
     }
 
 
-def test_the_targets_own_image_is_taken(image: Path) -> None:
+def test_own_image_taken(image: Path) -> None:
+    """The target's own image is taken."""
     target = load_target(TARGET)
     compared = compare_image(target, installed_versions(image))
     require_image(target, compared)
-    assert {one.what for one in compared if one.agrees} >= {"TensorRT", "Triton", "CUDA"}
+    assert {comparison.what for comparison in compared if comparison.agrees} >= {"TensorRT", "Triton", "CUDA"}
 
 
 @pytest.mark.parametrize(
@@ -81,9 +87,10 @@ def test_the_targets_own_image_is_taken(image: Path) -> None:
     ],
     ids=["another build", "another TensorRT", "another Triton"],
 )
-def test_another_image_is_refused_with_what_differs(
+def test_other_image_refused(
     tensorrt: str, triton: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Another image is refused with what differs."""
     lay_out(tmp_path / "other", tensorrt, triton)
     monkeypatch.setenv("PATH", str(tmp_path / "other" / "bin"))
     refused = refusal(load_target(TARGET), tmp_path / "other")
@@ -91,19 +98,23 @@ def test_another_image_is_refused_with_what_differs(
     assert "tritonserver:26.08-py3" in refused.remedy
 
 
-def test_a_python_package_of_another_tensorrt_than_the_librarys_is_refused(image: Path) -> None:
+def test_other_tensorrt_package_refused(image: Path) -> None:
+    """A Python package of another TensorRT than the library's is refused."""
     target = load_target(TARGET)
     stray = InstalledVersion(what="TensorRT", version="11.3.0.99", where="Python package tensorrt")
     with pytest.raises(EngineError, match=r"11\.3\.0\.99 by Python package tensorrt"):
         require_image(target, compare_image(target, (*installed_versions(image), stray)))
 
 
-def test_a_target_that_knows_its_tensorrt_in_part_takes_every_build_of_it(tmp_path: Path) -> None:
+def test_partial_tensorrt_takes_every_build(tmp_path: Path) -> None:
+    """A target that knows its TensorRT in part takes every build of it."""
     target = load_target("triton-26.05")
     assert target.tensorrt == "10.16"
     for version, agrees in (("10.16.1.11", True), ("10.16", True), ("10.1.6", False), ("10.15.1.29", False)):
-        found = (InstalledVersion(what="TensorRT", version=version, where=str(tmp_path)),)
-        assert [one.agrees for one in compare_image(target, found) if one.what == "TensorRT"] == [agrees]
+        installed = (InstalledVersion(what="TensorRT", version=version, where=str(tmp_path)),)
+        assert [
+            comparison.agrees for comparison in compare_image(target, installed) if comparison.what == "TensorRT"
+        ] == [agrees]
 
 
 @pytest.mark.parametrize(
@@ -116,23 +127,26 @@ def test_newer_dali_agrees(stated: str, agrees: bool, image: Path) -> None:
     target = load_target(TARGET).model_copy(update={"dali": stated})
     compared = compare_image(target, installed_versions(image))
     require_image(target, compared)
-    assert [one.agrees for one in compared if one.what == "DALI"] == [agrees]
+    assert [comparison.agrees for comparison in compared if comparison.what == "DALI"] == [agrees]
 
 
-def test_another_cuda_is_told_and_decides_nothing(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_cuda_decides_nothing(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another CUDA is told and decides nothing."""
     monkeypatch.setenv("CUDA_VERSION", "13.4.0.1")
     target = load_target(TARGET)
     compared = compare_image(target, installed_versions(image))
     require_image(target, compared)
-    assert [one.agrees for one in compared if one.what == "CUDA"] == [False]
+    assert [comparison.agrees for comparison in compared if comparison.what == "CUDA"] == [False]
 
 
-def test_a_target_whose_tensorrt_nobody_knows_is_refused_with_the_one_that_is_here(image: Path) -> None:
+def test_unknown_tensorrt_refused(image: Path) -> None:
+    """A target whose TensorRT nobody knows is refused with the one that is here."""
     refused = refusal(load_target("triton-26.01"), image)
     assert f"which TensorRT triton-26.01 has; here is 11.2.1, {FULL}" in refused.message
 
 
-def test_a_machine_without_tensorrt_is_no_image_for_gpu_instances(image: Path, tmp_path: Path) -> None:
+def test_machine_without_tensorrt_is_refused(image: Path, tmp_path: Path) -> None:
+    """A machine without TensorRT is no image for GPU instances."""
     (image / "bin" / "dpkg-query").unlink()
     (image / "usr" / "lib" / "x86_64-linux-gnu" / "libnvinfer.so.11.2.1").unlink()
     assert "there is no TensorRT here" in refusal(load_target(TARGET), image).message
@@ -142,7 +156,8 @@ def test_a_machine_without_tensorrt_is_no_image_for_gpu_instances(image: Path, t
 
 
 @pytest.mark.slow
-def test_the_command_prints_what_it_found_or_refuses(tmp_path: Path) -> None:
+def test_command_prints_or_refuses(tmp_path: Path) -> None:
+    """The command prints what it found, or refuses."""
     run = CommandLine(tmp_path)
     for name in ("triton-26.01", "triton-24.10", "local-cpu"):
         answer = run("targets", name, "--check-image")
@@ -151,8 +166,8 @@ def test_the_command_prints_what_it_found_or_refuses(tmp_path: Path) -> None:
     assert run("targets", "--check-image").status == 2
     (tmp_path / "ours.yaml").write_text('description: ours\nflavour: triton\ndevices: [gpu]\ntensorrt: "11.2"\n')
     lay_out(tmp_path / "image", FULL, "2.72.0")
-    told = run("targets", "ours.yaml", "--check-image", PATH=str(tmp_path / "image" / "bin"))
-    assert (told.status, told.stderr) == (0, "")
-    assert f"11.2          here: {FULL} by Debian package libnvinfer11, the same" in told.stdout
+    result = run("targets", "ours.yaml", "--check-image", PATH=str(tmp_path / "image" / "bin"))
+    assert (result.status, result.stderr) == (0, "")
+    assert f"11.2          here: {FULL} by Debian package libnvinfer11, the same" in result.stdout
     document = run("targets", "ours.yaml", "--check-image", "--json", PATH=str(tmp_path / "image" / "bin")).document
-    assert [one["found"] for one in document["versions"] if one["what"] == "TensorRT"] == [FULL]
+    assert [entry["found"] for entry in document["versions"] if entry["what"] == "TensorRT"] == [FULL]

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.slow
 RELEASE = "artifacts/repository.plansmith/releases/tiny/1"
 
 
-def test_a_release_holds_its_report_and_the_command_names_it(compiled: Compiled) -> None:
+def test_release_holds_its_report(compiled: Compiled) -> None:
+    """A release holds its report and the command names it."""
     answer = CommandLine(compiled.folder)("report", "tiny")
     assert (answer.status, answer.stderr) == (0, "")
     path = compiled.release / "report.html"
@@ -29,7 +30,8 @@ def test_a_release_holds_its_report_and_the_command_names_it(compiled: Compiled)
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
 
-def test_a_folder_is_as_good_as_a_name_and_standard_output_as_a_file(compiled: Compiled, run: CommandLine) -> None:
+def test_folder_and_stdout_accepted(compiled: Compiled, run: CommandLine) -> None:
+    """A folder is as good as a name, and standard output as good as a file."""
     printed = CommandLine(compiled.folder)("report", RELEASE, "--output", "-")
     assert (printed.status, printed.stderr) == (0, "")
     assert printed.stdout == (compiled.release / "report.html").read_text(encoding="utf-8")
@@ -38,7 +40,8 @@ def test_a_folder_is_as_good_as_a_name_and_standard_output_as_a_file(compiled: C
     assert (run.folder / "r.html").read_text(encoding="utf-8") == printed.stdout
 
 
-def test_the_json_document_has_the_verdict_first_and_everything_else_after_it(compiled: Compiled) -> None:
+def test_verdict_comes_first_in_json(compiled: Compiled) -> None:
+    """The JSON document has the verdict first and everything else after it."""
     answer = CommandLine(compiled.folder)("report", "tiny", "--json")
     assert (answer.status, answer.stderr) == (0, "")
     document = answer.document
@@ -50,17 +53,19 @@ def test_the_json_document_has_the_verdict_first_and_everything_else_after_it(co
         assert document[name] == manifest[name]
 
 
-def test_a_file_that_is_there_is_replaced_with_force_only(compiled: Compiled, run: CommandLine) -> None:
+def test_force_replaces_existing_file(compiled: Compiled, run: CommandLine) -> None:
+    """A file that is there is replaced only with --force."""
     (run.folder / "r.html").write_text("mine")
-    words = ("report", compiled.release, "--output", "r.html")
-    check_refusal(run(*words, "--json"), 2, ("r.html is there already", "--force"))
+    command = ("report", compiled.release, "--output", "r.html")
+    check_refusal(run(*command, "--json"), 2, ("r.html is there already", "--force"))
     assert (run.folder / "r.html").read_text() == "mine"
-    answer = run(*words, "--force", "--json")
+    answer = run(*command, "--force", "--json")
     assert answer.document["report"] == "r.html"
     assert (run.folder / "r.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
-def test_a_release_of_before_reports_gets_one_from_its_manifest(finished: Compiled, run: CommandLine) -> None:
+def test_old_release_gets_report(finished: Compiled, run: CommandLine) -> None:
+    """A release from before there were reports gets one from its manifest."""
     (finished.release / "report.html").unlink()
     refused = run("report", "tiny")
     assert (refused.status, refused.stdout) == (7, "")
@@ -71,7 +76,8 @@ def test_a_release_of_before_reports_gets_one_from_its_manifest(finished: Compil
     assert "Passed" in (run.folder / "report.html").read_text(encoding="utf-8")
 
 
-def test_what_cannot_be_told_of_is_refused(finished: Compiled, run: CommandLine) -> None:
+def test_unreportable_input_refused(finished: Compiled, run: CommandLine) -> None:
+    """A release that cannot be reported on is refused."""
     shutil.copytree(finished.release, run.folder / "broken")
     (run.folder / "broken" / "manifest.json").write_text("{")
     for case in (
@@ -83,10 +89,11 @@ def test_what_cannot_be_told_of_is_refused(finished: Compiled, run: CommandLine)
             ("report", "tiny", "--output", "no/such/r.html"), 2, ("cannot write no/such/r.html", "another --output")
         ),
     ):
-        check_refusal(run(*case.words, "--json"), case.status, case.says)
+        check_refusal(run(*case.arguments, "--json"), case.status, case.says)
 
 
-def test_the_same_compile_again_changes_neither_version_nor_report(finished: Compiled, run: CommandLine) -> None:
+def test_repeated_compile_keeps_report(finished: Compiled, run: CommandLine) -> None:
+    """The same compile again changes neither version nor report."""
     report = finished.release / "report.html"
     before = (hashlib.sha256(report.read_bytes()).hexdigest(), report.stat().st_mtime_ns)
     answer = run(*finished.command, "--json")
@@ -95,7 +102,8 @@ def test_the_same_compile_again_changes_neither_version_nor_report(finished: Com
     assert (hashlib.sha256(report.read_bytes()).hexdigest(), report.stat().st_mtime_ns) == before
 
 
-def test_a_version_made_by_force_has_a_report_with_its_own_number(finished: Compiled, run: CommandLine) -> None:
+def test_forced_version_has_own_report(finished: Compiled, run: CommandLine) -> None:
+    """A version made by force has a report with its own number."""
     answer = run(*finished.command, "--force", "--json")
     assert answer.document["version"] == 2
     page = (finished.release.parent / "2" / "report.html").read_text(encoding="utf-8")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from plansmith.config.target.names import runtime_names
-from plansmith.config.target.targets import Runtime, load_target, require_onnxruntime
+from plansmith.config.target_names import runtime_names
+from plansmith.config.targets import Runtime, load_target, require_onnxruntime
 
 from ...support.cli.command import BERT, CommandLine, Refused, check_refusal
 from ..conftest import Compiled
@@ -19,7 +19,8 @@ _SERVER = {"server/bin/tritonserver": "#!/bin/sh\n", "server/backends/": ""}
 
 
 @pytest.mark.parametrize("width", [80, 60, 30])
-def test_the_table_has_a_row_for_each_target_and_fits(width: int, run: CommandLine) -> None:
+def test_table_fits_all_targets(width: int, run: CommandLine) -> None:
+    """The table has a row for each target and fits."""
     answer = run("targets", COLUMNS=str(width), PLANSMITH_SERVE_ENV="empty")
     assert (answer.status, answer.stderr) == (0, "")
     heading, *rows = answer.stdout[: answer.stdout.index("\n\n")].splitlines()
@@ -31,7 +32,8 @@ def test_the_table_has_a_row_for_each_target_and_fits(width: int, run: CommandLi
     assert {row.split()[-1] for row in rows} == {"-"}
 
 
-def test_the_table_marks_what_was_inferred_and_what_is_installed(run: CommandLine) -> None:
+def test_table_marks_inferred_and_installed(run: CommandLine) -> None:
+    """The table marks what was inferred and what is installed."""
     (run.folder / "env" / "onnxruntime-1.24.4").mkdir(parents=True)
     answer = run("targets", COLUMNS="100", PLANSMITH_SERVE_ENV="env")
     rows = {row.split()[0]: row.split()[1:] for row in answer.stdout.splitlines() if row}
@@ -43,38 +45,47 @@ def test_the_table_marks_what_was_inferred_and_what_is_installed(run: CommandLin
     }
 
 
-def test_the_table_as_json_has_every_fact(run: CommandLine) -> None:
+def test_table_json_has_every_fact(run: CommandLine) -> None:
+    """The table as JSON has every fact."""
     targets = run("targets", "--json").document["targets"]
     assert [target["name"] for target in targets] == runtime_names()
     assert all(set(Runtime.model_fields) <= set(target) for target in targets)
 
 
-def test_one_target_is_explained_with_its_sources_and_marks(run: CommandLine) -> None:
-    told = run("targets", "triton-25.08-cpu", PLANSMITH_SERVE_ENV="empty").stdout
+def test_target_explained_with_sources(run: CommandLine) -> None:
+    """One target is explained with its sources and marks."""
+    output = run("targets", "triton-25.08-cpu", PLANSMITH_SERVE_ENV="empty").stdout
     target = load_target("triton-25.08-cpu")
-    for words in (*target.sources, "1.23.0?, up to opset 23 and IR version 11", "not installed", "instances     CPU"):
-        assert words in told
-    assert "to be verified in the image: cuda, driver, onnxruntime, tensorrt" in told
-    assert "serve-env add triton-25.08-cpu" in told
+    for fragment in (
+        *target.sources,
+        "1.23.0?, up to opset 23 and IR version 11",
+        "not installed",
+        "instances     CPU",
+    ):
+        assert fragment in output
+    assert "to be verified in the image: cuda, driver, onnxruntime, tensorrt" in output
+    assert "serve-env add triton-25.08-cpu" in output
     document = run("targets", "triton-25.08-cpu", "--json", PLANSMITH_SERVE_ENV="empty").document
     assert document == {**target.model_dump(mode="json"), "stand_in_installed": False}
 
 
-def test_the_dali_of_a_target_is_told_and_refused_in_words_where_nothing_says_it(run: CommandLine) -> None:
+def test_target_dali_told_or_refused(run: CommandLine) -> None:
+    """The DALI of a target is told, and refused in words where nothing says it."""
     assert "DALI          2.4.0" in run("targets", "local-cpu").stdout
     refused = run("serve-env", "add", "triton-26.03", "--dali", PLANSMITH_SERVE_ENV="env")
     assert refused.status == 6
-    for words in (
+    for fragment in (
         "which DALI triton-26.03 has",
         "preprocessing: python",
         "tritonserver:26.03-py3",
         "targets triton-26",
     ):
-        assert words in refused.message
+        assert fragment in refused.message
     assert not (run.folder / "env").exists(), "what is refused installs nothing"
 
 
-def test_dali_is_listed_with_its_targets_and_removed(run: CommandLine) -> None:
+def test_dali_listed_and_removed(run: CommandLine) -> None:
+    """DALI is listed with its targets and removed."""
     for name in ("dali-2.4.0", "onnxruntime-1.31.1"):
         (run.folder / "env" / name).mkdir(parents=True)
     listed = run("serve-env", "list", PLANSMITH_SERVE_ENV="env").stdout.splitlines()
@@ -89,7 +100,8 @@ def test_dali_is_listed_with_its_targets_and_removed(run: CommandLine) -> None:
     assert "plansmith serve-env add local-cpu --dali" in again.message
 
 
-def test_the_file_of_a_target_is_printed_to_start_ones_own_from(run: CommandLine) -> None:
+def test_target_file_is_printed(run: CommandLine) -> None:
+    """The file of a target is printed, to start one's own from."""
     text = run("targets", "triton-26.09", "--yaml").stdout
     runtime = {"version": "1.29.0", "max_opset": 26, "max_ir_version": 13}
     (run.folder / "ours.yaml").write_text(yaml.safe_dump(yaml.safe_load(text) | {"onnxruntime": runtime}))
@@ -133,22 +145,25 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED.keys())
-def test_what_is_wrong_with_a_target_is_said_with_what_to_type(case: Refused, run: CommandLine) -> None:
+def test_wrong_target_names_remedy(case: Refused, run: CommandLine) -> None:
+    """What is wrong with a target is said, with what to type."""
     case.lay_out(run.folder)
     for server in run.folder.glob("*/bin/tritonserver"):
         server.chmod(0o755)
-    answer = run(*case.words, **case.variables)
+    answer = run(*case.arguments, **case.variables)
     assert (answer.status, answer.stdout) == (case.status, "")
     assert "\nNext: " in answer.message
     assert "Traceback" not in answer.stderr
-    assert not [words for words in case.says if words not in answer.message], answer.message
+    assert not [fragment for fragment in case.says if fragment not in answer.message], answer.message
 
 
-def test_a_refused_target_is_one_json_document(run: CommandLine) -> None:
+def test_refused_target_is_json(run: CommandLine) -> None:
+    """A refused target is one JSON document."""
     check_refusal(run("targets", "triton-26.8", "--json"), 6, ("triton-26.08",))
 
 
-def test_what_is_installed_is_listed_with_its_targets_and_removed(run: CommandLine) -> None:
+def test_installed_servers_listed_and_removed(run: CommandLine) -> None:
+    """What is installed is listed with its targets and removed."""
     for version in ("1.23.2", "1.24.4"):
         package = run.folder / "env" / f"onnxruntime-{version}" / "onnxruntime"
         package.mkdir(parents=True)
@@ -167,8 +182,8 @@ def test_what_is_installed_is_listed_with_its_targets_and_removed(run: CommandLi
 def test_the_shell_completes_targets(words: tuple[str, ...], run: CommandLine) -> None:
     def complete(start: str) -> list[str]:
         line = ["plansmith", *words, start]
-        told = run(_PLANSMITH_COMPLETE="bash_complete", COMP_WORDS="\n".join(line), COMP_CWORD=str(len(line) - 1))
-        return told.stdout.splitlines()
+        answer = run(_PLANSMITH_COMPLETE="bash_complete", COMP_WORDS="\n".join(line), COMP_CWORD=str(len(line) - 1))
+        return answer.stdout.splitlines()
 
     assert complete("triton-26.08") == ["plain,triton-26.08", "plain,triton-26.08-cpu"]
     assert complete("./ours") == ["file,./ours"]
@@ -176,26 +191,28 @@ def test_the_shell_completes_targets(words: tuple[str, ...], run: CommandLine) -
 
 @pytest.mark.services
 @pytest.mark.slow
-def test_the_served_check_uses_the_onnx_runtime_of_the_target_once_it_is_added(models: Path, run: CommandLine) -> None:
-    words = ("compile", f"hf:{models / 'bert'}", "--name", "tiny", "--target", "sagemaker-25.04-cpu", "--json")
+def test_check_uses_target_runtime(models: Path, run: CommandLine) -> None:
+    """The served check uses the ONNX Runtime of the target once it is added."""
+    command = ("compile", f"hf:{models / 'bert'}", "--name", "tiny", "--target", "sagemaker-25.04-cpu", "--json")
     env = {"PLANSMITH_SERVE_ENV": str(run.folder / "env")}
-    assert run(*words, **env).status == 9
+    assert run(*command, **env).status == 9
     added = run("serve-env", "add", "sagemaker-25.04-cpu", **env)
     assert added.status == 0, added
     assert "onnxruntime==1.21.0" in added.stdout
-    served = run(*words, **env).document["served"]
+    served = run(*command, **env).document["served"]
     assert (served["backend"], served["backend_runtime"]) == ("stand-in", "ONNX Runtime 1.21.0")
     assert len(served["checks"]) > 5
     assert "yes" in next(row for row in run("targets", **env).stdout.splitlines() if row.startswith("sagemaker-25.04"))
 
 
 @pytest.mark.slow
-def test_a_release_for_a_gpu_is_checked_on_cpu_instances_and_says_so(finished: Compiled, run: CommandLine) -> None:
+def test_gpu_release_checked_on_cpu(finished: Compiled, run: CommandLine) -> None:
+    """A release for a GPU is checked on CPU instances and says so."""
     runtime = require_onnxruntime(load_target("local-cpu")).model_dump()
     own = {"description": "ours", "flavour": "triton", "devices": ["gpu", "cpu"], "onnxruntime": runtime}
     (finished.folder / "ours.yaml").write_text(yaml.safe_dump(own))
-    words = (*finished.command, "--target", "ours.yaml", "--repository", "gpu", "--check-served")
-    answer = run(*words)
+    arguments = (*finished.command, "--target", "ours.yaml", "--repository", "gpu", "--check-served")
+    answer = run(*arguments)
     assert answer.status == 0, answer
     assert "checked on CPU instances only; the release asks for GPU ones" in answer.stdout
     assert "Next: on a machine with a GPU, " in answer.stdout
@@ -207,6 +224,6 @@ def test_a_release_for_a_gpu_is_checked_on_cpu_instances_and_says_so(finished: C
     assert manifest["target"] == manifest["spec"]["target"] == str(Path(finished.folder, "ours.yaml"))
     assert yaml.safe_load((release / "spec.yaml").read_text())["target"] == manifest["target"]
     assert "with CPU instances" in run("inspect", release).stdout
-    again = run(*words, "--json").document
+    again = run(*arguments, "--json").document
     assert again["unchanged"]
     assert again["served"]["device"] == "cpu"

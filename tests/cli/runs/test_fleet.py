@@ -37,7 +37,8 @@ def rows(text: str) -> list[list[str]]:
 
 
 @pytest.mark.slow
-def test_a_plan_tells_what_is_stale_and_why_and_does_nothing(specs: Path, run: CommandLine) -> None:
+def test_plan_tells_stale_models(specs: Path, run: CommandLine) -> None:
+    """A plan tells what is stale and why and does nothing."""
     before = listing(run.folder, folder_times=True)
     answer = run("fleet", "plan", "specs")
     assert listing(run.folder, folder_times=True) == before
@@ -52,21 +53,22 @@ def test_a_plan_tells_what_is_stale_and_why_and_does_nothing(specs: Path, run: C
     (specs / "more" / "c.yml").unlink()
     document = run("fleet", "plan", specs, "--json")
     assert (document.status, document.stderr) == (0, "")
-    assert [(one["model"], one["state"], one["version"]) for one in document.document["models"]] == [
+    assert [(model["model"], model["state"], model["version"]) for model in document.document["models"]] == [
         ("tiny", "fresh", 1),
         ("three", "stale", None),
     ]
 
 
 @pytest.mark.slow
-def test_a_spec_that_changed_says_what_in_it_did(specs: Path, run: CommandLine, models: Path) -> None:
+def test_changed_spec_says_what_changed(specs: Path, run: CommandLine, models: Path) -> None:
+    """A spec that changed says what in it did."""
     write_spec(specs / "a.yaml", models / "bert", "tiny", "precision: fp16\n")
-    (one,) = run("fleet", "plan", "specs/a.yaml", "--json").document["models"]
-    assert one["state"] == "stale"
-    assert one["reasons"][0]["cause"] == "spec"
-    assert "precision" in one["reasons"][0]["words"]
-    assert "fp32" in one["reasons"][0]["words"]
-    assert "fp16" in one["reasons"][0]["words"]
+    (model,) = run("fleet", "plan", "specs/a.yaml", "--json").document["models"]
+    assert model["state"] == "stale"
+    assert model["reasons"][0]["cause"] == "spec"
+    assert "precision" in model["reasons"][0]["words"]
+    assert "fp32" in model["reasons"][0]["words"]
+    assert "fp16" in model["reasons"][0]["words"]
     forced = run("fleet", "plan", "specs/a.yaml", "--force", "--model", "tiny").stdout
     assert "1 model: 1 stale" in forced
     assert "it was asked for" in forced
@@ -74,20 +76,19 @@ def test_a_spec_that_changed_says_what_in_it_did(specs: Path, run: CommandLine, 
 
 
 @pytest.mark.slow
-def test_a_run_builds_what_is_stale_and_a_failure_stops_none_of_the_others(
-    specs: Path, run: CommandLine, models: Path
-) -> None:
+def test_run_builds_stale_models(specs: Path, run: CommandLine, models: Path) -> None:
+    """A run builds what is stale and a failure stops none of the others."""
     write_spec(specs / "aa.yaml", models / "lacking", "lacking")
     (specs / "more" / "c.yml").unlink()
     assert run("fleet", "run", "specs", "--dry-run").stdout.startswith("3 models: 2 stale, 1 fresh\n")
     answer = run("fleet", "run", "specs")
     assert answer.status == 3, "that of the first failure"
-    said = answer.stderr.splitlines()
-    assert said[0] == "lacking for local-cpu (1 of 2)"
-    assert "three for local-cpu (2 of 2)" in said
-    assert [line for line in said if line.startswith("plansmith: lacking · ")]
+    lines = answer.stderr.splitlines()
+    assert lines[0] == "lacking for local-cpu (1 of 2)"
+    assert "three for local-cpu (2 of 2)" in lines
+    assert [line for line in lines if line.startswith("plansmith: lacking · ")]
     assert "Next: " in answer.stderr
-    assert [line for line in said if line.startswith("  publish ")], "with the compile's own progress"
+    assert [line for line in lines if line.startswith("  publish ")], "with the compile's own progress"
     counted, *table = answer.stdout.splitlines()
     assert counted.startswith("3 models: 1 published, 1 fresh, 1 failed; ")
     assert [line.split()[:4] for line in table[1:]] == [
@@ -97,7 +98,7 @@ def test_a_run_builds_what_is_stale_and_a_failure_stops_none_of_the_others(
     ]
     again = run("fleet", "run", "specs", "--json", "--quiet")
     assert again.status == 3
-    assert [(one["model"], one["ended"], one["version"]) for one in again.document["models"]] == [
+    assert [(model["model"], model["ended"], model["version"]) for model in again.document["models"]] == [
         ("tiny", "fresh", 1),
         ("lacking", "failed", None),
         ("three", "fresh", 1),
@@ -107,7 +108,8 @@ def test_a_run_builds_what_is_stale_and_a_failure_stops_none_of_the_others(
 
 
 @pytest.mark.slow
-def test_an_interrupt_leaves_what_is_done_and_lists_the_rest(specs: Path, run: CommandLine, models: Path) -> None:
+def test_interrupt_lists_the_rest(specs: Path, run: CommandLine, models: Path) -> None:
+    """An interrupt leaves what is done and lists the rest."""
     (specs / "more" / "c.yml").unlink()
     write_spec(specs / "c.yaml", models / "three-labels", "third")
     command = [*COMMAND, "fleet", "run", "specs"]
@@ -119,10 +121,10 @@ def test_an_interrupt_leaves_what_is_done_and_lists_the_rest(specs: Path, run: C
         while set(logs.iterdir()) == before:
             assert process.poll() is None
         os.kill(process.pid, signal.SIGINT)
-        printed, said = process.communicate(timeout=180)
+        printed, messages = process.communicate(timeout=180)
     assert process.returncode == 130
-    assert "Traceback" not in said
-    assert "run the same command again" in said
+    assert "Traceback" not in messages
+    assert "run the same command again" in messages
     counted, *table = printed.splitlines()
     assert counted.startswith("3 models: 1 fresh, 2 interrupted; ")
     assert [line.split()[:3] for line in table[1:]] == [
@@ -134,18 +136,20 @@ def test_an_interrupt_leaves_what_is_done_and_lists_the_rest(specs: Path, run: C
 
 
 @pytest.mark.slow
-def test_several_targets_have_a_row_each(finished: Compiled, run: CommandLine, models: Path) -> None:
+def test_targets_have_own_rows(finished: Compiled, run: CommandLine, models: Path) -> None:
+    """Several targets have a row each."""
     write_spec(finished.folder / "spec.yaml", models / "bert", "tiny")
-    words = ("--target", "local-cpu", "--target", "triton-26.03", "--repository", "many", "--json")
-    found = run("fleet", "plan", "spec.yaml", *words).document["models"]
-    assert [(one["model"], one["target"], one["state"]) for one in found] == [
+    arguments = ("--target", "local-cpu", "--target", "triton-26.03", "--repository", "many", "--json")
+    rows = run("fleet", "plan", "spec.yaml", *arguments).document["models"]
+    assert [(row["model"], row["target"], row["state"]) for row in rows] == [
         ("tiny", "local-cpu", "stale"),
         ("tiny", "triton-26.03", "stale"),
     ]
 
 
 @pytest.mark.parametrize("command", ["plan", "run"])
-def test_a_place_without_specs_is_refused(command: str, run: CommandLine) -> None:
+def test_place_without_specs_refused(command: str, run: CommandLine) -> None:
+    """A place without specs is refused."""
     answer = run("fleet", command, "nowhere")
     assert answer.status == 2
     assert "plansmith: nowhere: there is no spec and no folder" in answer.stderr
@@ -155,9 +159,8 @@ def test_a_place_without_specs_is_refused(command: str, run: CommandLine) -> Non
 
 
 @pytest.mark.parametrize("words", [("fleet", "plan"), ("fleet", "run"), ("status",)], ids=" ".join)
-def test_two_specs_of_one_name_are_told_apart_and_what_to_do_is_said_once(
-    words: tuple[str, ...], run: CommandLine
-) -> None:
+def test_same_name_specs_told_apart(words: tuple[str, ...], run: CommandLine) -> None:
+    """Two specs of one name are told apart, and what to do is said once."""
     specs = run.folder / "specs"
     specs.mkdir()
     for name in ("a", "b"):
@@ -167,13 +170,14 @@ def test_two_specs_of_one_name_are_told_apart_and_what_to_do_is_said_once(
     assert answer.status == 2
     assert answer.stderr.count("\n") == answer.stderr.count("give each a `name` or a `repository` of its own") == 1
     assert answer.stderr.startswith(f"plansmith: tiny for local-cpu: {specs / 'a.yaml'} and {specs / 'b.yaml'} each ")
-    one, two = answer.stdout.splitlines()[2:]
-    assert one.startswith("  tiny (specs/a.yaml)  local-cpu  ")
+    first, two = answer.stdout.splitlines()[2:]
+    assert first.startswith("  tiny (specs/a.yaml)  local-cpu  ")
     assert two.startswith("  tiny (specs/b.yaml)  local-cpu  ")
     why = "  specs/a.yaml and specs/b.yaml each have a model 'tiny', in the same repository, artifacts/repository"
-    assert one.endswith(why)
+    assert first.endswith(why)
     assert "next: " not in answer.stdout
 
 
-def test_no_place_at_all_is_a_matter_of_usage(run: CommandLine) -> None:
+def test_missing_place_is_usage_error(run: CommandLine) -> None:
+    """No place at all is a matter of usage."""
     check_refusal(run("fleet", "plan", "--json"), 2, ("Missing argument 'PLACE...'", "plansmith fleet plan --help"))

@@ -15,7 +15,8 @@ from .test_fleet import write_spec
 
 
 @pytest.mark.slow
-def test_models_stand_with_their_versions_and_last_runs(finished: Compiled, run: CommandLine) -> None:
+def test_models_shown_with_versions(finished: Compiled, run: CommandLine) -> None:
+    """Models stand with their versions and last runs."""
     answer = run("status")
     assert (answer.status, answer.stderr) == (0, "")
     counted, head, tiny, hint = answer.stdout.splitlines()
@@ -28,33 +29,33 @@ def test_models_stand_with_their_versions_and_last_runs(finished: Compiled, run:
     assert "onnxruntime" in tiny
     assert " published 20" in tiny
     assert hint == "what is stale is known of specs: plansmith status PLACE..."
-    (one,) = run("status", "--json").document["models"]
-    assert (one["state"], one["versions"], one["newest"]["version"]) == ("unknown", [1], 1)
-    assert one["newest"]["is_shown"]
-    assert one["newest"]["source"]["address"].startswith("hf:")
-    assert one["last_run"]["outcome"] == "published"
+    (model,) = run("status", "--json").document["models"]
+    assert (model["state"], model["versions"], model["newest"]["version"]) == ("unknown", [1], 1)
+    assert model["newest"]["is_shown"]
+    assert model["newest"]["source"]["address"].startswith("hf:")
+    assert model["last_run"]["outcome"] == "published"
 
 
 @pytest.mark.slow
-def test_a_history_that_cannot_be_read_is_said_and_the_models_stand(finished: Compiled, run: CommandLine) -> None:
+def test_unreadable_history_is_said(finished: Compiled, run: CommandLine) -> None:
+    """A history that cannot be read is said, and the models stand."""
     damaged = finished.folder / "artifacts" / "history" / "999999.json"
     damaged.mkdir()
     try:
         answer = run("status")
-        (one,) = run("status", "--json").document["models"]
+        (model,) = run("status", "--json").document["models"]
     finally:
         damaged.rmdir()
     assert answer.status == 0
     assert answer.stderr.startswith("plansmith: last runs are unknown: [Errno 21] Is a directory")
     assert " unknown" in answer.stdout
-    assert (one["versions"], one["last_run"]) == ([1], None)
-    assert one["runs_unknown"].startswith("[Errno 21]")
+    assert (model["versions"], model["last_run"]) == ([1], None)
+    assert model["runs_unknown"].startswith("[Errno 21]")
 
 
 @pytest.mark.slow
-def test_specs_tell_what_is_stale_and_why_and_how_the_last_run_failed(
-    finished: Compiled, run: CommandLine, models: Path
-) -> None:
+def test_specs_tell_staleness_and_failure(finished: Compiled, run: CommandLine, models: Path) -> None:
+    """Specs tell what is stale and why and how the last run failed."""
     specs = finished.folder / "specs"
     specs.mkdir()
     write_spec(specs / "a.yaml", models / "bert", "tiny")
@@ -72,28 +73,26 @@ def test_specs_tell_what_is_stale_and_why_and_how_the_last_run_failed(
     assert lacking.endswith("there is no version of it yet")
     assert " stale  failed in " in lacking
     assert why.startswith("      SourceError (exit code 3): ")
-    found = run("status", "specs", "--model", "lacking", "--json").document["models"]
-    assert [(one["model"], one["state"], one["newest"]) for one in found] == [("lacking", "stale", None)]
-    assert found[0]["last_run"]["exit_code"] == 3
-    assert found[0]["last_run"]["step"]
+    rows = run("status", "specs", "--model", "lacking", "--json").document["models"]
+    assert [(row["model"], row["state"], row["newest"]) for row in rows] == [("lacking", "stale", None)]
+    assert rows[0]["last_run"]["exit_code"] == 3
+    assert rows[0]["last_run"]["step"]
 
 
 @pytest.mark.slow
-def test_a_model_without_a_spec_among_others_is_listed_after_them(
-    finished: Compiled, run: CommandLine, models: Path
-) -> None:
+def test_model_without_spec_listed_last(finished: Compiled, run: CommandLine, models: Path) -> None:
+    """A model without a spec among others is listed after them."""
     write_spec(finished.folder / "b.yaml", models / "three-labels", "three")
-    found = run("status", "b.yaml", "--json").document["models"]
-    assert [(one["model"], one["state"], one["why"]) for one in found] == [
+    rows = run("status", "b.yaml", "--json").document["models"]
+    assert [(row["model"], row["state"], row["why"]) for row in rows] == [
         ("three", "stale", "there is no version of it yet"),
         ("tiny", "unknown", "no spec of it was looked at"),
     ]
 
 
 @pytest.mark.slow
-def test_a_damaged_manifest_and_a_spec_that_cannot_be_read_hide_nothing_else(
-    finished: Compiled, run: CommandLine
-) -> None:
+def test_damaged_files_hide_nothing(finished: Compiled, run: CommandLine) -> None:
+    """A damaged manifest and a spec that cannot be read hide nothing else."""
     (finished.release / "manifest.json").write_text("{}")
     (finished.folder / "wrong.yaml").write_text("sauce: hot\n")
     answer = run("status", "wrong.yaml")
@@ -108,14 +107,16 @@ def test_a_damaged_manifest_and_a_spec_that_cannot_be_read_hide_nothing_else(
     assert tiny.split()[:5] == ["tiny", "local-cpu", "1", "unknown", "unknown"]
 
 
-def test_nothing_there_is_said_in_a_line_with_what_to_type(run: CommandLine) -> None:
+def test_empty_status_is_one_line(run: CommandLine) -> None:
+    """Where there is nothing, one line says so with what to type."""
     answer = run("status")
     assert (answer.status, answer.stdout) == (0, "0 models\n")
     assert answer.stderr.startswith("plansmith: there is no model in artifacts/repository; next: plansmith compile ")
     assert "plansmith status PLACE..." in answer.stderr
 
 
-def test_the_first_spec_that_is_refused_gives_the_exit_code(run: CommandLine) -> None:
+def test_first_refused_spec_gives_code(run: CommandLine) -> None:
+    """The first spec that is refused gives the exit code."""
     assert "where specs are refused, that of the first of them" in " ".join(run("status", "--help").stdout.split())
     missing = run("status", "nowhere")
     assert (missing.status, missing.stdout.splitlines()[0]) == (2, "1 model: 1 refused")
@@ -123,17 +124,18 @@ def test_the_first_spec_that_is_refused_gives_the_exit_code(run: CommandLine) ->
     assert "name a .yaml file" in missing.stderr
     (run.folder / "a.yaml").write_text("source: onnx:gone.onnx\ntarget: a-toaster\n")
     (run.folder / "b.yaml").write_text("sauce: hot\n")
-    for words in (("status",), ("fleet", "plan")):
-        answer = run(*words, ".", "--json")
-        assert (answer.status, [one["state"] for one in answer.document["models"]]) == (6, ["refused"] * 2), words
+    for command in (("status",), ("fleet", "plan")):
+        answer = run(*command, ".", "--json")
+        assert (answer.status, [model["state"] for model in answer.document["models"]]) == (6, ["refused"] * 2), command
 
 
 @pytest.mark.slow
-def test_a_model_that_is_not_there_is_refused_with_those_that_are(finished: Compiled, run: CommandLine) -> None:
+def test_missing_model_refused(finished: Compiled, run: CommandLine) -> None:
+    """A model that is not there is refused with those that are."""
     assert finished.document["name"] == "tiny"
     assert run("status", "--model", "tiny").status == 0
-    words = ("there is no model 'gamma' in artifacts/repository", "there are tiny", "plansmith status PLACE...")
-    check_refusal(run("status", "--model", "gamma", "--model", "tiny", "--json"), 2, words)
+    fragments = ("there is no model 'gamma' in artifacts/repository", "there are tiny", "plansmith status PLACE...")
+    check_refusal(run("status", "--model", "gamma", "--model", "tiny", "--json"), 2, fragments)
     elsewhere = run("status", "--model", "gamma", "--repository", "elsewhere", "--json")
     check_refusal(elsewhere, 2, ("there is no model 'gamma' in elsewhere", "there is none"))
 
@@ -157,17 +159,18 @@ def test_a_look_imports_nothing_heavy(words: tuple[str, ...], finished: Compiled
 
 
 @pytest.mark.slow
-def test_a_repository_that_is_damaged_hides_no_other_and_says_why(finished: Compiled, run: CommandLine) -> None:
+def test_damaged_repository_hides_no_other(finished: Compiled, run: CommandLine) -> None:
+    """A repository that is damaged hides no other and says why."""
     repository = finished.release.parents[2]
     (repository / "views").rename(repository / "no-views")
     (repository / "views").write_text("no folder")
-    other = finished.folder / "artifacts" / "other.plansmith"
-    other.mkdir()
-    (other / "repository.json").write_text("{")
+    damaged = finished.folder / "artifacts" / "other.plansmith"
+    damaged.mkdir()
+    (damaged / "repository.json").write_text("{")
     answer = run("status", "--repository", "artifacts")
     assert answer.status == 0, answer
     lines = answer.stdout.splitlines()
     assert lines[0].startswith("2 models: ")
-    said = "artifacts/other.plansmith/repository.json, which names the repository's target, is damaged"
-    assert f" {said}" in answer.stdout
+    message = "artifacts/other.plansmith/repository.json, which names the repository's target, is damaged"
+    assert f" {message}" in answer.stdout
     assert any(line.split()[:2] == ["tiny", "local-cpu"] for line in lines)

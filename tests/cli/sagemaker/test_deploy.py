@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from plansmith.system.aws.call import Call, require_valid
+from plansmith.system.aws.service import Call, require_valid
 from plansmith.triton.repository.repository import ModelRepository
 
 from ...support.cli.command import Answer, check_refusal
@@ -45,10 +45,10 @@ class Commands:
         values = {"name": self.name, "bucket": f"s3://{self.account.bucket}/sm", "variant": variant}
         write_endpoint(self.folder, **{**values, **changes})
 
-    def __call__(self, command: str, *words: str) -> Answer:
+    def __call__(self, command: str, *arguments: str) -> Answer:
         """Run a command about the endpoint."""
         self.plane.requests.clear()
-        return self._run("sagemaker", command, "endpoint.yaml", *words)
+        return self._run("sagemaker", command, "endpoint.yaml", *arguments)
 
 
 @pytest.fixture
@@ -204,8 +204,8 @@ def test_deployer_policy(commands: Commands) -> None:
     scaling = {"auto_scaling": {"max_instances": 3, "invocations_per_instance": 100}}
     requests: set[str] = set()
 
-    def run(command: str, *words: str, status: int = 0) -> None:
-        answer = commands(command, *words)
+    def run(command: str, *arguments: str, status: int = 0) -> None:
+        answer = commands(command, *arguments)
         assert answer.status == status, answer
         requests.update(commands.plane.requests)
 

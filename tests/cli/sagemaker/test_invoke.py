@@ -100,11 +100,11 @@ def test_check(run: InProcess, compiled: Compiled, installation: Installation, s
     """--check compares the answer with the release: another release is found out, a manifest alone gets less."""
     repository = ModelRepository(compiled.folder / "artifacts" / "repository")
     shutil.copytree(repository.root / "tiny", tmp_path / "archive" / "tiny")
-    other = tmp_path / "other"
+    copy = tmp_path / "other"
     for suffix in ("", ".plansmith"):
-        shutil.copytree(f"{repository.root}{suffix}", f"{other}{suffix}", symlinks=True)
-    release = ModelRepository(other).release("tiny", 1)
-    for case in ModelRepository(other).manifest("tiny", 1).onnx.reference.cases:
+        shutil.copytree(f"{repository.root}{suffix}", f"{copy}{suffix}", symlinks=True)
+    release = ModelRepository(copy).release("tiny", 1)
+    for case in ModelRepository(copy).manifest("tiny", 1).onnx.reference.cases:
         stored = read_case(case, release)
         arrays: dict[str, Any] = {f"input:{name}": array for name, array in stored.feed.items()}
         arrays |= {f"output:{name}": array.astype(np.float32) + 0.1 for name, array in stored.answer.items()}
@@ -116,7 +116,7 @@ def test_check(run: InProcess, compiled: Compiled, installation: Installation, s
         answer = run(*command, "--model", "tiny", "--repository", repository.root)
         beginning = "tiny, version 1, answered the request 'single' of its release within the tolerances of the release"
         assert answer.stdout.startswith(beginning), answer
-        wrong = run(*command, "--model", "tiny", "--repository", other, "--json")
+        wrong = run(*command, "--model", "tiny", "--repository", copy, "--json")
         check_refusal(wrong, 8, ("'single' of its release is wrong", "output 'logits': "))
         document = run(*command, "--interface", tmp_path / "manifest.json", "--json").document
         assert (document["compared"], document["request"]) == (False, "a random request")
@@ -148,7 +148,7 @@ def test_aws(invoke: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_attempts(invoke: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request is sent as often as --attempts allows."""
-    monkeypatch.setattr("plansmith.triton.client.sagemaker.connection._sleep", lambda _: None)
+    monkeypatch.setattr("plansmith.triton.client.sagemaker.client._sleep", lambda _: None)
     unavailable = HttpAnswer(503)
     for attempts, status in ((3, 0), (2, 8)):
         with http_server(unavailable, unavailable, vectors(1)) as server:
@@ -168,7 +168,7 @@ def test_dry_run(invoke: Any) -> None:
     assert size == head + 4 + len("a cat")
     assert variant == "  X-Amzn-SageMaker-Target-Variant: canary"
     document = invoke(*("--text", "a") * 9, "--encoding", "json", "--dry-run", "--json").document
-    assert [one["headers"] for one in document["requests"]] == [{"Content-Type": "application/json"}] * 3
+    assert [request["headers"] for request in document["requests"]] == [{"Content-Type": "application/json"}] * 3
 
 
 @pytest.mark.parametrize(

@@ -58,9 +58,9 @@ def test_json_and_plot(run: InProcess, endpoint: Endpoint) -> None:
     document = answer.document
     assert (document["endpoint"], document["period_seconds"]) == (endpoint.name, 300)
     (p99,) = [
-        one
-        for one in document["variants"][0]["statistics"]
-        if (one["metric"], one["statistic"]) == ("ModelLatency", "p99")
+        statistic
+        for statistic in document["variants"][0]["statistics"]
+        if (statistic["metric"], statistic["statistic"]) == ("ModelLatency", "p99")
     ]
     assert (p99["unit"], p99["total"], {value for _, value in p99["points"]}) == ("ms", 40.0, {40.0})
     assert f"<title>{endpoint.name} in {REGION}: metrics</title>" in page.read_text()

@@ -46,7 +46,8 @@ def test_one_archive(run: InProcess) -> None:
 
 
 @pytest.mark.usefixtures("repository")
-def test_archives_of_a_multi_model_endpoint(run: InProcess) -> None:
+def test_multi_model_endpoint_archives(run: InProcess) -> None:
+    """The archives of a multi-model endpoint are written."""
     answer = run("sagemaker", "package", "whole", "tiny@1", "--multi-model", "--copies", "2", "--output", "out")
     head, *rows, environment, following, last = answer.stdout.splitlines()
     assert head.split() == ["archive", "release", "models", "size", "SHA-256", "served", "by"]
@@ -62,8 +63,8 @@ def test_json_and_dry_run(run: InProcess) -> None:
     planned = run("sagemaker", "package", "tiny", "--output", "model.tar.gz", "--dry-run", "--json").document
     assert planned["dry_run"] is True
     assert not (run.folder / "model.tar.gz").exists()
-    made = run("sagemaker", "package", "tiny", "--output", "model.tar.gz", "--json").document
-    (archive,) = (Archive.model_validate(one) for one in made["archives"])
+    package = run("sagemaker", "package", "tiny", "--output", "model.tar.gz", "--json").document
+    (archive,) = (Archive.model_validate(entry) for entry in package["archives"])
     assert archive.bytes == (run.folder / "model.tar.gz").stat().st_size
     assert {**planned["archives"][0], "digest": archive.digest} == archive.model_dump(mode="json")
     assert len(archive.digest) == 64

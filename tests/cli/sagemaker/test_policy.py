@@ -33,16 +33,16 @@ def statements(run: InProcess, name: str, **changes: Any) -> dict[str, Any]:
 @pytest.mark.usefixtures("releases")
 def test_deployer(run: InProcess) -> None:
     """The deployer's policy names this endpoint's resources, and those of no other one."""
-    found = statements(run, "deployer")
-    for name, statement in found.items():
+    policy = statements(run, "deployer")
+    for name, statement in policy.items():
         if name not in {"List", "ReadAlarms", "ReadScaling"}:
             assert all(ACCOUNT in arn or ":s3:::models" in arn for arn in statement["Resource"])
-    (pattern,) = found["Configurations"]["Resource"]
+    (pattern,) = policy["Configurations"]["Resource"]
     start = f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:endpoint-config/bert"
     assert fnmatch(f"{start}-0123456789ab", pattern)
     assert not fnmatch(f"{start}-prod-0123456789ab", pattern)
-    assert found["Alarms"]["Resource"][1] == f"arn:aws:cloudwatch:us-east-1:{ACCOUNT}:alarm:plansmith-bert-*"
-    assert "ScalingRole" not in found
+    assert policy["Alarms"]["Resource"][1] == f"arn:aws:cloudwatch:us-east-1:{ACCOUNT}:alarm:plansmith-bert-*"
+    assert "ScalingRole" not in policy
     scaled = {**CPU, "auto_scaling": {"max_instances": 3, "cpu_utilization": 60}}
     assert "ScalingRole" in statements(run, "deployer", variant=scaled)
     assert not (run.folder / "artifacts" / "sagemaker").exists(), "nothing is written"
@@ -51,20 +51,20 @@ def test_deployer(run: InProcess) -> None:
 @pytest.mark.usefixtures("releases")
 def test_execution_role(run: InProcess) -> None:
     """The execution role reads archives and images, and writes logs, captured data and network interfaces."""
-    found = statements(
+    policy = statements(
         run,
         "execution",
         data_capture={"to": "s3://captured/here", "kms_key": "arn:aws:kms:us-east-1:123456789012:key/a"},
         vpc={"subnets": ["subnet-0a"], "security_groups": ["sg-0a"]},
         bucket_kms_key="alias/archives",
     )
-    assert found["Archives"]["Resource"] == ["arn:aws:s3:::models/endpoints/bert/*"]
-    assert found["Images"]["Resource"] == ["arn:aws:ecr:us-east-1:763104351884:repository/sagemaker-tritonserver"]
-    assert found["Logs"]["Resource"][0].endswith(":log-group:/aws/sagemaker/Endpoints/bert")
-    assert found["Capture"]["Resource"] == ["arn:aws:s3:::captured/here/*"]
-    assert found["EncryptCapture"]["Resource"] == ["arn:aws:kms:us-east-1:123456789012:key/a"]
-    assert found["DecryptArchives"]["Resource"] == ["arn:aws:kms:us-east-1:123456789012:key/*"]
-    assert "ec2:CreateNetworkInterface" in found["Network"]["Action"]
+    assert policy["Archives"]["Resource"] == ["arn:aws:s3:::models/endpoints/bert/*"]
+    assert policy["Images"]["Resource"] == ["arn:aws:ecr:us-east-1:763104351884:repository/sagemaker-tritonserver"]
+    assert policy["Logs"]["Resource"][0].endswith(":log-group:/aws/sagemaker/Endpoints/bert")
+    assert policy["Capture"]["Resource"] == ["arn:aws:s3:::captured/here/*"]
+    assert policy["EncryptCapture"]["Resource"] == ["arn:aws:kms:us-east-1:123456789012:key/a"]
+    assert policy["DecryptArchives"]["Resource"] == ["arn:aws:kms:us-east-1:123456789012:key/*"]
+    assert "ec2:CreateNetworkInterface" in policy["Network"]["Action"]
 
 
 def test_policies_without_releases(run: InProcess) -> None:
@@ -72,7 +72,7 @@ def test_policies_without_releases(run: InProcess) -> None:
     write_endpoint(run.folder, variant=CPU)
     trust = run("sagemaker", "policy", "endpoint.yaml", "--only", "trust").document
     assert trust["Statement"][0]["Principal"] == {"Service": "sagemaker.amazonaws.com"}
-    actions = {action for one in statements(run, "operator").values() for action in one["Action"]}
+    actions = {action for statement in statements(run, "operator").values() for action in statement["Action"]}
     changing = ("Create", "Update", "Delete", "Put", "Add", "Register")
     assert not [action for action in actions if action.partition(":")[2].startswith(changing)]
     refused = run("sagemaker", "policy", "endpoint.yaml", "--only", "execution")

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from plansmith.loadtest.results import LoadReport
-from plansmith.system.aws.call import Call, require_valid
+from plansmith.system.aws.service import Call, require_valid
 from plansmith.triton.repository.repository import ModelRepository
 
 from ...support.cli.command import Answer, check_refusal
@@ -57,10 +57,10 @@ class Commands:
         values = {"name": self.account.name, "bucket": f"s3://{self.account.bucket}/sm", "variant": variant}
         write_endpoint(self.folder, **{**values, **changes})
 
-    def __call__(self, *words: str, command: str = "recommend") -> Answer:
+    def __call__(self, *arguments: str, command: str = "recommend") -> Answer:
         """Run a command about the endpoint."""
         self.plane.requests.clear()
-        return self._run("sagemaker", command, "endpoint.yaml", *words)
+        return self._run("sagemaker", command, "endpoint.yaml", *arguments)
 
     @property
     def job(self) -> str:
@@ -182,10 +182,10 @@ def test_wait_that_ends_early(commands: Commands, monkeypatch: pytest.MonkeyPatc
     assert commands("--yes", "--no-wait").status == 0
     clock = count(step=30)
     with monkeypatch.context() as patch:
-        patch.setattr("plansmith.sagemaker.deployment.waiter.time.monotonic", lambda: next(clock))
+        patch.setattr("plansmith.sagemaker.deployment.current.time.monotonic", lambda: next(clock))
         late = commands("--wait-minutes", "1", "--json")
     check_refusal(late, 9, ("is still IN_PROGRESS after 1 minute", f"recommend endpoint.yaml --job {commands.job}"))
-    monkeypatch.setattr("plansmith.sagemaker.deployment.waiter.time.sleep", interrupt)
+    monkeypatch.setattr("plansmith.sagemaker.deployment.current.time.sleep", interrupt)
     interrupted = commands()
     assert interrupted.status == 130
     assert f"--job {commands.job} --stop stops it" in interrupted.stderr
@@ -300,8 +300,8 @@ def test_comparison(commands: Commands) -> None:
     # 648 to 780 * 60 = 46,800 a minute: -99 %; 263.6 to 64 ms: +312 %; own cost 0.204 / (46,800 * 60) * 1e6 = 0.0727.
     same = "ml.c5.xlarge report.json, 32 users 648 46,800 -99 % 263.6 ms 64.0 ms +312 % 5.247"
     assert [line for line in lines if line.startswith("ml.c5.xlarge report")] == [f"{same} 0.073 +7122 %", f"{same} -"]
-    other = commands("--compare", "ml.g5.xlarge=report.json")
-    assert "! report.json, 32 users is of ml.g5.xlarge, and the job recommends ml.c5.xlarge" in other.stdout
+    mismatch = commands("--compare", "ml.g5.xlarge=report.json")
+    assert "! report.json, 32 users is of ml.g5.xlarge, and the job recommends ml.c5.xlarge" in mismatch.stdout
 
 
 @pytest.mark.parametrize(
@@ -327,8 +327,8 @@ def test_bad_report(commands: Commands, text: str, message: str) -> None:
 def test_recommender_policies(commands: Commands) -> None:
     """Deployer's and recommender's policy allow what jobs request; the role may do what a job does with endpoints."""
     requests: set[str] = set()
-    for words in (("--yes",), ("--again", "--yes", "--no-wait"), ("--job", "JOB", "--stop")):
-        done = commands(*(commands.job if word == "JOB" else word for word in words))
+    for arguments in (("--yes",), ("--again", "--yes", "--no-wait"), ("--job", "JOB", "--stop")):
+        done = commands(*(commands.job if word == "JOB" else word for word in arguments))
         assert done.status == 0, done
         requests |= {request for request in commands.plane.requests if "inference_recommendations" in request}
     policy = commands("--only", "recommender", command="policy").document

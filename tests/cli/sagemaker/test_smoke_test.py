@@ -12,13 +12,12 @@ import numpy as np
 import onnx
 import pytest
 
-from plansmith.config.target.targets import load_target
-from plansmith.sagemaker.deployment.smoke_test import smoke_requests
-from plansmith.sagemaker.endpoint.desired import desired_state
+from plansmith.config.targets import load_target
+from plansmith.sagemaker.deployment.apply import smoke_requests
+from plansmith.sagemaker.endpoint.desired import desired_state, plan_variant_archives, planned_archives
 from plansmith.sagemaker.endpoint.loader import read_endpoint
-from plansmith.sagemaker.endpoint.variant_archives import plan_variant_archives, planned_archives
 from plansmith.sagemaker.selection import PackageRequest
-from plansmith.triton.client.sagemaker.front_end import FrontEndTransport
+from plansmith.triton.client.sagemaker.transports import FrontEndTransport
 from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.server.installation import Installation
 
@@ -46,14 +45,14 @@ class Deploying:
         self.account = account
         self._repository = repository
 
-    def __call__(self, *words: str, **changes: Any) -> Answer:
+    def __call__(self, *arguments: str, **changes: Any) -> Answer:
         """Deploy it."""
         self.account.plane.requests.clear()
         image = {"image": {"version": "26.05"}, "instance_type": "ml.m5.large"}
         variant = {"models": ["tiny"], **image, **changes.pop("variant", {})}
         values = {"name": self.account.name, "bucket": f"s3://{self.account.bucket}/a", "variant": variant}
         write_endpoint(self._run.folder, **{**values, "repository": str(self._repository.root), **changes})
-        return self._run("sagemaker", "deploy", "endpoint.yaml", *words)
+        return self._run("sagemaker", "deploy", "endpoint.yaml", *arguments)
 
 
 @pytest.fixture
@@ -120,7 +119,7 @@ def _scale_weights(path: Path) -> None:
 
 def test_large_request(deploy: Deploying, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request of a release that SageMaker does not take is refused before anything is created."""
-    monkeypatch.setattr("plansmith.triton.client.sagemaker.connection.MAX_BODY_BYTES", 10)
+    monkeypatch.setattr("plansmith.triton.client.sagemaker.client.MAX_BODY_BYTES", 10)
     texts = ("the request of tiny@1 cannot be sent", "smoke_test: false")
     check_refusal(deploy("--json"), 2, texts)
     assert deploy.account.plane.changes() == []

@@ -26,7 +26,7 @@ def test_verify(run: InProcess, cloudwatch_account: CloudWatchAccount) -> None:
     assert lines[-1] == "  all as it should be"
     answer = run(*command, "--max-p99-ms", "10", "--json")
     assert answer.status == 8
-    assert [one["variant"] for one in answer.document["findings"]] == ["blue", "green"]
+    assert [finding["variant"] for finding in answer.document["findings"]] == ["blue", "green"]
     assert f"the endpoint {endpoint.name} does not serve as it should: blue: the p99" in answer.message
     assert f"plansmith sagemaker metrics {endpoint.name} --region {REGION}" in answer.message
     assert "  !! green: the p99" in run(*command, "--max-p99-ms", "10").stdout

@@ -39,11 +39,12 @@ def run(run: InProcess) -> InProcess:
     return run
 
 
-def test_findings_are_told_by_model_with_place_and_what_to_do(run: InProcess) -> None:
-    said = run("check", "models")
-    assert said.status == 7
-    assert said.stderr == ""
-    assert said.stdout.splitlines() == [
+def test_findings_told_by_model(run: InProcess) -> None:
+    """Findings are told by model with place and what to do."""
+    answer = run("check", "models")
+    assert answer.status == 7
+    assert answer.stderr == ""
+    assert answer.stdout.splitlines() == [
         "broken",
         "  ✗ config.pbtxt:2  error  [config.max-batch-size]",
         "      max_batch_size is -8",
@@ -58,9 +59,10 @@ def test_findings_are_told_by_model_with_place_and_what_to_do(run: InProcess) ->
     ]
 
 
-def test_a_sound_repository_is_told_in_one_line(run: InProcess) -> None:
-    said = run("check", "models", "sound")
-    assert (said.status, said.stdout) == (0, "1 model checked: nothing found.\n")
+def test_sound_repository_is_one_line(run: InProcess) -> None:
+    """A sound repository is told in one line."""
+    answer = run("check", "models", "sound")
+    assert (answer.status, answer.stdout) == (0, "1 model checked: nothing found.\n")
 
 
 @pytest.mark.parametrize(
@@ -73,19 +75,18 @@ def test_a_sound_repository_is_told_in_one_line(run: InProcess) -> None:
         (["odd", "broken"], "error", 7),
     ],
 )
-def test_the_exit_code_follows_the_worst_that_counts(
-    run: InProcess, models: list[str], fail_on: str, status: int
-) -> None:
+def test_exit_code_follows_worst_finding(run: InProcess, models: list[str], fail_on: str, status: int) -> None:
+    """The exit code follows the worst that counts."""
     assert run("check", "models", *models, "--fail-on", fail_on).status == status
 
 
 def test_programs_get_one_document(run: InProcess) -> None:
-    said = run("check", "models", "--json", "--fail-on", "warning")
-    assert said.status == 7
-    assert said.document["counts"] == {"error": 1, "warning": 1, "note": 0}
-    assert said.document["models"] == ["broken", "odd", "sound"]
-    assert said.document["exit_code"] == 7
-    assert said.document["findings"][0] == {
+    answer = run("check", "models", "--json", "--fail-on", "warning")
+    assert answer.status == 7
+    assert answer.document["counts"] == {"error": 1, "warning": 1, "note": 0}
+    assert answer.document["models"] == ["broken", "odd", "sound"]
+    assert answer.document["exit_code"] == 7
+    assert answer.document["findings"][0] == {
         "rule": "config.max-batch-size",
         "severity": "error",
         "model": "broken",
@@ -96,7 +97,8 @@ def test_programs_get_one_document(run: InProcess) -> None:
     }
 
 
-def test_the_log_for_code_review_names_lines_of_the_working_directory(run: InProcess) -> None:
+def test_log_names_working_directory_lines(run: InProcess) -> None:
+    """The log for code review names lines of the working directory."""
     assert run("check", "models", "--sarif", "check.sarif").status == 7
     log = json.loads((run.folder / "check.sarif").read_text())
     places = [
@@ -112,55 +114,56 @@ def test_the_log_for_code_review_names_lines_of_the_working_directory(run: InPro
     assert json.loads((run.folder / "check.sarif").read_text())["runs"][0]["results"] == []
 
 
-def test_the_log_names_a_folder_elsewhere_in_full_and_any_name_that_a_folder_may_have(
-    run: InProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_names_outside_folder_in_full(run: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log names a folder elsewhere in full, and any name that a folder may have."""
     odd = run.folder / os.fsdecode(b"models/m\xff")
     odd.mkdir()
     inner = run.folder / "inner"
     inner.mkdir()
     assert run("check", "models", "--sarif", "check.sarif").status == 7
     results = json.loads((run.folder / "check.sarif").read_text())["runs"][0]["results"]
-    places = [one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for one in results]
+    places = [result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for result in results]
     assert "models/m%FF" in places
     monkeypatch.chdir(inner)
     assert run("check", "../models", "--sarif", "check.sarif").status == 7
     results = json.loads((inner / "check.sarif").read_text())["runs"][0]["results"]
-    for one in results:
-        artifact = one["locations"][0]["physicalLocation"]["artifactLocation"]
+    for result in results:
+        artifact = result["locations"][0]["physicalLocation"]["artifactLocation"]
         assert artifact["uri"].startswith(f"{(run.folder / 'models').as_uri()}/")
         assert "uriBaseId" not in artifact
 
 
-def test_a_log_that_cannot_be_written_is_refused(run: InProcess) -> None:
+def test_unwritable_log_refused(run: InProcess) -> None:
+    """A log that cannot be written is refused."""
     check_refusal(
         run("check", "models", "--sarif", "nowhere/check.sarif", "--json"), 2, ("cannot write nowhere/check.sarif",)
     )
 
 
 @pytest.mark.parametrize(
-    "given",
+    "arguments",
     [
         ["--cache-config=local,size=1048576"],
         ["--cache-config local,size=1048576"],
         ["--cache-config", "local,size=1048576"],
     ],
 )
-def test_an_argument_of_the_server_is_understood_however_it_is_typed(run: InProcess, given: list[str]) -> None:
+def test_server_argument_forms_understood(run: InProcess, arguments: list[str]) -> None:
+    """An argument of the server is understood however it is typed."""
     config = run.folder / "models" / "sound" / "config.pbtxt"
     config.write_text(SOUND + "response_cache { enable: true }\n")
-    words = ["check", "models", "sound", "--fail-on", "note"]
-    assert run(*words).status == 7
-    assert run(*words, *(f"--server-argument={one}" for one in given)).status == 0
+    command = ["check", "models", "sound", "--fail-on", "note"]
+    assert run(*command).status == 7
+    assert run(*command, *(f"--server-argument={argument}" for argument in arguments)).status == 0
 
 
 def test_every_rule_can_be_read(run: InProcess) -> None:
-    said = run("check", "--rules")
-    assert said.status == 0
+    answer = run("check", "--rules")
+    assert answer.status == 0
     listed = json.loads(run("check", "--rules", "--json").stdout)["rules"]
     assert [rule["id"] for rule in listed] == [rule.id for rule in all_rules()]
     for rule in listed:
-        assert f"{rule['id']} ({rule['severity']})\n    {rule['summary']}\n    {rule['source']}\n" in said.stdout
+        assert f"{rule['id']} ({rule['severity']})\n    {rule['summary']}\n    {rule['source']}\n" in answer.stdout
 
 
 REFUSALS = {
@@ -177,12 +180,14 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_what_cannot_be_checked_is_refused_with_what_to_type(run: InProcess, name: str) -> None:
-    words, status, fragments = REFUSALS[name]
-    check_refusal(run("check", *words, "--json"), status, fragments)
+def test_uncheckable_input_refused(run: InProcess, name: str) -> None:
+    """A folder that cannot be checked is refused with what to type."""
+    arguments, status, fragments = REFUSALS[name]
+    check_refusal(run("check", *arguments, "--json"), status, fragments)
 
 
-def test_a_model_without_a_configuration_is_not_taken_for_a_repository(run: InProcess) -> None:
+def test_model_without_configuration_is_no_repository(run: InProcess) -> None:
+    """A model without a configuration is not taken for a repository."""
     (run.folder / "models" / "sound" / "config.pbtxt").unlink()
     check_refusal(run("check", "models/sound", "--json"), 7, ("is the folder of one model",))
 
@@ -193,23 +198,25 @@ def test_nothing_is_written(run: InProcess) -> None:
     assert {path: path.stat().st_mtime_ns for path in run.folder.rglob("*")} == before
 
 
-def test_a_terminal_gets_wrapped_lines_with_colours(run: InProcess) -> None:
+def test_terminal_gets_colours(run: InProcess) -> None:
+    """A terminal gets wrapped lines with colours."""
     shown = in_terminal(run.folder, "check", "models", columns=50)
     assert shown.status == 7
     assert shown.colours
     plain = re.sub(r"\x1b\[[\d;]*m", "", shown.written)
-    told = [line for line in plain.splitlines() if line.startswith("      ")]
-    assert "      → write 0 where the model has no batch" in told
-    assert max(map(len, told)) <= 50
+    indented = [line for line in plain.splitlines() if line.startswith("      ")]
+    assert "      → write 0 where the model has no batch" in indented
+    assert max(map(len, indented)) <= 50
 
 
 @pytest.mark.slow
-def test_our_own_repository_is_sound_and_held_against_its_target(
+def test_own_repository_is_sound(
     finished: Compiled, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """Our own repository is sound and held against its target."""
     run = InProcess(finished.folder, monkeypatch, capfd)
-    said = run("check", "artifacts/repository", "--fail-on", "note")
-    assert (said.status, said.stdout) == (0, "1 model checked: nothing found.\n")
+    answer = run("check", "artifacts/repository", "--fail-on", "note")
+    assert (answer.status, answer.stdout) == (0, "1 model checked: nothing found.\n")
     config = Path("artifacts/repository/tiny/config.pbtxt")
     config.write_text(config.read_text().replace("KIND_CPU", "KIND_GPU"))
     assert "local-cpu has none" in run("check", "artifacts/repository").stdout
@@ -233,7 +240,8 @@ model_warmup [ {
 """
 
 
-def test_documented_example_is_what_is_printed(run: InProcess) -> None:
+def test_documented_example_is_printed(run: InProcess) -> None:
+    """Documented example is what is printed."""
     shutil.rmtree(run.folder / "models")
     for version in ("1", "01"):
         (run.folder / "models" / "ranker" / version).mkdir(parents=True)

@@ -27,11 +27,10 @@ def server(finished: Compiled) -> Followed:
 
 
 @pytest.mark.slow
-def test_a_release_that_stands_is_loaded_and_a_dry_run_says_where(
-    server: Followed, finished: Compiled, run: CommandLine
-) -> None:
+def test_standing_release_is_loaded(server: Followed, finished: Compiled, run: CommandLine) -> None:
+    """A release that stands is loaded and a dry run says where."""
     with server:
-        server.told("tiny")
+        server.wait_for_models("tiny")
         address = f"grpc://{server.grpc_url}"
         planned = run(*finished.command, "--load-into", address, "--dry-run", "--json")
         assert planned.document["plan"]["publish"].endswith(f", and be loaded into {address}")
@@ -41,35 +40,39 @@ def test_a_release_that_stands_is_loaded_and_a_dry_run_says_where(
         assert server.triton.ready("tiny") == [1]
         # A server that reads another repository has not what it is told to load.
         shutil.copytree(finished.folder / "artifacts", finished.folder / "others", symlinks=True)
-        words = (*finished.command, "--name", "theirs", "--artifacts", "others", "--load-into", address, "--json")
-        refused = run(*words)
-    said = ("theirs · publish", "does not load theirs", "version 1 of theirs was withdrawn", "shown no version of it")
-    check_refusal(refused, 8, said)
+        arguments = (*finished.command, "--name", "theirs", "--artifacts", "others", "--load-into", address, "--json")
+        refused = run(*arguments)
+    fragments = (
+        "theirs · publish",
+        "does not load theirs",
+        "version 1 of theirs was withdrawn",
+        "shown no version of it",
+    )
+    check_refusal(refused, 8, fragments)
     shown = run("show", "theirs", "--repository", "others/repository")
     assert f"not shown: withdrawn: the Triton at {address} does not load theirs" in shown.stdout, shown
 
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",)], ids=" ".join)
-def test_a_server_that_is_not_there_ends_the_compile_before_it_begins(
-    options: tuple[str, ...], run: CommandLine, models: Path
-) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        address = f"grpc://127.0.0.1:{taken.getsockname()[1]}"
+def test_missing_server_ends_compile_early(options: tuple[str, ...], run: CommandLine, models: Path) -> None:
+    """A server that is not there ends the compile before it begins."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        address = f"grpc://127.0.0.1:{listener.getsockname()[1]}"
         answer = run("compile", f"hf:{models / 'bert'}", "--load-into", address, "--json", *options)
     check_refusal(answer, 9, (f"the Triton at {address} cannot be asked", "see that it runs"))
     assert "export" not in answer.stderr
     assert not (run.folder / "artifacts" / "cache").exists()
 
 
-def test_an_address_with_secrets_is_refused_as_a_spec_is_written_into_the_release(
-    run: CommandLine, models: Path
-) -> None:
+def test_address_with_secrets_refused(run: CommandLine, models: Path) -> None:
+    """An address with secrets is refused, as a spec is written into the release."""
     answer = run("compile", f"hf:{models / 'bert'}", "--load-into", "https://me:secret@host", "--json")
     check_refusal(answer, 2, ("no address of a Triton: secrets belong", "PLANSMITH_TRITON_HEADER"))
 
 
-def test_one_server_cannot_load_the_releases_of_several_targets(run: CommandLine, models: Path) -> None:
+def test_server_takes_one_target(run: CommandLine, models: Path) -> None:
+    """One server cannot load the releases of several targets."""
     targets = ("--target", "local-cpu", "--target", "triton-26.08-cpu")
     answer = run("compile", f"hf:{models / 'bert'}", *targets, "--load-into", "http://127.0.0.1:1", "--json")
     check_refusal(answer, 2, ("'load_into': a server reads the repository of one target",))

@@ -12,11 +12,11 @@ from click.testing import CliRunner
 
 from plansmith.cli.compile.outcomes import Compiled
 from plansmith.cli.serve import serve
-from plansmith.config.target.targets import load_target
+from plansmith.config.targets import load_target
 from plansmith.errors import EnvironmentFault, ServedCheckError, UsageError
 from plansmith.records.engine import Engine
-from plansmith.records.environment import PackedEnvironment
 from plansmith.records.model import Precision
+from plansmith.records.release import PackedEnvironment
 from plansmith.records.validation import ServedReport
 from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.server import installation
@@ -75,7 +75,8 @@ def released(
         )
 
 
-def test_what_any_shown_version_needs_is_passed_once(tmp_path: Path) -> None:
+def test_needed_arguments_passed_once(tmp_path: Path) -> None:
+    """What any shown version needs is passed once."""
     root = tmp_path / "repository"
     released(root, "plain", ())
     released(root, "compatible", (COMPATIBLE,), (COMPATIBLE, PLUGINS), ())
@@ -84,9 +85,10 @@ def test_what_any_shown_version_needs_is_passed_once(tmp_path: Path) -> None:
     assert server_arguments(shown_manifests(opened, ["plain", "compatible"])) == [COMPATIBLE, PLUGINS]
 
 
-def test_a_server_that_runs_takes_up_no_model_that_needs_other_arguments_or_is_for_another_target(
+def test_running_server_takes_no_other_target(
     tmp_path: Path,
 ) -> None:
+    """A running server takes no model that needs other arguments or is for another target."""
     root = tmp_path / "repository"
     released(root, "plain", ())
     released(root, "compatible", (COMPATIBLE,))
@@ -99,9 +101,10 @@ def test_a_server_that_runs_takes_up_no_model_that_needs_other_arguments_or_is_f
     assert "for target triton-26.08-cpu, and this server was started for local-cpu" in (obstacle("plain") or "")
 
 
-def test_a_server_that_runs_takes_up_no_model_whose_environment_is_for_a_python_that_it_was_started_without(
+def test_running_server_lacks_python(
     tmp_path: Path,
 ) -> None:
+    """A running server takes no model whose environment is for a Python it was started without."""
     root = tmp_path / "repository"
     released(root, "own", (), environment=brought(RUNNING_PYTHON))
     released(root, "another", (), environment=brought("3.99"))
@@ -115,12 +118,14 @@ def test_a_server_that_runs_takes_up_no_model_whose_environment_is_for_a_python_
 
 
 @pytest.mark.parametrize("written", ["8", "8GB", "none", "0G", "-1G"])
-def test_what_is_no_size_of_memory_is_refused(written: str) -> None:
+def test_wrong_memory_size_refused(written: str) -> None:
+    """A value that is no size of memory is refused."""
     with pytest.raises(UsageError, match=re.escape(f"--memory {written!r} is no size")):
         CliRunner().invoke(serve.serve_command, ["--memory", written], catch_exceptions=False)
 
 
-def test_plans_alone_need_no_onnx_runtime_in_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_need_no_onnx_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans alone need no ONNX Runtime in the server."""
     monkeypatch.setattr(installation, "has_gpu", lambda: True)
     target = load_target("triton-26.08")
     root = tmp_path / "repository"
@@ -137,7 +142,8 @@ def test_plans_alone_need_no_onnx_runtime_in_the_server(tmp_path: Path, monkeypa
         stand_in_for(replace(server, real_tensorrt=False), target, shown_manifests(opened, ["plans"]))
 
 
-def test_a_model_that_somebody_else_put_there_needs_nothing_that_is_known(tmp_path: Path) -> None:
+def test_foreign_model_needs_nothing(tmp_path: Path) -> None:
+    """A model that somebody else put there needs nothing that is known."""
     (tmp_path / "repository" / "theirs" / "1").mkdir(parents=True)
     assert server_arguments(shown_manifests(ModelRepository(tmp_path / "repository"), ["theirs"])) == []
 
@@ -152,9 +158,8 @@ def test_a_model_that_somebody_else_put_there_needs_nothing_that_is_known(tmp_pa
         ),
     ],
 )
-def test_a_compile_says_what_the_server_needs(
-    target: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_compile_says_server_needs(target: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A compile says what the server needs."""
     released(tmp_path / "repository", "compatible", (COMPATIBLE, PLUGINS))
     opened = ModelRepository(tmp_path / "repository")
     manifest = opened.manifest("compatible", 1)
@@ -168,9 +173,10 @@ def test_a_compile_says_what_the_server_needs(
 @pytest.mark.parametrize(
     ("engine", "backend"), [(planned.engine(), "TensorRT"), (parts.engine_of(Precision.FP32), "ONNX Runtime")]
 )
-def test_a_compile_says_which_backend_served_the_release(
+def test_compile_says_serving_backend(
     engine: Engine, backend: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A compile says which backend served the release."""
     released(tmp_path / "repository", "compatible", ())
     opened = ModelRepository(tmp_path / "repository")
     manifest = opened.manifest("compatible", 1)
@@ -185,32 +191,32 @@ def test_a_compile_says_which_backend_served_the_release(
         checks=(),
         completed={},
     )
-    told = manifest.model_copy(update={"engine": engine, "served": served})
-    Compiled(opened.published(manifest, unchanged=False), told, []).show()
+    updated = manifest.model_copy(update={"engine": engine, "served": served})
+    Compiled(opened.published(manifest, unchanged=False), updated, []).show()
     assert f"served by Triton 2.72.0 with its own {backend} backend: 6 requests" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_a_real_triton_gets_the_arguments(tmp_path: Path) -> None:
+def test_real_triton_gets_arguments(tmp_path: Path) -> None:
+    """A real Triton gets the arguments."""
     try:
-        found = find_installation()
+        installation = find_installation()
     except EnvironmentFault as fault:
         pytest.skip(str(fault))
     (tmp_path / "models").mkdir()
     with TritonServer(
-        tmp_path / "models", found, tmp_path / "log", models=[], arguments=[COMPATIBLE, PLUGINS]
+        tmp_path / "models", installation, tmp_path / "log", models=[], arguments=[COMPATIBLE, PLUGINS]
     ) as server:
         assert server.version
-    wrong = TritonServer(tmp_path / "models", found, tmp_path / "log", models=[], arguments=["--of-no-server"])
+    wrong = TritonServer(tmp_path / "models", installation, tmp_path / "log", models=[], arguments=["--of-no-server"])
     with pytest.raises(ServedCheckError, match="ended with status"), wrong:
         pytest.fail("this server must not start")
     assert "of-no-server" in (tmp_path / "log").read_text()
 
 
 @pytest.mark.slow
-def test_the_repository_here_is_followed_though_a_model_never_loads_and_the_log_before_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repository_followed_without_loaded_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The repository here is followed though a model never loads, and the log before is kept."""
     try:
         find_installation()
     except EnvironmentFault as fault:
@@ -231,9 +237,8 @@ def test_the_repository_here_is_followed_though_a_model_never_loads_and_the_log_
     assert "tritonserver" in (tmp_path / "models.serve.log").read_text()
 
 
-def test_a_log_that_cannot_be_kept_leaves_the_new_one_to_the_temporary_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unkept_log_leaves_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that cannot be kept leaves the new one to the temporary folder."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     (tmp_path / "models.serve.log").touch()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.config.target.targets import DEFAULT_TARGET
+from plansmith.config.targets import DEFAULT_TARGET
 from plansmith.triton.repository.repository import ModelRepository
 
 from ...support.cli.command import CommandLine
@@ -23,9 +23,9 @@ PORTS = [word for name in ("http", "grpc", "metrics", "sagemaker") for word in (
 
 
 @contextmanager
-def serving(run: CommandLine, *words: str, **variables: str) -> Iterator[FrontEnd]:
+def serving(run: CommandLine, *arguments: str, **variables: str) -> Iterator[FrontEnd]:
     """The endpoint of a command line, which Ctrl-C ends."""
-    with run.start("serve", "--sagemaker", *PORTS, *words, **variables) as process:
+    with run.start("serve", "--sagemaker", *PORTS, *arguments, **variables) as process:
         assert process.stdout is not None
         lines = []
         for line in process.stdout:

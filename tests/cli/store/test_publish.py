@@ -28,7 +28,8 @@ def store(tmp_path: Path) -> Store:
     return Store(FolderObjects(tmp_path / "store"))
 
 
-def test_the_newest_release_is_published_and_said_so_in_one_line(run: InProcess, store: Store) -> None:
+def test_newest_release_is_published(run: InProcess, store: Store) -> None:
+    """The newest release is published and said so in one line."""
     would = run("publish", MODEL, "store", "--dry-run")
     assert would.stdout.startswith(f"{MODEL} would be published to {store.place} as version 2 (current): ")
     assert store.marker() is None
@@ -42,37 +43,47 @@ def test_the_newest_release_is_published_and_said_so_in_one_line(run: InProcess,
 
 def test_programs_get_one_document(run: InProcess, store: Store) -> None:
     planned = run("publish", f"{MODEL}@1", "store", "--dry-run", "--json").document
-    told = run("publish", f"{MODEL}@1", "store", "--json").document
-    assert planned == told | {"dry_run": True}
-    assert told.pop("dry_run") is False
-    assert (told["place"], told["model"], told["version"], told["unchanged"]) == (store.place, MODEL, 1, False)
-    assert told["sent_bytes"] == told["total_bytes"] > 0
+    publication = run("publish", f"{MODEL}@1", "store", "--json").document
+    assert planned == publication | {"dry_run": True}
+    assert publication.pop("dry_run") is False
+    assert (publication["place"], publication["model"], publication["version"], publication["unchanged"]) == (
+        store.place,
+        MODEL,
+        1,
+        False,
+    )
+    assert publication["sent_bytes"] == publication["total_bytes"] > 0
 
 
 def test_aliases_are_named_or_none(run: InProcess, store: Store) -> None:
     run("publish", f"{MODEL}@1", "store", "--no-alias")
     assert store.catalogue(MODEL).aliases == {}
     run("publish", f"{MODEL}@2", "store", "--alias", "champion", "--alias", "canary")
-    assert {name: one.version for name, one in store.catalogue(MODEL).aliases.items()} == {"canary": 2, "champion": 2}
+    assert {name: alias.version for name, alias in store.catalogue(MODEL).aliases.items()} == {
+        "canary": 2,
+        "champion": 2,
+    }
     moved = run("publish", f"{MODEL}@1", "store", "--alias", "champion", "--json")
     assert moved.document["aliases"] == ["champion"]
     assert store.catalogue(MODEL).aliases["champion"].line == (2, 1)
 
 
-def test_what_was_rolled_back_stays_so_unless_the_version_is_typed(run: InProcess, store: Store) -> None:
+def test_rollback_stays_unless_typed(run: InProcess, store: Store) -> None:
+    """A release that was rolled back stays so unless the version is typed."""
     run("publish", f"{MODEL}@1", "store")
     run("publish", f"{MODEL}@2", "store")
     store.roll_back(MODEL)
-    said = run("publish", MODEL, "store").stdout
-    assert "current stands for version 1, and is left so" in said
-    assert f"plansmith promote {MODEL}@2 current --store {store.place}" in said
+    output = run("publish", MODEL, "store").stdout
+    assert "current stands for version 1, and is left so" in output
+    assert f"plansmith promote {MODEL}@2 current --store {store.place}" in output
     assert store.find(MODEL)[1].version == 1
     run("publish", f"{MODEL}@2", "store")
     assert store.find(MODEL)[1].version == 2
 
 
 @pytest.mark.slow
-def test_a_view_is_kept_for_a_triton_that_reads_the_store(run: InProcess) -> None:
+def test_view_kept_for_store_reader(run: InProcess) -> None:
+    """A view is kept for a Triton that reads the store."""
     would = run("publish", f"{MODEL}@1", "store", "--view", "--dry-run")
     done = run("publish", f"{MODEL}@1", "store", "--view")
     assert done.stdout == would.stdout.replace("would be ", "")
@@ -82,7 +93,8 @@ def test_a_view_is_kept_for_a_triton_that_reads_the_store(run: InProcess) -> Non
     assert (run.folder / "store" / "repository" / MODEL / "2" / "model.onnx").is_file()
 
 
-def test_a_release_that_was_withdrawn_is_not_published(run: InProcess, store: Store) -> None:
+def test_withdrawn_release_not_published(run: InProcess, store: Store) -> None:
+    """A release that was withdrawn is not published."""
     make_release(run.folder / "artifacts" / "repository", 3).repository.withdraw(MODEL, 3, "it answers nonsense")
     check_refusal(
         run("publish", f"{MODEL}@3", "store", "--json"), 7, ("version 3 of answers was withdrawn: it answers nonsense",)

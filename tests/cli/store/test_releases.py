@@ -15,7 +15,8 @@ MODEL = f"{RELEASE}/model/model.onnx"
 
 
 @pytest.mark.slow
-def test_validate_repeats_the_gate_on_a_folder_and_tells_it_as_json(compiled: Compiled) -> None:
+def test_validate_repeats_gate(compiled: Compiled) -> None:
+    """Validate repeats the gate on a folder and tells it as JSON."""
     answer = CommandLine(compiled.folder)("validate", RELEASE, "--json")
     assert answer.status == 0, answer
     assert answer.document["verdict"] == "passed"
@@ -23,7 +24,8 @@ def test_validate_repeats_the_gate_on_a_folder_and_tells_it_as_json(compiled: Co
 
 
 @pytest.mark.slow
-def test_validate_finds_a_version_of_a_model_and_prints_a_line_a_comparison(compiled: Compiled) -> None:
+def test_validate_finds_model_version(compiled: Compiled) -> None:
+    """Validate finds a version of a model and prints a line for each comparison."""
     answer = CommandLine(compiled.folder)("validate", "tiny@1")
     assert answer.status == 0, answer
     verdict, about, *rows = answer.stdout.splitlines()
@@ -54,9 +56,10 @@ UNKNOWN = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", UNKNOWN.values(), ids=UNKNOWN.keys())
-def test_what_is_not_there_is_refused_with_what_is(case: Refused, finished: Compiled, run: CommandLine) -> None:
+def test_missing_release_refused(case: Refused, finished: Compiled, run: CommandLine) -> None:
+    """What is not there is refused, with what is."""
     case.lay_out(finished.folder)
-    check_refusal(run(*case.words, "--json"), case.status, case.says)
+    check_refusal(run(*case.arguments, "--json"), case.status, case.says)
 
 
 SERVED = {
@@ -69,16 +72,18 @@ SERVED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", SERVED.values(), ids=SERVED.keys())
-def test_what_cannot_be_served_is_refused(case: Refused, compiled: Compiled) -> None:
-    answer = CommandLine(compiled.folder)(*case.words)
+def test_unservable_release_refused(case: Refused, compiled: Compiled) -> None:
+    """What cannot be served is refused."""
+    answer = CommandLine(compiled.folder)(*case.arguments)
     assert (answer.status, answer.stdout) == (case.status, "")
     assert "\nNext: " in answer.message
-    assert not [words for words in case.says if words not in answer.message], answer.message
+    assert not [fragment for fragment in case.says if fragment not in answer.message], answer.message
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file", ["model/model.onnx", "config.pbtxt", "reference/max.npz"])
-def test_a_release_with_one_flipped_byte_is_not_validated(file: str, finished: Compiled, run: CommandLine) -> None:
+def test_flipped_byte_not_validated(file: str, finished: Compiled, run: CommandLine) -> None:
+    """A release with one flipped byte is not validated."""
     shutil.copytree(finished.release, finished.folder / "copy")
     content = bytearray((finished.release / file).read_bytes())
     content[len(content) // 2] ^= 1
@@ -88,7 +93,8 @@ def test_a_release_with_one_flipped_byte_is_not_validated(file: str, finished: C
 
 
 @pytest.mark.slow
-def test_a_release_without_a_file_is_not_validated(finished: Compiled, run: CommandLine) -> None:
+def test_missing_file_not_validated(finished: Compiled, run: CommandLine) -> None:
+    """A release without a file is not validated."""
     shutil.copytree(finished.release, finished.folder / "copy")
     (finished.folder / "copy" / "model" / "model.onnx").unlink()
     check_refusal(run("validate", "copy", "--json"), 7, ("copy/model/model.onnx is missing", "compile the model again"))
@@ -113,17 +119,19 @@ EXPLAINED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXPLAINED)
-def test_inspect_explains_in_lines_and_in_json(path: str, compiled: Compiled) -> None:
+def test_inspect_prints_lines_and_json(path: str, compiled: Compiled) -> None:
+    """Inspect explains in lines and in JSON."""
     run = CommandLine(compiled.folder)
     lines, document = run("inspect", path), run("inspect", path, "--json")
     assert (lines.status, lines.stderr, document.status, document.stderr) == (0, "", 0, "")
-    assert not [words for words in EXPLAINED[path] if words not in lines.stdout], lines.stdout
-    told = [line.split(":")[0] for line in lines.stdout.splitlines() if not line.startswith(" ")]
-    assert told == [key for key, value in document.document.items() if value not in ([], {})]
+    assert not [fragment for fragment in EXPLAINED[path] if fragment not in lines.stdout], lines.stdout
+    labels = [line.split(":")[0] for line in lines.stdout.splitlines() if not line.startswith(" ")]
+    assert labels == [key for key, value in document.document.items() if value not in ([], {})]
 
 
 @pytest.mark.parametrize(("shell", "sign"), [("bash", "complete "), ("zsh", "#compdef"), ("fish", "complete ")])
-def test_the_completion_of_a_shell_is_printed(shell: str, sign: str, run: CommandLine) -> None:
+def test_shell_completion_is_printed(shell: str, sign: str, run: CommandLine) -> None:
+    """The completion of a shell is printed."""
     answer = run(_PLANSMITH_COMPLETE=f"{shell}_source")
     assert answer.status == 0, answer
     assert sign in answer.stdout

@@ -37,22 +37,23 @@ def run(run_alone: CommandLine) -> CommandLine:
 @pytest.fixture
 def inbox(tmp_path: Path) -> Iterator[Inbox]:
     """One entry in each state: 1 is done, 2 set aside, 3 in work, 4 put off, 5 waits."""
-    made = open_inbox(f"sqlite:///{tmp_path}/inbox.db")
-    made.take(REGISTRY, "d-1", [event(model, 3) for model in ("ranker", "poison", "busy", "late", "new")])
+    new_inbox = open_inbox(f"sqlite:///{tmp_path}/inbox.db")
+    new_inbox.take(REGISTRY, "d-1", [event(model, 3) for model in ("ranker", "poison", "busy", "late", "new")])
     now = datetime.now(UTC)
-    done, poison, _busy, late = (made.claim("w", now, 3600) for _ in range(4))
+    done, poison, _busy, late = (new_inbox.claim("w", now, 3600) for _ in range(4))
     assert done
     assert poison
     assert late
-    made.finish(done, [StartedRun(id="r-1", address="http://prefect/runs/r-1")])
-    made.set_aside(poison, "no rule builds it\nat all")
-    made.postpone(late, "Prefect does not answer", now + timedelta(hours=1))
-    yield made
-    made.close()
+    new_inbox.finish(done, [StartedRun(id="r-1", address="http://prefect/runs/r-1")])
+    new_inbox.set_aside(poison, "no rule builds it\nat all")
+    new_inbox.postpone(late, "Prefect does not answer", now + timedelta(hours=1))
+    yield new_inbox
+    new_inbox.close()
 
 
 @pytest.mark.slow
-def test_the_inbox_of_the_service_is_listed_with_reasons_and_runs(inbox: Inbox, run: CommandLine) -> None:
+def test_inbox_listed_with_reasons(inbox: Inbox, run: CommandLine) -> None:
+    """The inbox of the service is listed with reasons and runs."""
     assert inbox.counts()["done"] == 1
     answer = run(*INBOX)
     assert (answer.status, answer.stderr) == (0, "")
@@ -69,7 +70,8 @@ def test_the_inbox_of_the_service_is_listed_with_reasons_and_runs(inbox: Inbox, 
 
 
 @pytest.mark.slow
-def test_entries_are_listed_by_state_and_registry_and_as_json(inbox: Inbox, run: CommandLine) -> None:
+def test_entries_listed_by_state(inbox: Inbox, run: CommandLine) -> None:
+    """Entries are listed by state and registry, and as JSON."""
     document = run(*INBOX, "list", "--state", "set-aside", "--json").document
     assert document["database"] == inbox.place
     assert document["counts"] == {"waiting": 2, "in-work": 1, "done": 1, "set-aside": 1}
@@ -77,11 +79,12 @@ def test_entries_are_listed_by_state_and_registry_and_as_json(inbox: Inbox, run:
     assert (entry["id"], entry["event"]["model"], entry["reason"]) == (2, "poison", "no rule builds it\nat all")
     assert "lease" not in entry
     assert run(*INBOX, "list", "--registry", "hub", "--json").document["entries"] == []
-    assert [one["id"] for one in run(*INBOX, "list", "--limit", "2", "--json").document["entries"]] == [5, 4]
+    assert [row["id"] for row in run(*INBOX, "list", "--limit", "2", "--json").document["entries"]] == [5, 4]
 
 
 @pytest.mark.slow
-def test_what_was_set_aside_is_retried_by_id_or_all_at_once(inbox: Inbox, run: CommandLine) -> None:
+def test_set_aside_entries_retried(inbox: Inbox, run: CommandLine) -> None:
+    """What was set aside is retried by ID or all at once."""
     assert run(*INBOX, "retry", "--all-set-aside", "--dry-run").stdout == "would be retried: entry 2\n"
     assert inbox.counts()["set-aside"] == 1
     assert run(*INBOX, "retry", "2", "4").stdout == "retried: entries 2, 4\n"
@@ -91,7 +94,8 @@ def test_what_was_set_aside_is_retried_by_id_or_all_at_once(inbox: Inbox, run: C
 
 
 @pytest.mark.slow
-def test_what_is_dropped_has_to_be_meant(inbox: Inbox, run: CommandLine) -> None:
+def test_drop_must_be_meant(inbox: Inbox, run: CommandLine) -> None:
+    """A drop of entries has to be meant."""
     check_refusal(run(*INBOX, "drop", "2", "5", "--json"), 2, ("what is dropped", "entries 2, 5", "pass --yes"))
     assert run(*INBOX, "drop", "2", "--dry-run").stdout == "would be dropped: entry 2\n"
     assert set(inbox.states(2, 5)) == {2, 5}
@@ -100,7 +104,9 @@ def test_what_is_dropped_has_to_be_meant(inbox: Inbox, run: CommandLine) -> None
 
 
 @pytest.mark.slow
-def test_it_is_shown_how_far_registries_were_told_and_they_are_told_again(inbox: Inbox, run: CommandLine) -> None:
+def test_registry_reports_shown_and_repeated(inbox: Inbox, run: CommandLine) -> None:
+    """It is shown how far registries were told, and they are told again."""
+
     def line() -> str:
         return run(*INBOX, "list", "--state", "done").stdout.splitlines()[-1]
 
@@ -111,22 +117,22 @@ def test_it_is_shown_how_far_registries_were_told_and_they_are_told_again(inbox:
     assert run(*INBOX, "write-back", "1", "--json").document == {"dry_run": False, "queued_for_write_back": [1]}
     assert line() == "    the registry is not told yet"
     now = datetime.now(UTC) + timedelta(hours=1)
-    one = inbox.write_backs.claim("t", now, 60)
-    assert one
+    write_back = inbox.write_backs.claim("t", now, 60)
+    assert write_back
     assert line() == "    the registry is being told"
-    assert inbox.write_backs.postpone(one, "MLflow is\naway", now, failed=True)
+    assert inbox.write_backs.postpone(write_back, "MLflow is\naway", now, failed=True)
     assert line().startswith("    the registry is not told yet: MLflow is\\naway (1 attempt, again at 20")
-    one = inbox.write_backs.claim("t", now, 60)
-    assert one
-    assert inbox.write_backs.set_aside(one, "there is no such version")
+    write_back = inbox.write_backs.claim("t", now, 60)
+    assert write_back
+    assert inbox.write_backs.set_aside(write_back, "there is no such version")
     assert line() == "    the registry was not told: there is no such version (2 attempts)"
     head, _, row, *_ = run(*INBOX, "list", "--not-written-back").stdout.splitlines()
     assert head.endswith("1 set aside; registries: 1 could not be told")
     assert row.split()[0] == "1"
     assert inbox.write_backs.again(1)
-    one = inbox.write_backs.claim("t", now, 60)
-    assert one
-    assert inbox.write_backs.finish(one, "refused")
+    write_back = inbox.write_backs.claim("t", now, 60)
+    assert write_back
+    assert inbox.write_backs.finish(write_back, "refused")
     assert line().startswith("    the registry was told: refused (20")
     (entry,) = run(*INBOX, "list", "--state", "done", "--json").document["entries"]
     assert (entry["write_back"]["state"], entry["write_back"]["verdict"]) == ("written", "refused")
@@ -137,7 +143,8 @@ def test_it_is_shown_how_far_registries_were_told_and_they_are_told_again(inbox:
 
 
 @pytest.mark.slow
-def test_what_cannot_be_told_says_why_of_each_entry(inbox: Inbox, run: CommandLine) -> None:
+def test_untold_entries_say_why(inbox: Inbox, run: CommandLine) -> None:
+    """What cannot be told says why of each entry."""
     unwanted = inbox.claim("w", datetime.now(UTC), 3600)
     assert unwanted is not None
     inbox.finish(unwanted, [])
@@ -165,9 +172,8 @@ ORDER = {
 
 
 @pytest.mark.parametrize(("words", "right"), ORDER.values(), ids=ORDER.keys())
-def test_options_before_a_command_are_refused_with_the_right_order(
-    words: tuple[str, ...], right: str, run: CommandLine
-) -> None:
+def test_options_before_command_refused(words: tuple[str, ...], right: str, run: CommandLine) -> None:
+    """Options before a command are refused with the right order."""
     answer = run(*INBOX, *words)
     assert (answer.status, answer.stdout) == (2, "")
     assert answer.message.startswith("plansmith: options come after their command: ")
@@ -193,9 +199,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("words", "says"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_cannot_be_done_is_refused_and_nothing_is_changed(
+def test_impossible_request_changes_nothing(
     words: tuple[str, ...], says: tuple[str, ...], inbox: Inbox, run: CommandLine
 ) -> None:
+    """A request that cannot be met is refused, and nothing is changed."""
     before = inbox.entries()
     check_refusal(run(*INBOX, *words, "--json"), 2, says)
     assert inbox.entries() == before
@@ -203,16 +210,18 @@ def test_what_cannot_be_done_is_refused_and_nothing_is_changed(
 
 
 @pytest.mark.slow
-def test_a_database_is_named_in_place_of_the_services_or_in_a_variable(inbox: Inbox, run: CommandLine) -> None:
+def test_database_named_directly(inbox: Inbox, run: CommandLine) -> None:
+    """A database is named in place of the services, or in a variable."""
     service = run.folder / "configs" / "service.yaml"
     service.write_text(SERVICE.replace("DATABASE", "env:INBOX_URL"))
     check_refusal(run(*INBOX, "list", "--json"), 2, ("INBOX_URL", "is not set", "export INBOX_URL="))
-    for words, variables in ((("--database", "sqlite:///inbox.db"), {}), ((), {"INBOX_URL": "sqlite:///inbox.db"})):
-        assert run(*INBOX, "list", "--json", *words, **variables).document["database"] == inbox.place
+    for arguments, variables in ((("--database", "sqlite:///inbox.db"), {}), ((), {"INBOX_URL": "sqlite:///inbox.db"})):
+        assert run(*INBOX, "list", "--json", *arguments, **variables).document["database"] == inbox.place
 
 
 @pytest.mark.slow
-def test_a_service_without_an_own_database_has_one_in_its_directory(run: CommandLine) -> None:
+def test_service_has_own_database(run: CommandLine) -> None:
+    """A service without a database of its own has one in its directory."""
     service = run.folder / "configs" / "service.yaml"
     service.write_text(SERVICE.replace("  database: DATABASE\n", ""))
     open_inbox(f"sqlite:///{run.folder}/plansmith-triggers.db").close()
@@ -220,7 +229,8 @@ def test_a_service_without_an_own_database_has_one_in_its_directory(run: Command
     assert answer.stdout == f"sqlite:///{run.folder}/plansmith-triggers.db: 0 waiting, 0 in work, 0 done, 0 set aside\n"
 
 
-def test_a_service_that_hears_of_no_registry_is_said(run: CommandLine) -> None:
+def test_service_without_registry_is_said(run: CommandLine) -> None:
+    """A service that hears of no registry is said."""
     (run.folder / "configs" / "service.yaml").write_text("specs: [specs]\npools: {local: {}}\n")
     check_refusal(run(*INBOX, "list", "--json"), 2, ("no section `triggers`", "--database"))
 
@@ -233,10 +243,11 @@ def test_a_password_is_shown_nowhere(run: CommandLine) -> None:
 
 
 @pytest.mark.services
-def test_an_inbox_in_postgresql_is_listed(postgresql_url: str, run: CommandLine) -> None:
-    made = open_inbox(postgresql_url)
-    made.take(REGISTRY, "d-1", [event("ranker")])
-    made.close()
+def test_postgresql_inbox_is_listed(postgresql_url: str, run: CommandLine) -> None:
+    """An inbox in PostgreSQL is listed."""
+    inbox = open_inbox(postgresql_url)
+    inbox.take(REGISTRY, "d-1", [event("ranker")])
+    inbox.close()
     answer = run(*INBOX, "list", "--database", postgresql_url)
     assert "1 waiting" in answer.stdout
     assert ":***@" in answer.stdout

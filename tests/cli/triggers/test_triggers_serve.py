@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 import yaml
 
-from plansmith.config.service.service import ServiceConfig
-from plansmith.config.service.triggers import TriggersConfig
+from plansmith.config.service import ServiceConfig
+from plansmith.config.service_triggers import TriggersConfig
 from plansmith.errors import UsageError
 from plansmith.flows.triggers.builder import spec_problems
-from plansmith.triggers.configuration import find_secrets
-from plansmith.triggers.json_logging import log_as_json
+from plansmith.triggers.configuration import find_secrets, shared_specs
 from plansmith.triggers.registries.rules import rule_problems
-from plansmith.triggers.rule_specs import shared_specs
+from plansmith.triggers.serving import log_as_json
 
 from ...support.cli.command import CommandLine
 from ...support.prefect.programs import free_port
@@ -49,7 +48,8 @@ def run(tmp_path: Path) -> CommandLine:
     return CommandLine(tmp_path)
 
 
-def test_a_dry_run_says_what_would_be_heard_without_prefect_and_makes_nothing(run: CommandLine) -> None:
+def test_dry_run_without_prefect(run: CommandLine) -> None:
+    """A dry run says what would be heard, without Prefect, and makes nothing."""
     answer = run(*DRY, SECRET="a", PREFECT_API_URL="")
     assert (answer.status, answer.stderr) == (0, "")
     assert answer.stdout.splitlines() == [
@@ -61,22 +61,24 @@ def test_a_dry_run_says_what_would_be_heard_without_prefect_and_makes_nothing(ru
     assert sorted(path.name for path in run.folder.iterdir()) == ["configs", "specs"]
 
 
-def test_all_that_keeps_rules_from_building_is_one_error_with_its_lines(run: CommandLine) -> None:
+def test_unbuildable_rules_are_one_error(run: CommandLine) -> None:
+    """All that keeps rules from building is one error with its lines."""
     rules = [{}, {"spec": "specs/absent.yaml"}, {"when": "branch"}, {"spec": "specs"}]
     _write(run.folder, *({"model": f"m{number}", **rule} for number, rule in enumerate(rules)))
     answer = run(*SERVE, **API)
     assert (answer.status, answer.stdout) == (2, "")
     assert "4 problem(s) in the file of the service:\n" in answer.message
-    for words in (
+    for fragment in (
         "triggers.rules.1: there is no spec file specs/absent.yaml",
         "triggers.rules.2 never matches: ours is of type mlflow",
         "triggers.rules.3: specs is a folder: a rule names one spec file, such as specs/ranker.yaml",
         "secrets are missing: env:SECRET is not set",
     ):
-        assert re.search(rf"configs/service.yaml:\d+: {re.escape(words)}", answer.message), words
+        assert re.search(rf"configs/service.yaml:\d+: {re.escape(fragment)}", answer.message), fragment
 
 
-def test_a_dry_run_asks_a_registry_that_is_there_for_the_models_of_all_rules(run: CommandLine) -> None:
+def test_dry_run_asks_running_registry(run: CommandLine) -> None:
+    """A dry run asks a registry that is there for the models of all rules."""
     with serving(Mlflow()) as mlflow:
         mlflow.add("ranker", 1)
         mlflow.aliases["ranker"] = {"champion": "1"}
@@ -91,16 +93,17 @@ def test_a_dry_run_asks_a_registry_that_is_there_for_the_models_of_all_rules(run
                 f"plansmith: caution: triggers.registries.ours: there is no model 'gone' at {mlflow.url}",
             ],
         )
-        found = json.loads(answer.stdout)
+        plan = json.loads(answer.stdout)
         event, targets = "ranker, version 1 (alias champion)", ["local-cpu"]
-        wanted = {"registry": "ours", "event": event, "spec": "specs/ranker.yaml", "targets": targets}
-        assert found["builds"] == [wanted]
-        assert found["registries"] == {"ours": {"type": "mlflow", "hook": "/hooks/ours", "poll_seconds": 300}}
+        expected = {"registry": "ours", "event": event, "spec": "specs/ranker.yaml", "targets": targets}
+        assert plan["builds"] == [expected]
+        assert plan["registries"] == {"ours": {"type": "mlflow", "hook": "/hooks/ours", "poll_seconds": 300}}
         mlflow.answer = (403, b"")
         assert "triggers.registries.ours: it cannot be asked: " in run(*SERVE, "--dry-run", SECRET="a").stderr
 
 
-def test_a_registry_without_secrets_is_said_to_be_refused(run: CommandLine) -> None:
+def test_registry_without_secrets_refused(run: CommandLine) -> None:
+    """A registry without secrets is said to be refused."""
     _write(run.folder, registry={"secrets": []})
     answer = run(*DRY)
     assert answer.status == 0
@@ -116,15 +119,17 @@ REFUSED: dict[str, tuple[tuple[str, ...], dict[str, str], int, tuple[str, ...]]]
 
 
 @pytest.mark.parametrize(("words", "variables", "status", "says"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_it_cannot_do_without_is_one_clear_error(
+def test_missing_requirement_is_clear_error(
     words: tuple[str, ...], variables: dict[str, str], status: int, says: tuple[str, ...], run: CommandLine
 ) -> None:
+    """What it cannot do without is one clear error."""
     answer = run(*SERVE, *words, PREFECT_HOME=str(run.folder / "home"), **variables)
     assert (answer.status, answer.stdout) == (status, "")
-    assert not [one for one in (*says, "\nNext: ") if one not in answer.message], answer.message
+    assert not [fragment for fragment in (*says, "\nNext: ") if fragment not in answer.message], answer.message
 
 
-def test_two_registries_with_one_secret_are_said(run: CommandLine) -> None:
+def test_shared_secret_is_said(run: CommandLine) -> None:
+    """Two registries with one secret are said."""
     path = run.folder / "configs" / "service.yaml"
     whole = json.loads(path.read_text())
     registries = whole["triggers"]["registries"]
@@ -141,16 +146,18 @@ def test_two_registries_with_one_secret_are_said(run: CommandLine) -> None:
     ]
 
 
-def test_a_port_that_is_taken_is_one_clear_error(run: CommandLine) -> None:
-    with socket.create_server(("127.0.0.1", free_port())) as taken:
-        port = str(taken.getsockname()[1])
+def test_taken_port_is_clear_error(run: CommandLine) -> None:
+    """A port that is taken is one clear error."""
+    with socket.create_server(("127.0.0.1", free_port())) as listener:
+        port = str(listener.getsockname()[1])
         answer = run(*SERVE, "--no-worker", "--port", port, SECRET="a")
     assert (answer.status, answer.stdout) == (9, "")
     assert f"cannot listen at 127.0.0.1, port {port}: Address already in use" in answer.message
     assert "--port" in answer.message
 
 
-def test_a_service_that_hears_of_nothing_is_said(run: CommandLine) -> None:
+def test_deaf_service_is_said(run: CommandLine) -> None:
+    """A service that hears of nothing is said."""
     (run.folder / "configs" / "service.yaml").write_text("specs: [specs]\npools: {local: {}}\n")
     answer = run(*SERVE)
     assert "no section `triggers`" in answer.message
@@ -158,9 +165,8 @@ def test_a_service_that_hears_of_nothing_is_said(run: CommandLine) -> None:
 
 
 @pytest.mark.parametrize(("shown_in", "number"), [("docs/triggers.md", 1), ("configs/service.yaml", 1)])
-def test_the_triggers_that_are_shown_are_right_and_each_of_their_rules_can_build(
-    shown_in: str, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shown_triggers_can_build(shown_in: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The triggers that are shown are right and each of their rules can build."""
     text = (CHECKOUT / shown_in).read_text()
     if shown_in.startswith("docs/"):
         shown = re.findall(r"```yaml\n(# configs/service.yaml\n.*?)```", text, re.DOTALL)
@@ -168,15 +174,16 @@ def test_the_triggers_that_are_shown_are_right_and_each_of_their_rules_can_build
         shown = ["\n".join(line.removeprefix("# ") for line in text[text.index("# triggers:\n") :].splitlines())]
     assert len(shown) == number
     monkeypatch.chdir(CHECKOUT)
-    for one in shown:
-        values = {"specs": ["configs/models"], "pools": {"local": {}}, **yaml.safe_load(one)}
+    for example in shown:
+        values = {"specs": ["configs/models"], "pools": {"local": {}}, **yaml.safe_load(example)}
         config = ServiceConfig.model_validate(values)
         assert config.triggers is not None
         assert [*rule_problems(config.triggers), *spec_problems(config)] == []
         assert list(shared_specs(config.triggers)) == []
 
 
-def test_two_rules_for_one_model_are_said_at_the_start_and_which_of_them_decides(run: CommandLine) -> None:
+def test_rules_for_one_model_said(run: CommandLine) -> None:
+    """Two rules for one model are told at the start, with the one that decides."""
     _write(run.folder, {"model": "ranker-*"}, {"model": "*-fr"})
     answer = run(*DRY, SECRET="a")
     assert answer.status == 0
@@ -206,9 +213,8 @@ SHARED: dict[str, tuple[list[dict[str, Any]], str]] = {
 
 
 @pytest.mark.parametrize(("rules", "says"), SHARED.values(), ids=SHARED.keys())
-def test_models_that_become_one_served_model_are_a_caution_and_no_failure(
-    rules: list[dict[str, Any]], says: str, run: CommandLine
-) -> None:
+def test_merging_models_are_caution(rules: list[dict[str, Any]], says: str, run: CommandLine) -> None:
+    """Models that become one served model are a caution and no failure."""
     _write(run.folder, *rules)
     answer = run(*DRY, SECRET="a")
     assert answer.status == 0
@@ -225,7 +231,8 @@ ALONE: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("rules", ALONE.values(), ids=ALONE.keys())
-def test_nothing_is_said_of_specs_that_stand_for_one_model(rules: list[dict[str, Any]], run: CommandLine) -> None:
+def test_specs_of_one_model_unmentioned(rules: list[dict[str, Any]], run: CommandLine) -> None:
+    """Nothing is said of specs that stand for one model."""
     (run.folder / "specs" / "tagger.yaml").write_text("source: hf:org/tagger\n")
     _write(run.folder, *rules)
     answer = run(*DRY, SECRET="a", OTHER="b")
@@ -237,14 +244,16 @@ def test_help_shows_how(run: CommandLine) -> None:
     assert "plansmith triggers serve --dry-run" in answer.stdout
 
 
-def test_secrets_are_found_in_variables_and_blocks_each_registrys_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_found_per_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Secrets are found in variables and blocks, each registry's own."""
     monkeypatch.setenv("OLD", "a")
     monkeypatch.setenv("NEW", "b")
-    found = find_secrets(_registries(), {"hub-secret": "c"}.__getitem__)
-    assert found == {"ours": ("a", "b"), "hub": ("c",)}
+    secrets = find_secrets(_registries(), {"hub-secret": "c"}.__getitem__)
+    assert secrets == {"ours": ("a", "b"), "hub": ("c",)}
 
 
-def test_all_secrets_that_are_missing_are_named_and_none_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_secrets_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All secrets that are missing are named and none is shown."""
     monkeypatch.setenv("OLD", "")
     monkeypatch.setenv("NEW", "hidden")
 
@@ -257,15 +266,17 @@ def test_all_secrets_that_are_missing_are_named_and_none_is_shown(monkeypatch: p
 
 
 @pytest.mark.parametrize("value", ["hidden\n", " hidden", "hid\udcff", "hid\tden"])
-def test_a_secret_that_nobody_could_send_is_named_and_not_shown(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsendable_secret_is_named(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A secret that nobody could send is named and not shown."""
     monkeypatch.setenv("OLD", value)
     monkeypatch.setenv("NEW", "b")
-    with pytest.raises(UsageError, match="env:OLD begins or ends with a space or a line break, or is no text") as told:
+    with pytest.raises(UsageError, match="env:OLD begins or ends with a space or a line break, or is no text") as error:
         find_secrets(_registries(), {"hub-secret": "c"}.__getitem__)
-    assert "hid" not in told.value.message
+    assert "hid" not in error.value.message
 
 
-def test_what_is_logged_is_lines_of_json_the_servers_too() -> None:
+def test_logs_are_json_lines() -> None:
+    """What is logged is lines of JSON, also by the server."""
     stream = io.StringIO()
     names = ("plansmith.deliveries", "plansmith.builds", "uvicorn.error", "asyncio")
     before = [(logging.getLogger(name).handlers, logging.getLogger(name).propagate) for name in names]
@@ -296,7 +307,7 @@ def _write(folder: Path, *rules: dict[str, Any], registry: dict[str, Any] | None
     common = {"registry": "ours", "model": "ranker", "when": "alias", "spec": "specs/ranker.yaml"}
     ours = {"type": "mlflow", "tracking_uri": "http://127.0.0.1:5000", "secrets": ["env:SECRET"]} | (registry or {})
     every = {"shelf": {"type": "folder", "path": "shelf"}, "ci": {"type": "hook", "secrets": ["env:OTHER"]}}
-    others = {name: one for name, one in every.items() if any(rule.get("registry") == name for rule in rules)}
+    others = {name: settings for name, settings in every.items() if any(rule.get("registry") == name for rule in rules)}
     whole = {
         "directory": "..",
         "specs": ["specs"],

@@ -32,12 +32,13 @@ def put(service: WatchedService, *models: str) -> None:
 
 
 def service_of(folder: Path, registries: dict[str, Any] | None = None, *rules: dict[str, str]) -> WatchedService:
-    made = WatchedService(folder, {"shelf": SHELF, **(registries or {})}, READY, *rules)
-    put(made, "ranker")
-    return made
+    service = WatchedService(folder, {"shelf": SHELF, **(registries or {})}, READY, *rules)
+    put(service, "ranker")
+    return service
 
 
-def test_what_is_there_is_kept_and_not_again_the_next_time(tmp_path: Path) -> None:
+def test_kept_models_not_repeated(tmp_path: Path) -> None:
+    """What is there is kept, and not again the next time."""
     service, run = service_of(tmp_path), CommandLine(tmp_path)
     first = run(*WATCH, "--once")
     assert (first.status, first.stdout) == (0, "shelf: 1 state there, 1 new\n")
@@ -53,7 +54,8 @@ def test_what_is_there_is_kept_and_not_again_the_next_time(tmp_path: Path) -> No
     ]
 
 
-def test_the_hub_is_looked_at_where_its_endpoint_says(tmp_path: Path) -> None:
+def test_hub_endpoint_is_followed(tmp_path: Path) -> None:
+    """The Hub is looked at where its endpoint says."""
     rule = {"registry": "hub", "when": "branch", "model": "org/model", "value": "refs/heads/main"}
     service = service_of(tmp_path, {"hub": {"type": "hub"}}, rule)
     (tmp_path / "published").mkdir()
@@ -64,7 +66,8 @@ def test_the_hub_is_looked_at_where_its_endpoint_says(tmp_path: Path) -> None:
     assert [entry.event.source for entry in service.entries()] == [f"hf:org/model@{COMMIT}"]
 
 
-def test_a_registry_that_is_away_is_the_error_after_all_others_were_looked_at(tmp_path: Path) -> None:
+def test_absent_registry_is_final_error(tmp_path: Path) -> None:
+    """A registry that is away is the error after all others were looked at."""
     service = service_of(tmp_path, {"a": GONE}, {"registry": "a", "when": "alias", "value": "champion"})
     answer = CommandLine(tmp_path)(*WATCH, "--once")
     assert (answer.status, answer.stdout) == (9, "shelf: 1 state there, 1 new\n")
@@ -73,7 +76,8 @@ def test_a_registry_that_is_away_is_the_error_after_all_others_were_looked_at(tm
     assert service.models() == ["ranker"]
 
 
-def test_a_rule_that_never_matches_is_said(tmp_path: Path) -> None:
+def test_unmatched_rule_is_said(tmp_path: Path) -> None:
+    """A rule that never matches is said."""
     service_of(tmp_path, None, {"registry": "shelf", "when": "alias"})
     answer = CommandLine(tmp_path)(*WATCH, "--once")
     assert answer.status == 0
@@ -88,15 +92,17 @@ REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize(("words", "says"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_cannot_be_looked_at_is_refused(words: tuple[str, ...], says: tuple[str, ...], tmp_path: Path) -> None:
+def test_unwatchable_place_refused(words: tuple[str, ...], says: tuple[str, ...], tmp_path: Path) -> None:
+    """What cannot be looked at is refused."""
     service_of(tmp_path, {"ci": {"type": "hook", "secrets": ["env:SECRET"]}})
     answer = CommandLine(tmp_path)(*WATCH, *words)
     assert (answer.status, answer.stdout) == (2, "")
-    assert not [one for one in (*says, "\nNext: ") if one not in answer.message], answer.message
+    assert not [fragment for fragment in (*says, "\nNext: ") if fragment not in answer.message], answer.message
     assert not (tmp_path / "plansmith-triggers.db").exists()
 
 
-def test_a_service_without_triggers_is_said(tmp_path: Path) -> None:
+def test_service_without_triggers_is_said(tmp_path: Path) -> None:
+    """A service without triggers is said."""
     (tmp_path / "service.yaml").write_text("specs: [specs]\npools: {local: {}}\n")
     answer = CommandLine(tmp_path)(*WATCH, "--service", "service.yaml")
     assert answer.status == 2
@@ -104,19 +110,21 @@ def test_a_service_without_triggers_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 0)])
-def test_it_looks_until_it_is_told_to_end(number: signal.Signals, code: int, tmp_path: Path) -> None:
+def test_watch_runs_until_told(number: signal.Signals, code: int, tmp_path: Path) -> None:
+    """The watch goes on until it is told to end."""
     service = service_of(tmp_path)
     with service.watch() as watching:
-        assert "watching shelf; Ctrl-C ends it" in watching.said
+        assert "watching shelf; Ctrl-C ends it" in watching.output
         watching.wait_for('"event": "found"')
         watching.send(number)
         assert watching.ended() == code
-        assert watching.said.endswith("nothing is looked at any more; what was found is kept\n")
-        assert "Traceback" not in watching.said
+        assert watching.output.endswith("nothing is looked at any more; what was found is kept\n")
+        assert "Traceback" not in watching.output
     assert service.models() == ["ranker"]
 
 
-def test_a_second_signal_does_not_wait_for_a_look_that_has_begun(tmp_path: Path) -> None:
+def test_second_signal_ends_look(tmp_path: Path) -> None:
+    """A second signal does not wait for a look that has begun."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(120)
         stuck = {"type": "mlflow", "tracking_uri": f"http://127.0.0.1:{silent.getsockname()[1]}"}
@@ -130,7 +138,8 @@ def test_a_second_signal_does_not_wait_for_a_look_that_has_begun(tmp_path: Path)
                 assert watching.ended() == -signal.SIGTERM
 
 
-def test_a_folder_that_goes_and_comes_back_is_said_once_each(tmp_path: Path) -> None:
+def test_returning_folder_said_once(tmp_path: Path) -> None:
+    """A folder that goes away and comes back is told once each time."""
     service = service_of(tmp_path)
     models, away = tmp_path / "models", tmp_path / "away"
     with service.watch() as watching:
@@ -144,7 +153,8 @@ def test_a_folder_that_goes_and_comes_back_is_said_once_each(tmp_path: Path) -> 
     assert service.models() == ["ranker"]
 
 
-def test_an_inbox_that_cannot_be_opened_is_one_clear_error(tmp_path: Path) -> None:
+def test_unopenable_inbox_is_clear_error(tmp_path: Path) -> None:
+    """An inbox that cannot be opened is one clear error."""
     service_of(tmp_path)
     (tmp_path / "plansmith-triggers.db").write_text("no database at all, but a text of some length" * 50)
     answer = CommandLine(tmp_path)(*WATCH, "--once")
@@ -152,7 +162,8 @@ def test_an_inbox_that_cannot_be_opened_is_one_clear_error(tmp_path: Path) -> No
     assert "is no database" in answer.message
 
 
-def test_a_key_that_a_registry_does_not_have_is_refused_at_its_line(tmp_path: Path) -> None:
+def test_unknown_registry_key_refused(tmp_path: Path) -> None:
+    """A key that a registry does not have is refused at its line."""
     service_of(tmp_path, {"ours": {**GONE, "allowed": {"buckets": ["models"]}}})
     answer = CommandLine(tmp_path)(*WATCH)
     assert answer.status == 2

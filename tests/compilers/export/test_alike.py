@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from plansmith.compilers.export.attempts import attempt_export
-from plansmith.compilers.export.moe_probe import alike, mixes_experts
+from plansmith.compilers.export.exporters import alike, mixes_experts
+from plansmith.compilers.export.torch_export import attempt_export
 from plansmith.records.model import Tensor
 
 from .jobs import Sizes, job_at
@@ -50,7 +50,8 @@ def texts(sizes: Sizes) -> dict[str, Any]:
     return {"input_ids": np.random.default_rng(1).integers(2, 30, (sizes["batch"], sizes["sequence"]))}
 
 
-def test_the_experts_of_one_text_are_no_graph_of_all(tmp_path: Path) -> None:
+def test_experts_of_one_text_insufficient(tmp_path: Path) -> None:
+    """The experts that one text reaches make no graph for all texts."""
     job = job_at(Mixture(), IDS, SHAPES, tmp_path, texts)
     assert mixes_experts(job.module)
     _, accepted = attempt_export("torchscript", job)
@@ -64,7 +65,8 @@ def test_the_experts_of_one_text_are_no_graph_of_all(tmp_path: Path) -> None:
     assert "at one token everywhere (batch 2, " in str(attempt.problem)
 
 
-def test_a_text_that_the_model_does_not_take_is_no_probe(tmp_path: Path) -> None:
+def test_refused_text_is_no_probe(tmp_path: Path) -> None:
+    """A text that the model does not take is no probe."""
     probe = job_at(Mixture(), IDS, SHAPES, tmp_path, texts).probes[0]
 
     def refuse(_: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,8 +41,8 @@ class Windowed(torch.nn.Module):
         enliven(self.model, 0)
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        asked = self.model(input_ids=tensors[0], attention_mask=tensors[1], use_cache=False)
-        return (asked.last_hidden_state,)
+        output = self.model(input_ids=tensors[0], attention_mask=tensors[1], use_cache=False)
+        return (output.last_hidden_state,)
 
 
 def texts(sizes: Sizes) -> dict[str, Any]:
@@ -53,7 +53,8 @@ def texts(sizes: Sizes) -> dict[str, Any]:
     return {"input_ids": ids.numpy(), "attention_mask": mask.numpy().copy()}
 
 
-def test_padding_beyond_the_window_answers_as_with_fused_attention(tmp_path: Path) -> None:
+def test_padding_matches_fused_attention(tmp_path: Path) -> None:
+    """Padding beyond the window answers as with fused attention."""
     module = Windowed()
     assert module.model.config._attn_implementation == "sdpa"
     job = job_at(module, TENSORS, SHAPES, tmp_path, texts)
@@ -66,7 +67,8 @@ def test_padding_beyond_the_window_answers_as_with_fused_attention(tmp_path: Pat
 @pytest.mark.parametrize(
     ("window", "kind", "is_used"), [(None, "eager", False), (WINDOW, "sdpa", False), (WINDOW, "eager", True)]
 )
-def test_a_model_that_sees_every_text_stays_as_it_is(window: int | None, kind: str, is_used: bool) -> None:
+def test_full_attention_model_stays(window: int | None, kind: str, is_used: bool) -> None:
+    """A model that sees every text stays as it is."""
     module = Windowed(window)
     module.model.set_attn_implementation(kind)
     used: list[str] = []
@@ -77,6 +79,7 @@ def test_a_model_that_sees_every_text_stays_as_it_is(window: int | None, kind: s
     assert (NAME in used) == is_used
 
 
-def test_other_softmaxes_stay_as_they_are() -> None:
+def test_other_softmaxes_stay() -> None:
+    """Other softmaxes stay as they are."""
     assert weights_of_seen(torch.zeros(2, 3), -1) is NotImplemented
     assert weights_of_seen(torch.zeros(2, 3, 4, 5), 1) is NotImplemented

@@ -57,19 +57,23 @@ def exported(module: torch.nn.Module, folder: Path, optional: Sequence[str]) -> 
 
 
 @pytest.mark.slow
-def test_only_the_axis_that_no_graph_follows_is_fixed(tmp_path: Path) -> None:
-    made = exported(LoopsOver(2), tmp_path, ("height", "sequence", "batch"))
-    assert list(made.given_up) == ["sequence"]
-    assert made.component.inputs[0].dims == ("batch", "height", 6)
-    assert any("differs from PyTorch at untraced" in str(a.problem) for a in made.attempts)
-    (told,) = {f"{a.exporter}: {a.problem}" for a in made.attempts if a.exporter == "patched" and not a.fixed}
-    assert made.given_up["sequence"] == told, "the most able exporter's refusal, which names the axis, and no other's"
-    assert "ValueError" in told
-    assert made.attempts[-1].fixed == ("sequence",)
-    assert [a.problem is None for a in made.attempts] == [False] * (len(made.attempts) - 1) + [True]
+def test_only_unfollowed_axis_is_fixed(tmp_path: Path) -> None:
+    """Only the axis that no graph follows is fixed."""
+    export = exported(LoopsOver(2), tmp_path, ("height", "sequence", "batch"))
+    assert list(export.given_up) == ["sequence"]
+    assert export.component.inputs[0].dims == ("batch", "height", 6)
+    assert any("differs from PyTorch at untraced" in str(a.problem) for a in export.attempts)
+    (refusal,) = {f"{a.exporter}: {a.problem}" for a in export.attempts if a.exporter == "patched" and not a.fixed}
+    assert export.given_up["sequence"] == refusal, (
+        "the most able exporter's refusal, which names the axis, and no other's"
+    )
+    assert "ValueError" in refusal
+    assert export.attempts[-1].fixed == ("sequence",)
+    assert [a.problem is None for a in export.attempts] == [False] * (len(export.attempts) - 1) + [True]
 
 
-def test_a_full_disk_ends_the_export_and_gives_up_no_axis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_ends_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk ends the export and gives up no axis."""
     tried = []
 
     def write(exporter: str, *_: object) -> None:
@@ -83,21 +87,24 @@ def test_a_full_disk_ends_the_export_and_gives_up_no_axis(tmp_path: Path, monkey
 
 
 @pytest.mark.slow
-def test_two_axes_are_fixed_where_one_is_not_enough_and_the_batch_last(tmp_path: Path) -> None:
-    made = exported(LoopsOver(1, 2), tmp_path, ("height", "sequence", "batch"))
-    assert set(made.given_up) == {"height", "sequence"}
-    assert made.component.inputs[0].dims == ("batch", 10, 6)
+def test_batch_axis_fixed_last(tmp_path: Path) -> None:
+    """Two axes are fixed where one is not enough, and the batch comes last."""
+    export = exported(LoopsOver(1, 2), tmp_path, ("height", "sequence", "batch"))
+    assert set(export.given_up) == {"height", "sequence"}
+    assert export.component.inputs[0].dims == ("batch", 10, 6)
 
 
 @pytest.mark.slow
-def test_an_axis_that_somebody_asked_for_is_never_given_up(tmp_path: Path) -> None:
+def test_requested_axis_is_kept(tmp_path: Path) -> None:
+    """An axis that somebody asked for is never given up."""
     with pytest.raises(ExportError) as caught:
         exported(LoopsOver(2), tmp_path, ("height",))
     assert "patched: ValueError" in caught.value.message
 
 
 @pytest.mark.slow
-def test_named_dims_are_fixed_without_asking_torch_export_about_others(tmp_path: Path) -> None:
-    made = exported(LoopsOver(2), tmp_path, ("height", "sequence", "batch"))
-    slow = [a.fixed for a in made.attempts if a.exporter != "torchscript" and a.fixed]
+def test_named_dims_fixed_directly(tmp_path: Path) -> None:
+    """Named dims are fixed without asking torch.export about others."""
+    export = exported(LoopsOver(2), tmp_path, ("height", "sequence", "batch"))
+    slow = [a.fixed for a in export.attempts if a.exporter != "torchscript" and a.fixed]
     assert all("sequence" in fixed for fixed in slow)

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from plansmith.compilers.export import torch_export
-from plansmith.compilers.export.attempts import attempt_export
-from plansmith.compilers.export.rewrites.experts import REWRITES, loops
+from plansmith.compilers.export.rewrites.layers import EXPERT_REWRITES, loops
 from plansmith.compilers.export.rewrites.registry import in_force
+from plansmith.compilers.export.torch_export import attempt_export
 from plansmith.records.model import Tensor
 from plansmith.sources.loaded_model import enliven
 
@@ -111,7 +111,8 @@ def texts(sizes: Sizes) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_experts_asked_give_the_answers_of_those_that_were_reached(kind: str) -> None:
+def test_all_experts_keep_answers(kind: str) -> None:
+    """Asking all experts gives the answers of those that were reached."""
     module = Encoded(kind).eval()
     assert loops(module)
     for sizes in SHAPES.values():
@@ -121,7 +122,7 @@ def test_all_experts_asked_give_the_answers_of_those_that_were_reached(kind: str
             used: list[str] = []
             with in_force(module, "dynamo", used):
                 torch.testing.assert_close(module(ids)[0], own)
-        assert REWRITES[0].name in used
+        assert EXPERT_REWRITES[0].name in used
     assert not any("forward" in vars(part) for part in loops(module))
 
 
@@ -132,8 +133,9 @@ def test_the_tracer_writes_every_expert(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_router_that_moves_its_weights_where_they_are_can_be_captured(tmp_path: Path) -> None:
+def test_inplace_router_can_be_captured(tmp_path: Path) -> None:
+    """A router that moves its weights where they are can be captured."""
     shapes = {name: sizes | {"sequence": max(sizes["sequence"], 2)} for name, sizes in SHAPES.items()}
     attempt, component = attempt_export("dynamo", job_at(Encoded("switch_transformers"), IDS, shapes, tmp_path, texts))
     assert component is not None, attempt.problem
-    assert REWRITES[1].name in attempt.rewrites
+    assert EXPERT_REWRITES[1].name in attempt.rewrites

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 MAMBA: dict[str, Any] = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4}
 
 
-def exported(folder: Path, out: Path, scheme: str, **given: Any) -> OnnxModel:
+def exported(folder: Path, out: Path, scheme: str, **options: Any) -> OnnxModel:
     out.mkdir()
-    return export_model(folder, out, scheme=scheme, **({"max_opset": 20} | given))
+    return export_model(folder, out, scheme=scheme, **({"max_opset": 20} | options))
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +44,8 @@ def small(batch: int = 3) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("task", "output"), [("", "logits"), ("image-feature-extraction", "features")])
-def test_a_timm_model_moves_in_its_batch_with_its_head_and_without(
-    resnet: Path, tmp_path: Path, task: str, output: str
-) -> None:
+def test_timm_batch_axis_moves(resnet: Path, tmp_path: Path, task: str, output: str) -> None:
+    """A timm model moves in its batch, with its head and without."""
     onnx = exported(resnet, tmp_path / "out", "timm", task=task, shapes=small())
     assert [t.name for t in onnx.components["model"].outputs] == [output]
     assert onnx.components["model"].inputs[0].dims == ("batch", 3, 160, 160)
@@ -55,7 +54,8 @@ def test_a_timm_model_moves_in_its_batch_with_its_head_and_without(
     assert {p.name for p in (tmp_path / "out").iterdir()} == {"model.onnx", "reference"}
 
 
-def test_layers_that_share_weights_are_saved_and_answer_alike(tmp_path: Path) -> None:
+def test_shared_weights_are_saved(tmp_path: Path) -> None:
+    """Layers that share weights are saved and answer alike."""
     import timm
 
     timm_models.make_random("coat_lite_tiny", tmp_path, seed=0)
@@ -66,7 +66,8 @@ def test_layers_that_share_weights_are_saved_and_answer_alike(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_mamba_moves_in_its_sequence(tmp_path: Path) -> None:
+def test_mamba_sequence_axis_moves(tmp_path: Path) -> None:
+    """A Mamba moves in its sequence."""
     from transformers import MambaConfig, MambaForCausalLM
 
     torch.manual_seed(0)
@@ -84,7 +85,8 @@ def test_a_mamba_moves_in_its_sequence(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_sides_that_move_only_together_are_one_axis_of_the_graph(tmp_path: Path) -> None:
+def test_tied_sides_are_one_axis(tmp_path: Path) -> None:
+    """Sides that move only together are one axis of the graph."""
     from transformers import CLIPSegConfig, CLIPSegForImageSegmentation
 
     torch.manual_seed(0)
@@ -116,14 +118,16 @@ def test_sides_that_move_only_together_are_one_axis_of_the_graph(tmp_path: Path)
         exported(tmp_path / "clipseg", tmp_path / "other", "hf", shapes=apart)
 
 
-def test_a_size_that_the_model_refuses_is_an_error_where_a_person_asked_for_it(resnet: Path, tmp_path: Path) -> None:
+def test_refused_requested_size_is_error(resnet: Path, tmp_path: Path) -> None:
+    """A size that the model refuses is an error where a person asked for it."""
     wide = shapes_of("pixel_values", (1, 3, 160, 160), (2, 3, 160, 160), (2, 3, 160, 320))
     with pytest.raises(UsageError) as caught:
         exported(resnet, tmp_path / "out", "timm", shapes=wide)
     assert "fixed at 160" in caught.value.message
 
 
-def test_a_fixed_size_that_the_model_refuses_is_an_error_too(tmp_path: Path) -> None:
+def test_refused_fixed_size_is_error(tmp_path: Path) -> None:
+    """A fixed size that the model refuses is an error too."""
     sides = shapes_of("pixel_values", (1, 3, 32, 16), (1, 3, 32, 16), (2, 3, 32, 16))
     with pytest.raises(
         UsageError, match="'height' is to be 32, and the model takes 16 only: Input image size"
@@ -132,17 +136,17 @@ def test_a_fixed_size_that_the_model_refuses_is_an_error_too(tmp_path: Path) -> 
     assert "write 16 for it" in caught.value.remedy
 
 
-def test_a_model_without_room_is_refused_before_it_is_loaded(
-    resnet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("plansmith.sources.memory_check.usable_memory", lambda: 100 << 20)
+def test_model_without_room_refused(resnet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model without room is refused before it is loaded."""
+    monkeypatch.setattr("plansmith.sources.loaded_model.usable_memory", lambda: 100 << 20)
     monkeypatch.setattr("plansmith.compilers.export.export.load", None)
     with pytest.raises(EnvironmentFault) as caught:
         exported(resnet, tmp_path / "out", "timm")
     assert "100.0 MiB are left" in caught.value.message
 
 
-def test_a_gpu_that_is_not_there_is_said(resnet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_gpu_is_said(resnet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that is not there is told."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(EnvironmentFault) as caught:
         exported(resnet, tmp_path / "out", "timm", device="cuda")
@@ -152,7 +156,8 @@ def test_a_gpu_that_is_not_there_is_said(resnet: Path, tmp_path: Path, monkeypat
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-def test_a_model_is_exported_on_a_gpu(resnet: Path, tmp_path: Path) -> None:
+def test_model_exported_on_gpu(resnet: Path, tmp_path: Path) -> None:
+    """A model is exported on a GPU."""
     onnx = exported(resnet, tmp_path / "out", "timm", device="cuda", shapes=small())
     assert onnx.reference.runtime.endswith("FP32 on cuda")
     assert onnx.components["model"].inputs[0].dims[0] == "batch"

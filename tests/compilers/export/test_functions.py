@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from plansmith.compilers.export import torch_export
-from plansmith.compilers.export.rewrites import functions, images, scatters
+from plansmith.compilers.export.rewrites import functions
 from plansmith.compilers.export.rewrites.registry import function_rewrites
 from plansmith.records.model import Tensor
 
@@ -32,46 +32,55 @@ SHAPES = {
 
 @pytest.mark.parametrize(("kernel", "dilation", "padding", "stride"), KERNELS)
 def test_unfolding_and_folding_are_convolutions(kernel: Any, dilation: int, padding: int, stride: Any) -> None:
-    taken = functional.unfold(IMAGES, kernel, dilation, padding, stride)
+    patches = functional.unfold(IMAGES, kernel, dilation, padding, stride)
     torch.testing.assert_close(
-        images.unfolded_by_convolution(IMAGES, kernel, dilation, padding, stride), taken, rtol=0, atol=0
+        functions.unfolded_by_convolution(IMAGES, kernel, dilation, padding, stride), patches, rtol=0, atol=0
     )
-    laid = functional.fold(taken, (14, 17), kernel, dilation, padding, stride)
-    torch.testing.assert_close(images.folded_by_convolution(taken, (14, 17), kernel, dilation, padding, stride), laid)
+    laid = functional.fold(patches, (14, 17), kernel, dilation, padding, stride)
+    torch.testing.assert_close(
+        functions.folded_by_convolution(patches, (14, 17), kernel, dilation, padding, stride), laid
+    )
 
 
 @pytest.mark.parametrize("size", [(7, 7), (5, 3), 2, (14, 17), (20, 3)])
 def test_adaptive_pooling_is_two_products(size: Any) -> None:
-    found = images.pooled_by_products(IMAGES, size)
-    torch.testing.assert_close(found, functional.adaptive_avg_pool2d(IMAGES, size))
+    result = functions.pooled_by_products(IMAGES, size)
+    torch.testing.assert_close(result, functional.adaptive_avg_pool2d(IMAGES, size))
 
 
 @pytest.mark.parametrize("size", [1, (1, 1), (None, 3)])
-def test_pooling_that_every_exporter_knows_stays_as_it_is(size: Any) -> None:
-    assert images.pooled_by_products(IMAGES, size) is NotImplemented
+def test_known_pooling_stays(size: Any) -> None:
+    """Pooling that every exporter knows stays as it is."""
+    assert functions.pooled_by_products(IMAGES, size) is NotImplemented
 
 
 @pytest.mark.parametrize(("dimension", "size", "step"), [(2, 5, 3), (-1, 4, 1), (0, 2, 1)])
 def test_windows_are_taken_by_indices(dimension: int, size: int, step: int) -> None:
-    found = functions.windows(IMAGES, dimension, size, step)
-    torch.testing.assert_close(found, IMAGES.unfold(dimension, size, step), rtol=0, atol=0)
+    result = functions.windows(IMAGES, dimension, size, step)
+    torch.testing.assert_close(result, IMAGES.unfold(dimension, size, step), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("given", [{}, {"dim": 2}, {"prepend": IMAGES[..., :1]}, {"append": IMAGES[..., :2], "dim": 3}])
-def test_differences_are_taken_by_slices(given: dict[str, Any]) -> None:
-    torch.testing.assert_close(functions.differences(IMAGES, **given), torch.diff(IMAGES, **given), rtol=0, atol=0)
+@pytest.mark.parametrize(
+    "arguments", [{}, {"dim": 2}, {"prepend": IMAGES[..., :1]}, {"append": IMAGES[..., :2], "dim": 3}]
+)
+def test_differences_are_taken_by_slices(arguments: dict[str, Any]) -> None:
+    torch.testing.assert_close(
+        functions.differences(IMAGES, **arguments), torch.diff(IMAGES, **arguments), rtol=0, atol=0
+    )
 
 
 @pytest.mark.parametrize("size", [(4, 3), 9, (90, 7), (29, 120), (14, 17)])
-def test_nearest_elements_are_taken_by_indices(size: Any) -> None:
-    for given in (IMAGES, torch.randn(1, 1, 120, 87), torch.randn(1, 2, 49, 3)):
-        found = images.nearest_by_indices(given, size=size)
-        torch.testing.assert_close(found, functional.interpolate(given, size=size), rtol=0, atol=0)
+def test_nearest_elements_use_indices(size: Any) -> None:
+    """Nearest elements are taken by indices."""
+    for sample in (IMAGES, torch.randn(1, 1, 120, 87), torch.randn(1, 2, 49, 3)):
+        result = functions.nearest_by_indices(sample, size=size)
+        torch.testing.assert_close(result, functional.interpolate(sample, size=size), rtol=0, atol=0)
 
 
-def test_other_interpolations_stay_as_they_are() -> None:
-    assert images.nearest_by_indices(IMAGES, scale_factor=2) is NotImplemented
-    assert images.nearest_by_indices(IMAGES, (3, 3), mode="bilinear") is NotImplemented
+def test_other_interpolations_stay() -> None:
+    """Other interpolations stay as they are."""
+    assert functions.nearest_by_indices(IMAGES, scale_factor=2) is NotImplemented
+    assert functions.nearest_by_indices(IMAGES, (3, 3), mode="bilinear") is NotImplemented
 
 
 def grouped(x: torch.Tensor, reduce: str) -> torch.Tensor:
@@ -82,12 +91,13 @@ def grouped(x: torch.Tensor, reduce: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("reduce", ["sum", "mean", "amax", "amin"])
-def test_scattering_without_what_stood_there_is_sums_and_counts_or_bounds(reduce: str) -> None:
+def test_scatter_without_self_is_reduction(reduce: str) -> None:
+    """Scattering that leaves out what stood there is sums and counts, or bounds."""
     values, places = torch.randn(4, 9), torch.randint(0, 4, (4, 9))
-    given = torch.full((4, 5), 3.0)
-    found = scatters.reduced_apart(given, 1, places, values, reduce, include_self=False)
-    torch.testing.assert_close(found, given.scatter_reduce(1, places, values, reduce, include_self=False))
-    assert scatters.reduced_apart(given, 1, places, values, reduce) is NotImplemented
+    base = torch.full((4, 5), 3.0)
+    result = functions.reduced_apart(base, 1, places, values, reduce, include_self=False)
+    torch.testing.assert_close(result, base.scatter_reduce(1, places, values, reduce, include_self=False))
+    assert functions.reduced_apart(base, 1, places, values, reduce) is NotImplemented
 
 
 class Calling(torch.nn.Module):
@@ -123,9 +133,8 @@ class Calling(torch.nn.Module):
         ("sizes stacked", lambda x: x / torch.as_tensor([0.5, x.shape[2]], dtype=torch.float32)[1]),
     ],
 )
-def test_the_tracer_follows_a_moving_side_through_a_rewritten_call(
-    name: str, call: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path
-) -> None:
+def test_tracer_follows_rewritten_call(name: str, call: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path) -> None:
+    """The tracer follows a moving side through a rewritten call."""
     exported = torch_export.export(job_at(Calling(call), MOVING, SHAPES, tmp_path), silent)
     assert [(a.exporter, a.rewrites) for a in exported.attempts] == [("torchscript", (name,))]
 
@@ -141,20 +150,22 @@ def test_the_tracer_follows_a_moving_side_through_a_rewritten_call(
         lambda x: torch.scatter_reduce(input=x[0, 0], dim=0, index=x[0, 0].long() * 0, src=x[0, 0], reduce="sum"),
     ],
 )
-def test_a_call_that_names_all_its_arguments_gives_what_it_gives_without_the_rewrites(
+def test_keyword_call_matches_original(
     call: Callable[[torch.Tensor], torch.Tensor],
 ) -> None:
+    """A call that names all its arguments gives what it gives without the rewrites."""
     used: list[str] = []
     with functions.in_their_place(function_rewrites(), used):
-        found = call(IMAGES)
-    torch.testing.assert_close(found, call(IMAGES), rtol=0, atol=0)
+        result = call(IMAGES)
+    torch.testing.assert_close(result, call(IMAGES), rtol=0, atol=0)
     assert not used
 
 
-def test_every_rewrite_says_what_goes_wrong_without_it_and_where_that_is_known() -> None:
+def test_rewrite_states_its_reason() -> None:
+    """Every rewrite says what goes wrong without it and where that is known."""
     names = [rewrite.name for rewrite in function_rewrites()]
     assert len(set(names)) == len(names)
     for rewrite in function_rewrites():
         assert rewrite.reason
         assert rewrite.link.startswith("https://github.com/")
-        assert rewrite.found()
+        assert rewrite.find_originals()

@@ -10,7 +10,7 @@ import torch
 
 from plansmith.compilers.export import torch_export
 from plansmith.records.model import Tensor
-from plansmith.sources.module_state import left_as_it_was
+from plansmith.sources.loaded_model import left_as_it_was
 
 from ...support.validation.graphs import silent
 from .jobs import job_at
@@ -47,7 +47,8 @@ def state(module: Remembers) -> tuple[object, ...]:
     return module.norm.training, dict(module.tables), module.last, float(module.calls), mean
 
 
-def test_modes_attributes_tables_and_buffers_are_restored_even_after_an_error() -> None:
+def test_state_restored_after_error() -> None:
+    """Modes attributes tables and buffers are restored even after an error."""
     module = Remembers().eval()
     before = state(module)
     with left_as_it_was(module):
@@ -60,7 +61,8 @@ def test_modes_attributes_tables_and_buffers_are_restored_even_after_an_error() 
     assert state(module) == before
 
 
-def test_a_model_answers_after_its_export_as_before(tmp_path: Path) -> None:
+def test_model_answers_after_export(tmp_path: Path) -> None:
+    """A model answers after its export as before."""
     module = Remembers().eval()
     with left_as_it_was(module):
         job = job_at(module, TENSORS, {"traced": SHAPES["traced"]}, tmp_path)

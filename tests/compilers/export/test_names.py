@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from plansmith.compilers.export.rewrites.names import attributes_set
+from plansmith.compilers.export.rewrites.base import attributes_set
 from plansmith.compilers.export.rewrites.registry import in_force
 
 
@@ -20,7 +20,8 @@ class Router(torch.nn.Module):
         self.classifier = torch.nn.Linear(3, 2)
 
 
-def test_parts_have_again_what_was_their_own_or_their_class_s() -> None:
+def test_parts_get_original_attributes() -> None:
+    """Parts have again what was their own or their class's."""
     bare: Any = torch.nn.ReLU()
     wrapped: Any = torch.nn.ReLU()
     wrapped.forward = functools.partial(torch.nn.ReLU.forward, wrapped)  # as accelerate hooks into a module
@@ -31,14 +32,16 @@ def test_parts_have_again_what_was_their_own_or_their_class_s() -> None:
     assert wrapped.forward is own
 
 
-def test_nothing_is_set_where_one_part_gives_no_other() -> None:
+def test_absent_replacement_sets_nothing() -> None:
+    """Nothing is set where one part gives no other."""
     parts: list[Any] = [torch.nn.ReLU(), torch.nn.Identity()]
     with pytest.raises(AttributeError), attributes_set(parts, "forward", lambda part: part.inplace):
         pass
     assert "forward" not in vars(parts[0])
 
 
-def test_a_part_s_own_method_outlasts_the_rewrites_of_a_model() -> None:
+def test_own_method_outlasts_rewrites() -> None:
+    """A part's own method outlasts the rewrites of a model."""
     model = Router()
     part: Any = model.classifier
     part.to = own = functools.partial(torch.nn.Linear.to, part)

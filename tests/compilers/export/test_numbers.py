@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from plansmith.compilers.export import torch_export
-from plansmith.compilers.export.attempts import attempt_export
 from plansmith.compilers.export.rewrites import numbers
+from plansmith.compilers.export.torch_export import attempt_export
 from plansmith.compilers.onnxrt import open_session
 from plansmith.records.model import Tensor
 
@@ -52,7 +52,8 @@ class Computing(torch.nn.Module):
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
-def test_a_number_made_of_a_size_moves_with_it(call: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path) -> None:
+def test_number_moves_with_its_size(call: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path) -> None:
+    """A number made of a size moves with it."""
     exported = torch_export.export(job_at(Computing(call), MOVING, SHAPES, tmp_path), silent)
     assert [(a.exporter, a.rewrites) for a in exported.attempts] == [("torchscript", (numbers.NAME,))]
 
@@ -76,28 +77,27 @@ ROUNDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("call", EXACT.values(), ids=EXACT.keys())
-def test_a_number_that_is_followed_is_the_one_of_python_at_every_size(
-    call: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path
-) -> None:
+def test_followed_number_matches_python(call: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path) -> None:
+    """A number that is followed is that of Python at every size."""
     attempt, component = attempt_export("torchscript", job_at(Computing(call), MOVING, SHAPES, tmp_path))
     assert component is not None, attempt.problem
     session = open_session(tmp_path / component.file)
     for size in range(1, 600):
-        given = torch.zeros(1, 4, size)
-        assert session.run(["y"], {"x": given.numpy()})[0].shape == call(given).shape
+        sample = torch.zeros(1, 4, size)
+        assert session.run(["y"], {"x": sample.numpy()})[0].shape == call(sample).shape
 
 
 @pytest.mark.parametrize("call", ROUNDED.values(), ids=ROUNDED.keys())
-def test_a_number_that_single_precision_may_round_otherwise_is_not_followed(
-    call: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path
-) -> None:
+def test_inexact_number_not_followed(call: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path) -> None:
+    """A number that single precision may round otherwise is not followed."""
     attempt, component = attempt_export("torchscript", job_at(Computing(call), MOVING, SHAPES, tmp_path))
     assert component is None
     assert attempt.problem is not None
     assert attempt.problem.startswith("differs from")
 
 
-def test_everything_but_sizes_is_as_usual_and_nothing_is_left_behind() -> None:
+def test_only_sizes_are_affected() -> None:
+    """Everything but sizes is as usual, and nothing is left behind."""
     before = dict(globals())
     used: list[str] = []
     with numbers.followed(Computing(CALLS["len"]), used):
@@ -138,9 +138,8 @@ class Counting(torch.nn.Module):
         ("x * (3 if isinstance(x.shape[0], int | float) else 4)", False),
     ],
 )
-def test_a_file_that_passes_int_on_keeps_it(
-    said: str, is_kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_keeps_passed_int(said: str, is_kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that passes on int keeps it."""
     (tmp_path / "with_int.py").write_text(FILE % said)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "with_int", raising=False)
@@ -156,7 +155,8 @@ def test_a_file_that_passes_int_on_keeps_it(
 SCALES = {2: 1.0, 3: 0.5, 4: 2.0, 5: 3.0}
 
 
-def test_a_trace_that_fails_on_a_followed_number_is_made_once_more_without(tmp_path: Path) -> None:
+def test_failed_trace_repeated_without_following(tmp_path: Path) -> None:
+    """A trace that fails on a followed number is made once more without."""
     module = Computing(lambda x: x * SCALES[int(x.shape[1])])
     attempt, component = attempt_export("torchscript", job_at(module, MOVING, SHAPES, tmp_path))
     assert component is not None, attempt.problem

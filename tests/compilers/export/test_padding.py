@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from plansmith.compilers.export import torch_export
-from plansmith.compilers.export.attempts import OutOfTime, cpu_seconds
-from plansmith.compilers.export.rewrites.padding import padded_to_same
+from plansmith.compilers.export.rewrites.layers import padded_to_same
 from plansmith.compilers.export.rewrites.registry import in_force, module_rewrites
+from plansmith.compilers.export.torch_export import OutOfTime, cpu_seconds
 from plansmith.data.reference import odd_sizes
 from plansmith.records.model import AxisRange, Tensor
 from plansmith.sources.loaded_model import enliven
@@ -69,7 +69,8 @@ def test_sides_that_are_padded_move(made: Any, rewrite: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("made", [swin, mobilenet])
 @pytest.mark.parametrize("side", [64, 67, 68, 93])
-def test_the_other_form_gives_the_same_answers(made: Any, side: int) -> None:
+def test_rewritten_form_keeps_answers(made: Any, side: int) -> None:
+    """The other form gives the same answers."""
     module = made().eval()
     images = torch.randn(2, 3, side, side + 2, generator=torch.Generator().manual_seed(side))
     with torch.inference_mode():
@@ -81,7 +82,8 @@ def test_the_other_form_gives_the_same_answers(made: Any, side: int) -> None:
 
 @pytest.mark.parametrize("size", [7, 8, 9, 10])
 @pytest.mark.parametrize(("kernel", "stride", "dilation"), [(3, 2, 1), (3, 1, 1), (1, 2, 1), (5, 2, 1), (3, 1, 2)])
-def test_padding_to_the_same_size_is_tensorflow_s(size: int, kernel: int, stride: int, dilation: int) -> None:
+def test_same_padding_matches_tensorflow(size: int, kernel: int, stride: int, dilation: int) -> None:
+    """Padding to the same size is that of TensorFlow."""
     from transformers.models.mobilenet_v2.modeling_mobilenet_v2 import apply_tf_padding
 
     layer = torch.nn.Conv2d(2, 2, kernel, stride, dilation=dilation)
@@ -89,14 +91,16 @@ def test_padding_to_the_same_size_is_tensorflow_s(size: int, kernel: int, stride
     torch.testing.assert_close(padded_to_same(images, layer), apply_tf_padding(images, layer), rtol=0, atol=0)
 
 
-def test_odd_sizes_are_whole_patches_of_an_odd_number() -> None:
+def test_odd_sizes_make_whole_patches() -> None:
+    """Odd sizes are whole patches of an odd number."""
     side, tokens = AxisRange(min=112, opt=224, max=224), AxisRange(min=1, opt=128, max=512)
     sizes = odd_sizes({"height": side, "sequence": tokens}, {"height": 201, "sequence": 23})
     assert sizes == {"height": 164, "sequence": 23}
     assert sizes["height"] // 4 % 8 == 1
 
 
-def test_every_rewrite_of_modules_is_named_once_with_reason_and_link() -> None:
+def test_module_rewrites_named_once() -> None:
+    """Every rewrite of modules is named once with reason and link."""
     rewrites = module_rewrites()
     assert len({rewrite.name for rewrite in rewrites}) == len(rewrites)
     for rewrite in rewrites:
@@ -106,7 +110,9 @@ def test_every_rewrite_of_modules_is_named_once_with_reason_and_link() -> None:
         assert not rewrite.applies(torch.nn.Linear(2, 2))
 
 
-def test_what_takes_too_long_is_ended() -> None:
+def test_slow_work_is_ended() -> None:
+    """What takes too long is ended."""
+
     def spin(seconds: float) -> None:
         end = time.process_time() + seconds
         while time.process_time() < end:

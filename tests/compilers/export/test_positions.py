@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from plansmith.compilers.export import torch_export
-from plansmith.compilers.export.rewrites.positions import REWRITES
+from plansmith.compilers.export.rewrites.attention import POSITION_REWRITES
 from plansmith.compilers.export.rewrites.registry import in_force
 from plansmith.records.model import Tensor
 
@@ -27,13 +27,13 @@ SHAPES = {
 
 
 class Base(torch.nn.Module):
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         from transformers import FunnelBaseModel, FunnelConfig
 
         super().__init__()
         torch.manual_seed(0)
         sizes: dict[str, Any] = {"vocab_size": 40, "d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 32}
-        self.model = FunnelBaseModel(FunnelConfig(block_sizes=[1, 1, 1], num_decoder_layers=1, **sizes, **given))
+        self.model = FunnelBaseModel(FunnelConfig(block_sizes=[1, 1, 1], num_decoder_layers=1, **sizes, **options))
 
     def forward(self, input_ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (self.model(input_ids=input_ids).last_hidden_state,)
@@ -45,12 +45,13 @@ def texts(sizes: Sizes) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "options",
     [{}, {"separate_cls": False}, {"truncate_seq": False}, {"pool_q_only": False}, {"attention_type": "factorized"}],
     ids=str,
 )
-def test_positions_from_lengths_are_those_of_the_lists(given: dict[str, Any]) -> None:
-    module = Base(**given).eval()
+def test_positions_match_lists(options: dict[str, Any]) -> None:
+    """Positions from lengths are those of the lists."""
+    module = Base(**options).eval()
     for length in (10, 16, 23, 40, 57):
         ids = torch.from_numpy(texts({"batch": 2, "sequence": length})["input_ids"])
         with torch.inference_mode():
@@ -58,7 +59,7 @@ def test_positions_from_lengths_are_those_of_the_lists(given: dict[str, Any]) ->
             used: list[str] = []
             with in_force(module, "dynamo", used):
                 torch.testing.assert_close(module(ids)[0], own)
-            assert REWRITES[0].name in used
+            assert POSITION_REWRITES[0].name in used
 
 
 def test_the_graph_follows_the_length(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from plansmith.compilers.export import torch_export
-from plansmith.compilers.export.rewrites.recurrent import weighted_average
+from plansmith.compilers.export.rewrites.layers import weighted_average
 from plansmith.compilers.export.rewrites.registry import in_force
 from plansmith.records.model import Tensor
 from plansmith.sources.loaded_model import enliven
@@ -57,7 +57,8 @@ def texts(sizes: Sizes) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_tracer_follows_the_length_of_a_recurrence(kind: str, tmp_path: Path) -> None:
+def test_tracer_follows_recurrence_length(kind: str, tmp_path: Path) -> None:
+    """The tracer follows the length of a recurrence."""
     exported = torch_export.export(job_at(Written(kind), IDS, SHAPES, tmp_path, texts), silent)
     assert {a.exporter for a in exported.attempts} == {"torchscript"}
     assert KINDS[kind][0] in exported.attempts[-1].rewrites
@@ -65,7 +66,8 @@ def test_the_tracer_follows_the_length_of_a_recurrence(kind: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["rwkv", "recurrent_gemma"])
-def test_the_doubled_form_gives_the_answers_of_the_loop(kind: str) -> None:
+def test_doubled_form_matches_loop(kind: str) -> None:
+    """The doubled form gives the answers of the loop."""
     module = Written(kind).eval()
     for length in (1, 2, 16, 43):
         ids = torch.from_numpy(texts({"batch": 2, "sequence": length})["input_ids"])
@@ -77,7 +79,8 @@ def test_the_doubled_form_gives_the_answers_of_the_loop(kind: str) -> None:
         assert KINDS[kind][0] in used
 
 
-def test_a_weighted_average_goes_on_from_what_came_before() -> None:
+def test_weighted_average_continues() -> None:
+    """A weighted average goes on from what came before."""
     from transformers.models.rwkv import modeling_rwkv
 
     generator = torch.Generator().manual_seed(0)
@@ -86,5 +89,5 @@ def test_a_weighted_average_goes_on_from_what_came_before() -> None:
     loop: Any = modeling_rwkv.rwkv_linear_attention_cpu
     _, state = loop(decay, first, key, value, return_state=True)
     expected = loop(decay, first, 9 * key, value, state=state)
-    found = weighted_average(decay, first, 9 * key, value, state=state)
-    torch.testing.assert_close(found, expected)
+    result = weighted_average(decay, first, 9 * key, value, state=state)
+    torch.testing.assert_close(result, expected)

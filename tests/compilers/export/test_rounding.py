@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from plansmith.compilers.export import rounding, torch_export
+from plansmith.compilers.export import exporters, torch_export
 from plansmith.records.model import Precision, Rounding, Tensor
 from plansmith.validation.comparison import TOLERANCES, widened
 
@@ -40,41 +40,46 @@ class Sums(torch.nn.Module):
         return (y - self.second(torch.full_like(self.first(x), self.offset)),)
 
 
-def test_a_plain_model_keeps_the_tolerance(tmp_path: Path) -> None:
-    found = rounding.measure(job_at(Sums(0), TENSORS, SHAPES, tmp_path))
-    assert 1e-8 < found["y"].max_relative < 1e-5
-    assert widened(FP32, found["y"]) == FP32
+def test_plain_model_keeps_tolerance(tmp_path: Path) -> None:
+    """A plain model keeps the tolerance."""
+    measurement = exporters.measure(job_at(Sums(0), TENSORS, SHAPES, tmp_path))
+    assert 1e-8 < measurement["y"].max_relative < 1e-5
+    assert widened(FP32, measurement["y"]) == FP32
 
 
-def test_an_amplifying_model_gets_several_times_its_own_rounding(tmp_path: Path) -> None:
+def test_amplifying_model_gets_wider_tolerance(tmp_path: Path) -> None:
+    """An amplifying model gets several times its own rounding."""
     job = job_at(Sums(100), TENSORS, SHAPES, tmp_path)
-    found = rounding.measure(job)
-    allowed = widened(FP32, found["y"])
+    measurement = exporters.measure(job)
+    allowed = widened(FP32, measurement["y"])
     assert FP32.quantile_relative < allowed.quantile_relative <= 1e-3
     assert allowed.min_cosine >= 0.9999
-    exported = torch_export.export(replace(job, rounding=found), silent)
+    exported = torch_export.export(replace(job, rounding=measurement), silent)
     assert exported.attempts[-1].problem is None
 
 
 @pytest.mark.slow
-def test_a_wrong_graph_of_an_amplifying_model_is_still_passed_over(tmp_path: Path) -> None:
+def test_wrong_amplifying_graph_passed_over(tmp_path: Path) -> None:
+    """A wrong graph of an amplifying model is still passed over."""
     job = job_at(Sums(100, wrong=True), TENSORS, SHAPES, tmp_path)
-    exported = torch_export.export(replace(job, rounding=rounding.measure(job)), silent)
+    exported = torch_export.export(replace(job, rounding=exporters.measure(job)), silent)
     first, last = exported.attempts[0], exported.attempts[-1]
     assert first.problem is not None
     assert first.problem.startswith("differs from PyTorch at traced (batch 2): y: maximum error")
     assert (last.exporter, last.problem) == ("dynamo", None)
 
 
-def test_the_wider_tolerance_has_an_end() -> None:
+def test_wider_tolerance_is_bounded() -> None:
+    """The wider tolerance has an end."""
     allowed = widened(FP32, Rounding(max_relative=1, quantile_relative=1, cosine=0.5))
     assert (allowed.max_relative, allowed.quantile_relative, allowed.min_cosine) == (1e-3, 1e-3, 0.9999)
 
 
-def test_weights_are_as_they_were_after_the_measurement(tmp_path: Path) -> None:
+def test_weights_survive_measurement(tmp_path: Path) -> None:
+    """Weights are as they were after the measurement."""
     module = Sums(100)
     before = {name: weight.detach().numpy().copy() for name, weight in module.named_parameters()}
-    rounding.measure(job_at(module, TENSORS, SHAPES, tmp_path))
+    exporters.measure(job_at(module, TENSORS, SHAPES, tmp_path))
     for name, weight in module.named_parameters():
         np.testing.assert_array_equal(weight.detach().numpy(), before[name])
 
@@ -88,9 +93,10 @@ class Remembers(Sums):
         return super().forward(x)
 
 
-def test_the_measurement_leaves_nothing_in_the_model_of_what_it_saw(tmp_path: Path) -> None:
+def test_measurement_leaves_no_trace(tmp_path: Path) -> None:
+    """The measurement leaves nothing in the model of what it saw."""
     model = Remembers(0)
     job = job_at(model, TENSORS, SHAPES, tmp_path)
     model.offset = 0.0
-    rounding.measure(job)
+    exporters.measure(job)
     assert model.offset == 0

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from plansmith.compilers.export import torch_export
-from plansmith.compilers.export.rewrites import windowed
+from plansmith.compilers.export.rewrites import attention
 from plansmith.compilers.export.rewrites.registry import in_force
 from plansmith.records.model import Tensor
 from plansmith.sources.loaded_model import enliven
@@ -65,7 +65,8 @@ def classifier() -> Classifier:
     return Classifier().eval()
 
 
-def test_the_masked_form_gives_the_same_answers_with_and_without_padding(classifier: Classifier) -> None:
+def test_masked_form_keeps_answers(classifier: Classifier) -> None:
+    """The masked form gives the same answers with and without padding."""
     before = dict(classifier.model.longformer.__dict__)
     for sizes in SHAPES.values():
         feed = [torch.from_numpy(a) for a in texts(sizes).values()]
@@ -74,13 +75,14 @@ def test_the_masked_form_gives_the_same_answers_with_and_without_padding(classif
             used: list[str] = []
             with in_force(classifier, "torchscript", used):
                 rewritten = classifier(*feed)[0]
-        assert used == [windowed.REWRITES[0].name]
+        assert used == [attention.WINDOW_REWRITES[0].name]
         torch.testing.assert_close(rewritten, own, rtol=1e-5, atol=1e-5)
     assert dict(classifier.model.longformer.__dict__) == before
 
 
-def test_its_graph_follows_batch_and_length(classifier: Classifier, tmp_path: Path) -> None:
+def test_masked_graph_follows_sizes(classifier: Classifier, tmp_path: Path) -> None:
+    """The graph of the masked form follows batch and length."""
     exported = torch_export.export(job_at(classifier, TENSORS, SHAPES, tmp_path, texts), silent)
     assert [a.exporter for a in exported.attempts] == ["torchscript"]
-    assert exported.attempts[0].rewrites == (windowed.REWRITES[0].name,)
+    assert exported.attempts[0].rewrites == (attention.WINDOW_REWRITES[0].name,)
     assert exported.component.inputs[0].dims == ("batch", "sequence")

@@ -30,9 +30,8 @@ def verdicts(lowered: Lowered) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_mix_that_keeps_a_planted_outlier_high_is_found_and_right(
-    planted: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_planted_outlier_stays_high(planted: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mix that keeps a planted outlier high is found and right."""
     measured = give_costs(monkeypatch, fp32=(2.0,), int8=STEADY, fp16=(3.0,))
     lowered = planted.lower("auto", tmp_path / "lowered")
     plain, *mixed, half = lowered.record.trials
@@ -44,8 +43,10 @@ def test_a_mix_that_keeps_a_planted_outlier_high_is_found_and_right(
     assert (best.problem, best.speed and best.speed.verdict) == (None, "faster")
     assert best.lowered == max(trial.lowered for trial in mixed if trial.problem is None)
     assert best.lowered >= 12, "of the 15 convolutions that INT8 could have"
-    assert "brought too much error in: from" in lowered.kept[PLANTED]
-    assert f"at {PLANTED}, which takes what it makes" in lowered.kept[BEFORE_IT], "its output was stored in 8 bits"
+    assert "brought too much error in: from" in lowered.high_reasons[PLANTED]
+    assert f"at {PLANTED}, which takes what it makes" in lowered.high_reasons[BEFORE_IT], (
+        "its output was stored in 8 bits"
+    )
     assert measured == ["fp32", "int8", "fp16"], "graphs that are not accurate enough are not worth their time"
     report = planted.judge(lowered, tmp_path / "engine")
     assert report.verdict == "passed"
@@ -55,11 +56,12 @@ def test_a_mix_that_keeps_a_planted_outlier_high_is_found_and_right(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", [EngineKind.ONNXRUNTIME, EngineKind.TENSORRT])
-def test_an_outlier_before_a_product_is_migrated_and_nothing_has_to_stay_high_for_it(
+def test_outlier_migrated_before_product(
     planted_vit: Prepared, vit: Prepared, engine: EngineKind, tmp_path: Path
 ) -> None:
+    """An outlier before a product is migrated, and nothing has to stay high for it."""
     lowered = planted_vit.lower("int8", tmp_path / "lowered", engine=engine)
-    assert lowered.kept == vit.lower("int8", tmp_path / "plain", engine=engine).kept
+    assert lowered.high_reasons == vit.lower("int8", tmp_path / "plain", engine=engine).high_reasons
     assert lowered.record.recipe is not None
     assert "the normalisation before it" in lowered.record.recipe.settings["smoothing"]
     report = planted_vit.judge(lowered, tmp_path / "engine")
@@ -68,16 +70,16 @@ def test_an_outlier_before_a_product_is_migrated_and_nothing_has_to_stay_high_fo
 
 
 @pytest.mark.slow
-def test_for_tensorrt_the_planted_node_alone_stays_high(planted: Prepared, tmp_path: Path) -> None:
+def test_planted_node_alone_stays_high(planted: Prepared, tmp_path: Path) -> None:
+    """For TensorRT, the planted node alone stays high."""
     lowered = planted.lower("int8", tmp_path / "lowered", engine=EngineKind.TENSORRT)
-    assert {node for node, reason in lowered.kept.items() if "error" in reason} == {PLANTED}
+    assert {node for node, reason in lowered.high_reasons.items() if "error" in reason} == {PLANTED}
     assert [trial.problem is None for trial in lowered.record.trials] == [False, True]
 
 
 @pytest.mark.slow
-def test_the_fastest_of_those_that_pass_is_taken(
-    vit: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fastest_passing_is_taken(vit: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fastest of those that pass is taken."""
     give_costs(monkeypatch, fp32=(2.0,), int8=(1.5,), fp16=STEADY)
     lowered = vit.lower("auto", tmp_path / "fp16")
     assert (lowered.record.precision, chosen(lowered)) == (Precision.FP16, "FP16, mixed by measured ranges")
@@ -86,9 +88,7 @@ def test_the_fastest_of_those_that_pass_is_taken(
 
 
 @pytest.mark.slow
-def test_noise_does_not_decide_between_two_that_pass(
-    vit: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_noise_decides_nothing(vit: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """FP16 has the better median here, and is not faster in every round: the best guess, which comes first, stays."""
     give_costs(monkeypatch, fp32=(2.0,), int8=SWAYING, fp16=(1.1, 0.95, 0.9, 0.95, 0.94))
     lowered = vit.lower("auto", tmp_path / "lowered")
@@ -98,9 +98,8 @@ def test_noise_does_not_decide_between_two_that_pass(
 
 
 @pytest.mark.slow
-def test_a_precision_that_is_surely_slower_is_refused_and_the_exported_graph_stays(
-    vit: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slower_precision_refused(vit: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A precision that is surely slower is refused, and the exported graph stays."""
     give_costs(monkeypatch, fp32=STEADY, int8=(1.1,), fp16=(1.3,))
     lowered = vit.lower("auto", tmp_path / "lowered")
     assert lowered.record.precision is Precision.FP32
@@ -113,9 +112,8 @@ def test_a_precision_that_is_surely_slower_is_refused_and_the_exported_graph_sta
 
 
 @pytest.mark.slow
-def test_what_cannot_be_told_from_parity_is_undecided_and_lower_precision_stays(
-    vit: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parity_is_undecided(vit: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be told from parity is undecided, and the lower precision stays."""
     give_costs(monkeypatch, fp32=STEADY, int8=SWAYING, fp16=(1.3,))
     lowered = vit.lower("auto", tmp_path / "lowered")
     assert lowered.record.precision is Precision.INT8
@@ -126,9 +124,8 @@ def test_what_cannot_be_told_from_parity_is_undecided_and_lower_precision_stays(
 
 
 @pytest.mark.slow
-def test_a_precision_that_a_person_asks_for_is_made_though_it_is_slower(
-    vit: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requested_slower_precision_is_made(vit: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A precision that a person asks for is made though it is slower."""
     measured = give_costs(monkeypatch, fp32=STEADY, fp16=(1.5,))
     lowered = vit.lower("fp16", tmp_path / "lowered")
     assert (lowered.record.precision, verdicts(lowered)) == (Precision.FP16, {"fp16": "slower"})
@@ -136,18 +133,16 @@ def test_a_precision_that_a_person_asks_for_is_made_though_it_is_slower(
 
 
 @pytest.mark.slow
-def test_what_a_gpu_will_run_is_not_timed_on_this_cpu(
-    vit: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpu_plan_not_timed_on_cpu(vit: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU will run is not timed on this CPU."""
     measured = give_costs(monkeypatch)
     lowered = vit.lower("fp16", tmp_path / "lowered", device="gpu")
     assert (lowered.record.precision, verdicts(lowered), measured) == (Precision.FP16, {}, [])
 
 
 @pytest.mark.slow
-def test_fp32_stays_where_what_is_accurate_is_slow_and_what_is_fast_is_not_accurate(
-    planted: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fp32_stays_without_compromise(planted: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FP32 stays where what is accurate is slow and what is fast is not accurate."""
     give_costs(monkeypatch, fp32=STEADY, fp16=(1.5,))
     lowered = planted.lower("auto", tmp_path / "lowered", budget=0)
     int8, fp16 = lowered.record.trials
@@ -158,9 +153,7 @@ def test_fp32_stays_where_what_is_accurate_is_slow_and_what_is_fast_is_not_accur
     assert lowered.record.precision is Precision.FP32
 
 
-def test_a_precision_that_no_node_can_have_is_left_out_and_told_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_impossible_precision_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums and products of elements hold nothing that INT8 gains from."""
     give_costs(monkeypatch, fp32=(2.0,), fp16=STEADY)
     prepared = pipeline.prepare(hand_made.elementwise(tmp_path), hand_made.write_rows(tmp_path), tmp_path / "prepared")

@@ -73,45 +73,50 @@ def measure(clock: Clock, plan: Callable[[], None], *others: Baseline) -> PlanSp
     return plan_speed(plan, ABOUT, others, progress=silent, clock=clock, wall=clock)
 
 
-def beside(run: Callable[[], None], kind: Any = "plan", precision: Precision = Precision.FP32) -> Baseline:
+def make_baseline(run: Callable[[], None], kind: Any = "plan", precision: Precision = Precision.FP32) -> Baseline:
     return Baseline(kind, precision, "of the tests", run)
 
 
-def test_latency_is_told_with_as_much_as_the_runs_can_tell() -> None:
+def test_latency_told_with_its_certainty() -> None:
+    """Latency is told with as much as the runs can tell."""
     clock = Clock()
     assert latency(clock.run(MS, 2 * MS, 3 * MS), clock=clock, budget_seconds=9) == (2 * TICK, 3 * TICK, 3 * TICK, 1000)
     assert latency(clock.run(1.0), clock=clock, budget_seconds=3) == (1000.0, None, None, 10)
     assert latency(clock.run(0.125), clock=clock, budget_seconds=3) == (125.0, 125.0, None, 24)
 
 
-def test_a_tail_shows_in_the_quantiles_and_not_in_the_median() -> None:
+def test_tail_shows_in_quantiles() -> None:
+    """A tail shows in the quantiles and not in the median."""
     clock = Clock()
-    found = latency(clock.run(*[MS] * 97, 64 * MS, 64 * MS, 64 * MS), clock=clock, budget_seconds=60)
-    assert (found.median, found.p95, found.p99) == (TICK, TICK, 64 * TICK)
+    result = latency(clock.run(*[MS] * 97, 64 * MS, 64 * MS, 64 * MS), clock=clock, budget_seconds=60)
+    assert (result.median, result.p95, result.p99) == (TICK, TICK, 64 * TICK)
 
 
-def test_a_plan_is_measured_alone_and_beside_each_of_the_others() -> None:
+def test_plan_measured_alone_and_paired() -> None:
+    """A plan is measured alone and beside each of the others."""
     clock = Clock()
-    slow, fast = beside(clock.run(4 * MS), "eager"), beside(clock.run(MS), "torch.compile")
-    found = measure(clock, clock.run(2 * MS), slow, fast)
-    assert (found.median_ms, found.profile, found.shapes) == (2 * TICK, "default", "x 3x4")
-    eager, compiled = found.baselines
+    slow, fast = make_baseline(clock.run(4 * MS), "eager"), make_baseline(clock.run(MS), "torch.compile")
+    result = measure(clock, clock.run(2 * MS), slow, fast)
+    assert (result.median_ms, result.profile, result.shapes) == (2 * TICK, "default", "x 3x4")
+    eager, compiled = result.baselines
     assert eager.speed is not None
     assert compiled.speed is not None
     assert (eager.speed.ratio, eager.speed.verdict, eager.median_ms) == (2.0, "faster", 4 * TICK)
     assert (compiled.speed.ratio, compiled.speed.verdict, compiled.median_ms) == (0.5, "slower", TICK)
     assert eager.speed.setting == "the plan: of the tests; the other: of the tests"
-    assert PlanSpeed.model_validate_json(found.model_dump_json()) == found
+    assert PlanSpeed.model_validate_json(result.model_dump_json()) == result
 
 
-def test_what_cannot_be_run_says_why_and_keeps_no_other_from_being_measured() -> None:
+def test_unrunnable_plan_says_why() -> None:
+    """What cannot be run says why and keeps no other from being measured."""
+
     def fails() -> None:
         raise RuntimeError("out of memory\nand more")
 
     clock = Clock()
     missing = Baseline("torch.compile", Precision.FP32, "cuda", problem="no compiler")
-    found = measure(clock, clock.run(0.001), missing, beside(fails, "eager"), beside(clock.run(0.002)))
-    assert [(b.problem, b.speed is None) for b in found.baselines] == [
+    result = measure(clock, clock.run(0.001), missing, make_baseline(fails, "eager"), make_baseline(clock.run(0.002)))
+    assert [(b.problem, b.speed is None) for b in result.baselines] == [
         ("no compiler", True),
         ("out of memory", True),
         ("", False),
@@ -128,76 +133,81 @@ def small_model() -> torch.nn.Module:
 FEED = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
 
 
-def test_the_source_model_and_its_onnx_graph_are_run_beside_each_other_for_real(tmp_path: Path) -> None:
+def test_source_and_graph_run_together(tmp_path: Path) -> None:
+    """The source model and its ONNX graph are run beside each other for real."""
     path = tmp_path / "twice.onnx"
     text = '<ir_version: 8, opset_import: ["": 18]> g (float[b, 4] x) => (float[b, 4] y) { y = Add (x, x) }'
     onnx.save(parser.parse_model(text), path)
     graph = graph_baseline(path, {"x": FEED}, Precision.FP32)
     assert graph.run is not None
     with pytorch(small_model(), [FEED], "cpu", backend="no such compiler", progress=silent) as (eager, compiled):
-        found = plan_speed(graph.run, ABOUT, [eager, compiled, graph], progress=silent, budget_seconds=0)
-    assert [(b.kind, b.precision, b.speed is None) for b in found.baselines] == [
+        result = plan_speed(graph.run, ABOUT, [eager, compiled, graph], progress=silent, budget_seconds=0)
+    assert [(b.kind, b.precision, b.speed is None) for b in result.baselines] == [
         ("eager", "fp32", False),
         ("torch.compile", "fp32", True),
         ("onnxruntime", "fp32", False),
     ]
-    measured = [found.baselines[0], found.baselines[2]]
+    measured = [result.baselines[0], result.baselines[2]]
     assert all(b.speed is not None and b.speed.repeats == 8 and b.speed.ratio > 0 for b in measured)
     assert all(b.median_ms is not None and b.median_ms > 0 for b in measured)
     assert "CPU" in measured[0].setting
 
 
-def test_a_model_that_torch_compile_cannot_compile_is_a_reason_and_no_error() -> None:
+def test_uncompilable_model_is_reason() -> None:
+    """A model that torch.compile cannot compile is a reason and no error."""
     with pytorch(small_model(), [FEED], "cpu", backend="no such compiler", progress=silent) as (eager, compiled):
         assert eager.run is not None
         assert compiled.run is None
         assert "no such compiler" in compiled.problem
 
 
-def test_a_model_that_cannot_be_run_is_a_reason_for_both() -> None:
-    with pytorch(small_model(), [FEED[:, :3]], "cpu", progress=silent) as found:
-        assert [b.run for b in found] == [None, None]
-        assert "cannot be multiplied" in found[0].problem
-        assert found[1].problem.startswith("PyTorch cannot run the model: ")
+def test_unrunnable_model_is_reason() -> None:
+    """A model that cannot be run is a reason for both."""
+    with pytorch(small_model(), [FEED[:, :3]], "cpu", progress=silent) as baselines:
+        assert [b.run for b in baselines] == [None, None]
+        assert "cannot be multiplied" in baselines[0].problem
+        assert baselines[1].problem.startswith("PyTorch cannot run the model: ")
 
 
-def test_no_gpu_is_a_reason_for_both() -> None:
+def test_missing_gpu_is_reason() -> None:
+    """Having no GPU is a reason for both."""
     import torch
 
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
-    with pytorch(small_model(), [FEED], "cuda", progress=silent) as found:
-        assert [b.problem for b in found] == [f"PyTorch {torch.__version__} sees no GPU here"] * 2
+    with pytorch(small_model(), [FEED], "cuda", progress=silent) as baselines:
+        assert [b.problem for b in baselines] == [f"PyTorch {torch.__version__} sees no GPU here"] * 2
 
 
 @pytest.mark.slow
-def test_a_model_is_left_as_it_was() -> None:
+def test_model_left_unchanged() -> None:
+    """A model is left as it was."""
     import torch
 
     class Remembers(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.seen = x
+            self.last_input = x
             return 2 * x
 
     module = Remembers().eval()
     with pytorch(module, [FEED], "cpu", backend="no such compiler", progress=silent) as (eager, _):
         assert eager.run is not None
         eager.run()
-        assert hasattr(module, "seen")
-    assert not hasattr(module, "seen")
+        assert hasattr(module, "last_input")
+    assert not hasattr(module, "last_input")
 
 
-def test_a_graph_that_onnx_runtime_cannot_run_is_a_reason(tmp_path: Path) -> None:
+def test_unrunnable_graph_is_reason(tmp_path: Path) -> None:
+    """A graph that ONNX Runtime cannot run is a reason."""
     (tmp_path / "model.onnx").write_bytes(b"no graph")
-    found = graph_baseline(tmp_path / "model.onnx", {"x": FEED}, Precision.FP16)
-    assert found.run is None
-    assert found.problem
+    baseline = graph_baseline(tmp_path / "model.onnx", {"x": FEED}, Precision.FP16)
+    assert baseline.run is None
+    assert baseline.problem
 
 
 @pytest.mark.slow
-def test_torch_compile_compiles_for_real_where_there_is_a_compiler(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torch_compile_works_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.compile compiles for real where there is a compiler."""
     import torch
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
@@ -215,44 +225,51 @@ def ratio(value: float, low: float, high: float) -> SpeedRatio:
     return SpeedRatio(ratio=value, low=low, high=high, repeats=8, setting="", verdict=verdict)
 
 
-def against_fp32(profile: str, found: SpeedRatio | None, plan: str = "8.9") -> PlanSpeed:
+def against_fp32(profile: str, speed_ratio: SpeedRatio | None, plan: str = "8.9") -> PlanSpeed:
     others = (
         BaselineSpeed(kind="eager", precision=Precision.FP32, setting="", speed=ratio(0.5, 0.4, 0.6)),
-        BaselineSpeed(kind="plan", precision=Precision.FP32, setting="", speed=found),
+        BaselineSpeed(kind="plan", precision=Precision.FP32, setting="", speed=speed_ratio),
     )
     return ABOUT.model_copy(update={"profile": profile, "baselines": others, "plan": plan})
 
 
-def test_a_plan_that_is_faster_than_the_next_higher_precision_passes() -> None:
+def test_faster_plan_passes() -> None:
+    """A plan that is faster than the next higher precision passes."""
     require_faster([against_fp32("default", ratio(1.4, 1.3, 1.5))])
 
 
-def test_a_plan_that_is_on_par_at_one_profile_and_faster_at_another_passes() -> None:
+def test_plan_faster_at_one_profile_passes() -> None:
+    """A plan that is on par at one profile and faster at another passes."""
     require_faster([against_fp32("one", ratio(1.0, 0.99, 1.01)), against_fp32("many", ratio(1.9, 1.8, 2.0))])
 
 
-@pytest.mark.parametrize("found", [ratio(1.0, 0.99, 1.01), ratio(0.9, 0.85, 0.95)])
-def test_a_plan_that_is_not_faster_is_refused_with_what_to_do(found: SpeedRatio) -> None:
+@pytest.mark.parametrize("speed_ratio", [ratio(1.0, 0.99, 1.01), ratio(0.9, 0.85, 0.95)])
+def test_plan_without_gain_refused(speed_ratio: SpeedRatio) -> None:
+    """A plan that is not faster is refused with what to do."""
     with pytest.raises(GateError, match=r"the fp16 plan .* is not faster than that in fp32") as r:
-        require_faster([against_fp32("default", found)])
-    assert f"profile 'default' at x 3x4: {found.ratio:.2f} times as fast" in str(r.value)
+        require_faster([against_fp32("default", speed_ratio)])
+    assert f"profile 'default' at x 3x4: {speed_ratio.ratio:.2f} times as fast" in str(r.value)
     assert "precision: fp32" in r.value.remedy
     assert "tensorrt: {speed_check: false}" in r.value.remedy
 
 
-def test_a_plan_that_is_slower_at_one_profile_is_refused_whatever_the_others_are() -> None:
+def test_plan_slower_at_one_profile_refused() -> None:
+    """A plan that is slower at one profile is refused, whatever the others are."""
     with pytest.raises(GateError, match="slower"):
         require_faster([against_fp32("one", ratio(0.8, 0.7, 0.9)), against_fp32("many", ratio(1.9, 1.8, 2.0))])
 
 
-def test_plans_of_other_gpus_do_not_speak_for_each_other() -> None:
+def test_gpus_judged_separately() -> None:
+    """Plans of other GPUs do not speak for each other."""
     with pytest.raises(GateError, match=r"compute capability 9\.0"):
         require_faster([against_fp32("p", ratio(1.9, 1.8, 2.0)), against_fp32("p", ratio(1.0, 0.9, 1.1), plan="9.0")])
 
 
-def test_a_plan_without_another_beside_it_passes() -> None:
+def test_single_plan_passes() -> None:
+    """A plan without another beside it passes."""
     require_faster([ABOUT, against_fp32("default", None)])
 
 
-def test_every_precision_but_fp32_has_a_higher_one() -> None:
+def test_low_precisions_have_higher_one() -> None:
+    """Every precision but FP32 has a higher one."""
     assert set(baselines.HIGHER) == set(Precision) - {Precision.FP32}

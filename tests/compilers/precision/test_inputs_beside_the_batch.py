@@ -29,13 +29,14 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp16", "int8", "auto"])
 def test_they_are_lowered_without_data(precision: str, net: Path, run: InProcess) -> None:
-    words = ("compile", f"onnx:{net}", "--name", "net", "--precision", precision, "--no-check-served", "--json")
-    assert run(*words).document["verdict"] == "passed"
+    command = ("compile", f"onnx:{net}", "--name", "net", "--precision", precision, "--no-check-served", "--json")
+    assert run(*command).document["verdict"] == "passed"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
-def test_they_are_lowered_for_tensorrt_without_data(precision: str, net: Path, run: InProcess) -> None:
-    words = ("lower", f"onnx:{net}", "--name", "net", "--precision", precision, "--engine", "tensorrt", "--json")
-    answer = run(*words)
+def test_tensorrt_inputs_lowered_without_data(precision: str, net: Path, run: InProcess) -> None:
+    """Inputs beside the batch are lowered for TensorRT without data."""
+    command = ("lower", f"onnx:{net}", "--name", "net", "--precision", precision, "--engine", "tensorrt", "--json")
+    answer = run(*command)
     assert answer.status == 0, answer

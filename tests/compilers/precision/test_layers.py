@@ -7,7 +7,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from plansmith.compilers.precision.layer_errors import BEST_DB, WORST_DB, compare_layers, decibels, rank_causes
+from plansmith.compilers.precision.search import BEST_DB, WORST_DB, compare_layers, decibels, rank_causes
 
 NAMES = ("first", "second", "third", "fourth")
 FEEDS = [{"x": np.random.default_rng(seed).standard_normal((4, 8)).astype(np.float32)} for seed in range(2)]
@@ -48,16 +48,16 @@ def spoilt(weights: dict[str, NDArray[np.float32]], name: str, share: float) -> 
     return chain({**weights, name: weights[name] + share * noise})
 
 
-def test_the_same_graph_has_no_error_anywhere(weights: dict[str, NDArray[np.float32]]) -> None:
+def test_same_graph_has_no_error(weights: dict[str, NDArray[np.float32]]) -> None:
+    """The same graph has no error anywhere."""
     errors = compare_layers(chain(weights), chain(weights), FEEDS, dict.fromkeys(NAMES, True))
     assert [(e.node, e.op_type, e.lowered) for e in errors] == [(name, "MatMul", True) for name in NAMES]
     assert all(e.sqnr_db > 120 for e in errors)
 
 
 @pytest.mark.parametrize("guilty", NAMES)
-def test_the_node_that_brings_the_error_in_is_ranked_first(
-    weights: dict[str, NDArray[np.float32]], guilty: str
-) -> None:
+def test_guilty_node_ranked_first(weights: dict[str, NDArray[np.float32]], guilty: str) -> None:
+    """The node that brings the error in is ranked first."""
     model = chain(weights)
     errors = compare_layers(model, spoilt(weights, guilty, 0.1), FEEDS, dict.fromkeys(NAMES, True))
     assert rank_causes(model, errors, NAMES)[0].node == guilty
@@ -66,7 +66,7 @@ def test_the_node_that_brings_the_error_in_is_ranked_first(
     assert 10 < behind[guilty] < 30
 
 
-def test_what_stands_at_padding_is_no_error() -> None:
+def test_padding_is_no_error() -> None:
     """The lowered graph answers as it should but for the last two positions of the second sample."""
     graphs = []
     for cut in (1e9, 1.0):
@@ -84,20 +84,22 @@ def test_what_stands_at_padding_is_no_error() -> None:
     x[1, 2:] *= 50
     mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0]])
     feeds = [{"x": x, "mask": mask}]
-    (seen,) = compare_layers(whole, cut_off, feeds, {"cut": True})
+    (comparison,) = compare_layers(whole, cut_off, feeds, {"cut": True})
     (masked,) = compare_layers(whole, cut_off, feeds, {"cut": True}, mask_input="mask")
-    assert seen.sqnr_db < 20
+    assert comparison.sqnr_db < 20
     assert masked.sqnr_db == BEST_DB
 
 
-def test_a_channel_s_scale_that_moved_into_the_next_layer_is_no_error(weights: dict[str, NDArray[np.float32]]) -> None:
+def test_moved_channel_scale_is_no_error(weights: dict[str, NDArray[np.float32]]) -> None:
+    """A channel's scale that moved into the next layer is no error."""
     scale = np.linspace(0.5, 4, 8, dtype=np.float32)
     moved = chain({**weights, "second": weights["second"] * scale, "third": weights["third"] / scale[:, None]})
     errors = compare_layers(chain(weights), moved, FEEDS, dict.fromkeys(NAMES, True))
     assert all(e.sqnr_db > 110 for e in errors)
 
 
-def test_an_overflow_is_ranked_before_everything_else(weights: dict[str, NDArray[np.float32]]) -> None:
+def test_overflow_ranked_first(weights: dict[str, NDArray[np.float32]]) -> None:
+    """An overflow is ranked before everything else."""
     model = chain(weights)
     broken = spoilt({**weights, "first": weights["first"] + np.float32(0.3)}, "third", np.inf)
     errors = compare_layers(model, broken, FEEDS, dict.fromkeys(NAMES, True))
@@ -105,9 +107,10 @@ def test_an_overflow_is_ranked_before_everything_else(weights: dict[str, NDArray
     assert rank_causes(model, errors, NAMES)[0].node == "third"
 
 
-def test_a_node_that_the_lowered_graph_has_no_more_is_left_out_and_ranked_last(
+def test_vanished_node_ranked_last(
     weights: dict[str, NDArray[np.float32]],
 ) -> None:
+    """A node that the lowered graph no longer has is left out and ranked last."""
     model, lowered = chain(weights), chain(weights)
     node = next(n for n in lowered.graph.node if n.name == "second")
     following = next(n for n in lowered.graph.node if n.name == "second_r")
@@ -117,6 +120,7 @@ def test_a_node_that_the_lowered_graph_has_no_more_is_left_out_and_ranked_last(
     assert rank_causes(model, errors, NAMES)[-1].node == "second"
 
 
-def test_decibels_end_where_nothing_is_to_be_told_apart() -> None:
+def test_decibels_are_bounded() -> None:
+    """Decibels end where nothing is to be told apart."""
     assert decibels(1.0, 0.01) == pytest.approx(20)
     assert (decibels(1.0, 0.0), decibels(0.0, 1.0), decibels(1.0, np.inf)) == (BEST_DB, WORST_DB, WORST_DB)

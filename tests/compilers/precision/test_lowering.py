@@ -10,29 +10,29 @@ import numpy as np
 import pytest
 
 from plansmith.compilers.precision.lint.linter import Finding
-from plansmith.config.precision import LoweringOptions
+from plansmith.config.engine_options import LoweringOptions
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import ExportError, GateError, UsageError
 from plansmith.records.model import EngineKind, Precision
 from plansmith.records.validation import ToleranceChange
-from plansmith.steps.compilation import Compilation
+from plansmith.steps.compilation import Compilation, lower_model
 from plansmith.steps.lower import require_lowered
-from plansmith.steps.lower_only import lower_model
 
 from ...support.precision import hand_made, pipeline
 
 HALF_END = 65504
 
 
-def test_squares_that_overflow_fp16_stay_high_by_name_and_the_answers_are_right(tmp_path: Path) -> None:
+def test_overflowing_squares_stay_high(tmp_path: Path) -> None:
+    """Squares that overflow FP16 stay high by name, and the answers are right."""
     model = hand_made.normalising(tmp_path)
     assert hand_made.squares(hand_made.rows(), model).max() > HALF_END, "the plant is real"
     prepared = pipeline.prepare(model, hand_made.write_rows(tmp_path), tmp_path / "prepared")
     lowered = prepared.lower("fp16", tmp_path / "lowered")
     assert lowered.record.precision is Precision.FP16
-    assert {"square", "variance"} <= set(lowered.kept)
-    assert "65 504" in lowered.kept["square"]
-    assert {"first_product", "head_product"}.isdisjoint(lowered.kept), "what is within range is lowered"
+    assert {"square", "variance"} <= set(lowered.high_reasons)
+    assert "65 504" in lowered.high_reasons["square"]
+    assert {"first_product", "head_product"}.isdisjoint(lowered.high_reasons), "what is within range is lowered"
     report = prepared.judge(lowered, tmp_path / "engine")
     assert (report.verdict, report.failures()) == ("passed", [])
     assert report.evaluation is not None
@@ -65,9 +65,8 @@ def refused(run: Callable[[], Any]) -> GateError:
 
 
 @pytest.mark.slow
-def test_where_nothing_is_accurate_enough_the_best_trial_is_named_and_a_report_lies_there(
-    spec: ModelSpec, tmp_path: Path
-) -> None:
+def test_best_failed_trial_is_named(spec: ModelSpec, tmp_path: Path) -> None:
+    """Where nothing is accurate enough, the best trial is named and there is a report."""
     out = tmp_path / "out"
     error = refused(lambda: lower_model(spec, out, relative_to=tmp_path))
     assert (
@@ -89,7 +88,8 @@ def test_where_nothing_is_accurate_enough_the_best_trial_is_named_and_a_report_l
     assert not list((tmp_path / "artifacts" / "repository").rglob("config.pbtxt"))
 
 
-def test_a_search_without_result_gives_no_graph_but_all_that_was_tried(tmp_path: Path) -> None:
+def test_failed_search_lists_trials(tmp_path: Path) -> None:
+    """A search without result gives no graph but all that was tried."""
     prepared = pipeline.prepare(hand_made.products(tmp_path), hand_made.write_rows(tmp_path), tmp_path / "prepared")
     strict = {"y": ToleranceChange(min_cosine=1.0)}
     lowered = prepared.lower("int8", tmp_path / "lowered", tolerances=strict, quantisation="static", budget=2)
@@ -106,21 +106,24 @@ def test_a_search_without_result_gives_no_graph_but_all_that_was_tried(tmp_path:
         require_lowered(lowered.record)
 
 
-def test_a_graph_without_anything_for_int8_is_refused_by_name(tmp_path: Path) -> None:
+def test_graph_without_int8_nodes_refused(tmp_path: Path) -> None:
+    """A graph without anything for INT8 is refused by name."""
     prepared = pipeline.prepare(hand_made.elementwise(tmp_path), hand_made.write_rows(tmp_path), tmp_path / "prepared")
     with pytest.raises(ExportError, match="nothing can be lowered to INT8"):
         prepared.lower("int8", tmp_path / "lowered")
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp16", "auto"])
-def test_a_pattern_that_no_node_has_is_refused_with_the_nearest_names(precision: str, tmp_path: Path) -> None:
+def test_unmatched_pattern_names_nearest(precision: str, tmp_path: Path) -> None:
+    """A pattern that no node has is refused with the nearest names."""
     prepared = pipeline.prepare(hand_made.products(tmp_path), hand_made.write_rows(tmp_path), tmp_path / "prepared")
     with pytest.raises(UsageError, match="'secnd_product' matches no node") as refused:
         prepared.lower(precision, tmp_path / "lowered", keep=("first_.*", "secnd_product"))
     assert "the nearest are second_product, " in refused.value.remedy
 
 
-def test_fp16_with_fp16_inputs_is_timed_on_what_it_takes(tmp_path: Path) -> None:
+def test_fp16_timed_on_its_inputs(tmp_path: Path) -> None:
+    """FP16 with FP16 inputs is timed on what it takes."""
     prepared = pipeline.prepare(hand_made.products(tmp_path), hand_made.write_rows(tmp_path), tmp_path / "prepared")
     lowered = prepared.lower("fp16", tmp_path / "lowered", lower_io=True)
     assert [tensor.dtype for tensor in lowered.record.components["model"].inputs] == ["float16"]
@@ -128,45 +131,47 @@ def test_fp16_with_fp16_inputs_is_timed_on_what_it_takes(tmp_path: Path) -> None
     assert trial.speed is not None
 
 
-def test_a_lowered_graph_with_a_mistake_is_passed_over_for_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[EngineKind] = []
+def test_mistaken_graph_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lowered graph with a mistake is passed over for the next."""
+    calls: list[EngineKind] = []
 
     def mistaken(_: Any, *, engine: EngineKind, **__: Any) -> list[Finding]:
-        asked.append(engine)
-        return [Finding("some-id", "error", "a_Q", "is wrong", "mend it")] if len(asked) == 1 else []
+        calls.append(engine)
+        return [Finding("some-id", "error", "a_Q", "is wrong", "mend it")] if len(calls) == 1 else []
 
-    monkeypatch.setattr("plansmith.compilers.precision.lowered_graph.lint", mistaken)
+    monkeypatch.setattr("plansmith.compilers.precision.lowering.lint", mistaken)
     prepared = pipeline.prepare(hand_made.products(tmp_path), hand_made.write_rows(tmp_path), tmp_path / "prepared")
     lowered = prepared.lower("int8", tmp_path / "lowered", tolerances={"y": ToleranceChange(min_cosine=0.9)})
     first, *others = lowered.record.trials
     assert first.problem == "the lowered graph has 1 error(s): a_Q is wrong [some-id]"
     assert sum(trial.chosen for trial in others) == 1
-    asked.clear()
+    calls.clear()
     lowered = prepared.lower(
         "int8", tmp_path / "accepted", accept=("some-id",), tolerances={"y": ToleranceChange(min_cosine=0.9)}
     )
     assert lowered.record.trials[0].problem is None
 
 
-def test_where_every_accurate_graph_has_a_mistake_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistake_in_every_graph_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where every accurate graph has a mistake, the mistake is named."""
     finding = Finding("some-id", "error", "a_Q", "is wrong", "mend it")
-    monkeypatch.setattr("plansmith.compilers.precision.lowered_graph.lint", lambda *_, **__: [finding])
+    monkeypatch.setattr("plansmith.compilers.precision.lowering.lint", lambda *_, **__: [finding])
     prepared = pipeline.prepare(hand_made.products(tmp_path), hand_made.write_rows(tmp_path), tmp_path / "prepared")
     with pytest.raises(ExportError, match=r"a_Q is wrong \[some-id\]") as refused:
         prepared.lower("fp16", tmp_path / "lowered", budget=1)
     assert "`lowering: {accept: [some-id]}`" in refused.value.remedy
 
 
-def test_an_engine_that_loads_no_graph_gets_no_int8(tmp_path: Path) -> None:
+def test_broken_engine_gets_no_int8(tmp_path: Path) -> None:
+    """An engine that loads no graph gets no INT8."""
     prepared = pipeline.prepare(hand_made.products(tmp_path), hand_made.write_rows(tmp_path), tmp_path / "prepared")
     with pytest.raises(UsageError, match="no int8 for engine python"):
         prepared.lower("int8", tmp_path / "lowered", engine=EngineKind.PYTHON)
 
 
-def test_a_node_that_a_person_keeps_stays_high_whatever_the_search_finds(tmp_path: Path) -> None:
+def test_person_kept_node_stays_high(tmp_path: Path) -> None:
+    """A node that a person keeps stays high whatever the search finds."""
     prepared = pipeline.prepare(hand_made.products(tmp_path), hand_made.write_rows(tmp_path), tmp_path / "prepared")
     lowered = prepared.lower("int8", tmp_path / "lowered", keep=("second_.*",))
-    assert "second_product" in lowered.kept
+    assert "second_product" in lowered.high_reasons
     assert np.all([trial.problem is None for trial in lowered.record.trials if trial.chosen])

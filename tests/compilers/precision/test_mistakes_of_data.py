@@ -42,7 +42,8 @@ def sets_of(run: InProcess, name: str) -> tuple[set[str], set[str]]:
     return set(data["calibration"]["digests"]), set(data["evaluation"]["digests"])
 
 
-def test_a_sample_that_stands_in_the_data_often_is_in_one_of_the_sets_only(run: InProcess) -> None:
+def test_repeated_sample_in_one_set(run: InProcess) -> None:
+    """A sample that occurs often in the data is in only one of the sets."""
     with np.load(run.folder / "samples.npz") as stored:
         often: dict[str, Any] = {name: np.tile(stored[name], (5, 1)) for name in stored.files}
     np.savez(run.folder / "often.npz", **often)
@@ -52,7 +53,8 @@ def test_a_sample_that_stands_in_the_data_often_is_in_one_of_the_sets_only(run: 
     assert not calibration & evaluation
 
 
-def test_a_function_that_yields_other_samples_every_time_is_refused(run: InProcess) -> None:
+def test_unstable_function_refused(run: InProcess) -> None:
+    """A function that yields other samples every time is refused."""
     code = "import random\ndef samples():\n    for _ in range(400):\n        n = random.randint(1, 30)\n"
     code += "        yield {'ids': [n] * 4, 'mask': [1] * 4}\n"
     (run.folder / "unsteady.py").write_text(code)
@@ -65,7 +67,8 @@ def test_a_function_that_yields_other_samples_every_time_is_refused(run: InProce
 
 
 @pytest.mark.slow
-def test_what_judges_one_lowering_may_calibrate_another(run: InProcess) -> None:
+def test_judging_samples_may_calibrate_another(run: InProcess) -> None:
+    """What judges one lowering may calibrate another."""
     calibration, evaluation = sets_of(run, "first")
     give(run, seed=1)
     other_calibration, other_evaluation = sets_of(run, "second")
@@ -83,9 +86,8 @@ def one_sample_in_both(record: Record) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("change", "seen"), [(judged_by_calibration, 8), (one_sample_in_both, 1)])
-def test_a_record_that_was_tampered_with_lets_no_sample_judge_what_it_calibrated(
-    change: Callable[[Record], None], seen: int, run: InProcess
-) -> None:
+def test_tampered_record_is_caught(change: Callable[[Record], None], seen: int, run: InProcess) -> None:
+    """A record that was tampered with lets no sample judge what it calibrated."""
     sets_of(run, "first")
     (path,) = (run.folder / "artifacts" / "cache" / "sample").glob(f"*/{ENTRY_FILE}")
     path.chmod(0o644)
@@ -107,7 +109,8 @@ def test_a_record_that_was_tampered_with_lets_no_sample_judge_what_it_calibrated
 
 
 @pytest.mark.parametrize("calibration", ["minmax", "percentile", "entropy"])
-def test_scales_that_a_few_outliers_spoil_or_clip_are_measured_and_refused(calibration: str, run: InProcess) -> None:
+def test_spoiled_scales_refused(calibration: str, run: InProcess) -> None:
+    """Scales that a few outliers spoil or clip are measured and refused."""
     lay_out(lint_graphs.cnn(), run.folder, precision="int8")
     noise = np.random.default_rng(2)
     images = noise.normal(size=(64, 3, 12, 12)).astype(np.float32)

@@ -10,13 +10,13 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantiz
 
 from plansmith.compilers.precision.int8 import tensorrt_method
 from plansmith.compilers.precision.int8.format import FP8
-from plansmith.config.precision import LoweringOptions
+from plansmith.config.engine_options import LoweringOptions
 from plansmith.records.model import EngineKind, Precision
 
 from ...support.cli.command import check_refusal
 from ...support.cli.in_process import InProcess
 from ...support.precision import lint_graphs, mistakes_of_parser
-from ...support.precision.given_files import asked, lay_out, right_graphs, with_mistake
+from ...support.precision.given_files import lay_out, right_graphs, spec_request, with_mistake
 from ...support.precision.half_graphs import samples
 from ...support.precision.mistakes import MISTAKES
 from ...support.precision.planting import Mistake
@@ -43,25 +43,25 @@ def right() -> dict[str, onnx.ModelProto]:
 
 
 @pytest.mark.parametrize(("mistake", "engine"), PLANTED, ids=lambda given: getattr(given, "name", str(given)))
-def test_a_file_with_a_mistake_in_it_is_refused_with_the_node_and_what_to_do(
+def test_mistaken_file_refused(
     mistake: Mistake, engine: EngineKind, right: dict[str, onnx.ModelProto], run: InProcess
 ) -> None:
-    wants = asked(mistake, engine)
+    """A file with a mistake in it is refused with the node and what to do."""
+    wants = spec_request(mistake, engine)
     if mistake.name == "operator_that_tensorrt_lacks":  # FP32, which we lower ourselves
         wants["precision"] = Precision.FP16
     elif mistake.name == "fp8_beside_int8":
         wants["precision"] = Precision.FP8
     spec = lay_out(with_mistake(right[mistake.into], mistake), run.folder, **wants)
     answer = run("lower", spec, "--output", "out", "--json")
-    status, words = OTHERWISE.get(mistake.name, (4, f"[{mistake.finding}]"))
-    check_refusal(answer, status, ("net · ", words))
+    status, fragment = OTHERWISE.get(mistake.name, (4, f"[{mistake.finding}]"))
+    check_refusal(answer, status, ("net · ", fragment))
     assert not (run.folder / "out").exists()
 
 
 @pytest.mark.parametrize("name", ["half attention", "half cnn", "attention", "cnn"])
-def test_a_file_that_was_lowered_rightly_is_taken_and_its_gate_says_what_it_proves(
-    name: str, right: dict[str, onnx.ModelProto], run: InProcess
-) -> None:
+def test_right_file_is_taken(name: str, right: dict[str, onnx.ModelProto], run: InProcess) -> None:
+    """A file that was lowered correctly is taken, and its gate says what it proves."""
     spec = lay_out(right[name], run.folder)
     answer = run("compile", spec, "--no-check-served")
     assert answer.status == 0, answer
@@ -74,7 +74,8 @@ def test_a_file_that_was_lowered_rightly_is_taken_and_its_gate_says_what_it_prov
     assert f"how far the file, which came in {precision}, is from" in manifest
 
 
-def test_an_fp8_file_is_for_tensorrt_on_gpus_that_have_fp8(right: dict[str, onnx.ModelProto], run: InProcess) -> None:
+def test_fp8_file_needs_fp8_gpu(right: dict[str, onnx.ModelProto], run: InProcess) -> None:
+    """An FP8 file is for TensorRT on GPUs that have FP8."""
     plain = right["plain attention"]
     cases = samples(run.folder, *lint_graphs.feeds_of(plain))
     (method,) = tensorrt_method.methods(plain, cases, LoweringOptions(), form=FP8, mask_input="mask")
@@ -88,7 +89,8 @@ def test_an_fp8_file_is_for_tensorrt_on_gpus_that_have_fp8(right: dict[str, onnx
     assert run(*plan, "L4").status == 0
 
 
-def test_a_plain_file_is_not_said_to_be_lowered(right: dict[str, onnx.ModelProto], run: InProcess) -> None:
+def test_plain_file_not_called_lowered(right: dict[str, onnx.ModelProto], run: InProcess) -> None:
+    """A plain file is not said to be lowered."""
     answer = run("compile", lay_out(right["plain cnn"], run.folder), "--no-check-served")
     assert answer.status == 0, answer
     assert "not validated" not in answer.stdout
@@ -105,9 +107,8 @@ class _Batches(CalibrationDataReader):  # type: ignore[misc]
         return next(self._feeds, None)
 
 
-def test_a_mistake_that_somebody_wants_is_a_notice_and_stands_in_the_manifest(
-    right: dict[str, onnx.ModelProto], run: InProcess
-) -> None:
+def test_wanted_mistake_is_noticed(right: dict[str, onnx.ModelProto], run: InProcess) -> None:
+    """A mistake that somebody wants is a notice and stands in the manifest."""
     onnx.save(right["plain cnn"], run.folder / "plain.onnx")
     quantize_static(
         run.folder / "plain.onnx", run.folder / "q.onnx", _Batches(right["plain cnn"]), quant_format=QuantFormat.QDQ
@@ -115,8 +116,8 @@ def test_a_mistake_that_somebody_wants_is_a_notice_and_stands_in_the_manifest(
     spec = lay_out(onnx.load(run.folder / "q.onnx"), run.folder)
     refused = run("compile", spec, "--no-check-served", "--json")
     check_refusal(refused, 4, ("quantises the graph's output 'logits'", "lowering: {accept: [quantised-output]}"))
-    given = yaml.safe_load(spec.read_text())
-    spec.write_text(yaml.safe_dump({**given, "lowering": {"accept": ["quantised-output"]}}))
+    settings = yaml.safe_load(spec.read_text())
+    spec.write_text(yaml.safe_dump({**settings, "lowering": {"accept": ["quantised-output"]}}))
     answer = run("compile", spec, "--no-check-served")
     assert answer.status == 0, answer
     assert "1 doubtful thing(s) in the lowering of the file; the first: " in answer.stderr
@@ -126,27 +127,25 @@ def test_a_mistake_that_somebody_wants_is_a_notice_and_stands_in_the_manifest(
     assert "doubtful" in again.stderr, "a cached step says it again"
 
 
-def test_without_data_of_somebody_scales_are_not_judged_by_random_values(
-    right: dict[str, onnx.ModelProto], run: InProcess
-) -> None:
+def test_scales_unjudged_without_data(right: dict[str, onnx.ModelProto], run: InProcess) -> None:
+    """Without somebody's data, scales are not judged by random values."""
     mistake = next(m for m in MISTAKES if m.name == "clipped_calibration")
     spec = lay_out(with_mistake(right["cnn"], mistake), run.folder)
-    given = yaml.safe_load(spec.read_text())
-    del given["data"]
-    spec.write_text(yaml.safe_dump(given))
+    settings = yaml.safe_load(spec.read_text())
+    del settings["data"]
+    spec.write_text(yaml.safe_dump(settings))
     answer = run("compile", spec, "--no-check-served")
     assert answer.status == 0, answer
     assert "not validated: how far the file" in answer.stdout
 
 
-def test_a_dry_run_says_that_a_lowered_file_will_be_looked_over(
-    right: dict[str, onnx.ModelProto], run: InProcess
-) -> None:
+def test_dry_run_announces_lint(right: dict[str, onnx.ModelProto], run: InProcess) -> None:
+    """A dry run says that a lowered file will be looked over."""
     mistake = next(m for m in MISTAKES if m.name == "quantised_probabilities")
     spec = lay_out(with_mistake(right["attention"], mistake), run.folder)
-    given = yaml.safe_load(spec.read_text())
-    del given["data"]
-    spec.write_text(yaml.safe_dump(given))
+    settings = yaml.safe_load(spec.read_text())
+    del settings["data"]
+    spec.write_text(yaml.safe_dump(settings))
     assert run("compile", spec, "--no-check-served", "--json").status == 4
     plan = run("compile", spec, "--no-check-served", "--dry-run", "--json").document["plan"]
     assert (plan["export"], plan["sample"], plan["lower"]) == ("cached", "left out", "would run")

@@ -5,13 +5,15 @@ from __future__ import annotations
 from ...support.real_sentences import real_sentences
 
 
-def test_there_are_enough_for_calibration_and_evaluation_and_no_two_are_the_same() -> None:
+def test_enough_distinct_sentences() -> None:
+    """There are enough sentences for calibration and evaluation, and no two are the same."""
     sentences = real_sentences()
     assert len(sentences) >= 400
     assert len(set(sentences)) == len(sentences)
 
 
-def test_they_are_sentences_of_ordinary_length_and_without_code() -> None:
+def test_sentences_have_ordinary_length() -> None:
+    """The sentences are of ordinary length and without code."""
     for sentence in real_sentences():
         assert sentence[0].isupper()
         assert sentence[-1] in ".?!"
@@ -19,7 +21,7 @@ def test_they_are_sentences_of_ordinary_length_and_without_code() -> None:
         assert not set(sentence) & set("*`_=<>{}[]|~\\")
 
 
-def test_both_sources_are_spread_over_all_of_them() -> None:
+def test_both_sources_are_spread() -> None:
     """The first hundred are a fair sample: any cut gives calibration and evaluation of one kind."""
     sentences = real_sentences()
     share = [sum("data" in s for s in part) / len(part) for part in (sentences[:200], sentences[200:])]

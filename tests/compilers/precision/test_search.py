@@ -53,7 +53,7 @@ class Faulty:
 
     precision = Precision.INT8
     settings: Mapping[str, str] = {}
-    kept: Mapping[str, str] = {}
+    high_reasons: Mapping[str, str] = {}
     not_validated: tuple[str, ...] = ()
     lowerable = NAMES
 
@@ -66,10 +66,10 @@ class Faulty:
         name: str = "faulty",
     ) -> None:
         self._faults, self._stored, self._undone, self.name = faults, stored or {}, undone or {}, name
-        self.asked: list[frozenset[str]] = []
+        self.requests: list[frozenset[str]] = []
 
     def lower(self, keep: Collection[str]) -> onnx.ModelProto:
-        self.asked.append(frozenset(keep))
+        self.requests.append(frozenset(keep))
         graph = Graph(_model())
         for name, share in self._faults.items():
             if name not in keep:
@@ -146,45 +146,49 @@ class _Distance:
         return answer
 
 
-def found(search: Search, *methods: Faulty, budget: int = 12) -> Candidate:
+def find_candidate(search: Search, *methods: Faulty, budget: int = 12) -> Candidate:
     (candidate,) = search.find(methods, budget, all_of_them=False)
     return candidate
 
 
-def test_a_method_that_is_accurate_enough_is_taken_as_it_is(search: Search) -> None:
-    assert found(search, Faulty({})).keep == {}
+def test_accurate_method_taken_unchanged(search: Search) -> None:
+    """A method that is accurate enough is taken as it is."""
+    assert find_candidate(search, Faulty({})).keep == {}
     assert len(search.tried) == 1
 
 
 @pytest.mark.parametrize("guilty", [{"layer3"}, {"layer0", "layer11"}, {"layer2", "layer5", "layer6"}])
-def test_just_the_guilty_nodes_stay_high_each_with_its_reason(search: Search, guilty: set[str]) -> None:
-    candidate = found(search, Faulty(dict.fromkeys(guilty, 0.5)))
+def test_only_guilty_nodes_stay_high(search: Search, guilty: set[str]) -> None:
+    """Only the guilty nodes stay high, each with its reason."""
+    candidate = find_candidate(search, Faulty(dict.fromkeys(guilty, 0.5)))
     assert set(candidate.keep) == guilty
     assert all("brought too much error in: from" in reason for reason in candidate.keep.values())
 
 
-def test_what_is_stored_between_two_nodes_is_mended_by_keeping_both(search: Search) -> None:
-    candidate = found(search, Faulty({}, stored={"layer4": 0.5}))
+def test_keeping_both_mends_storage(search: Search) -> None:
+    """What is stored between two nodes is mended by keeping both."""
+    candidate = find_candidate(search, Faulty({}, stored={"layer4": 0.5}))
     assert set(candidate.keep) == {"layer4", "layer5"}
     assert "at layer5, which takes what it makes" in candidate.keep["layer4"]
     assert "dB here" in candidate.keep["layer5"]
 
 
-def test_a_node_that_was_blamed_first_and_is_innocent_is_lowered_again(search: Search) -> None:
+def test_innocent_node_lowered_again(search: Search) -> None:
     """The error behind layer4 is the largest one, and none of it reaches the answer."""
-    candidate = found(search, Faulty({"layer7": 0.1}, undone={"layer4": 2.0}))
+    candidate = find_candidate(search, Faulty({"layer7": 0.1}, undone={"layer4": 2.0}))
     assert set(search.tried[1].keep) == {"layer4"}
     assert set(candidate.keep) == {"layer7"}
 
 
-def test_the_inputs_that_failed_show_who_is_guilty(tmp_path: Path) -> None:
+def test_failed_inputs_show_guilty_node(tmp_path: Path) -> None:
     """The first batch holds nothing but zeros where the fault is; what the judge complains of does."""
     search = searching(tmp_path, np.zeros_like(FEED))
-    assert set(found(search, Faulty({"layer7": 0.5})).keep) == {"layer7"}
+    assert set(find_candidate(search, Faulty({"layer7": 0.5})).keep) == {"layer7"}
 
 
 @pytest.mark.parametrize("budget", [0, 1, 3])
-def test_no_more_than_the_budget_is_tried(search: Search, budget: int) -> None:
+def test_budget_bounds_trials(search: Search, budget: int) -> None:
+    """No more than the budget is tried."""
     method = Faulty(dict.fromkeys(NAMES, 0.5))
     assert search.find([method], budget, all_of_them=False) == []
     assert len(search.tried) == 1 + budget
@@ -193,34 +197,37 @@ def test_no_more_than_the_budget_is_tried(search: Search, budget: int) -> None:
 def test_something_always_stays_lowered(search: Search) -> None:
     method = Faulty(dict.fromkeys(NAMES, 0.5))
     assert search.find([method], 50, all_of_them=False) == []
-    assert max(len(keep) for keep in method.asked) == len(NAMES) - 1
+    assert max(len(keep) for keep in method.requests) == len(NAMES) - 1
 
 
-def test_a_search_within_a_budget_ends_with_something_that_passed(search: Search) -> None:
+def test_budgeted_search_ends_with_pass(search: Search) -> None:
     """Three attempts are enough to pass, and leave none to find out which nodes were not needed."""
-    candidate = found(search, Faulty({"layer2": 0.5, "layer5": 0.5, "layer6": 0.5}), budget=2)
+    candidate = find_candidate(search, Faulty({"layer2": 0.5, "layer5": 0.5, "layer6": 0.5}), budget=2)
     assert candidate.verdict.problem is None
     assert {"layer2", "layer5", "layer6"} <= set(candidate.keep)
 
 
-def test_the_most_accurate_of_several_methods_is_repaired(search: Search) -> None:
+def test_most_accurate_method_is_repaired(search: Search) -> None:
+    """The most accurate of several methods is repaired."""
     bad, better = Faulty({"layer3": 3.0}, name="bad"), Faulty({"layer3": 0.3}, name="better")
-    assert found(search, bad, better).method.name == "better"
+    assert find_candidate(search, bad, better).method.name == "better"
 
 
-def test_of_several_methods_the_first_that_passes_ends_the_search_unless_speed_decides(search: Search) -> None:
-    one, other = Faulty({}, name="one"), Faulty({}, name="other")
-    assert [c.method.name for c in search.find([one, other], 0, all_of_them=False)] == ["one"]
-    assert [c.method.name for c in search.find([one, other], 0, all_of_them=True)] == ["one", "other"]
+def test_first_pass_ends_search(search: Search) -> None:
+    """Of several methods, the first that passes ends the search unless speed decides."""
+    first, second = Faulty({}, name="one"), Faulty({}, name="other")
+    assert [c.method.name for c in search.find([first, second], 0, all_of_them=False)] == ["one"]
+    assert [c.method.name for c in search.find([first, second], 0, all_of_them=True)] == ["one", "other"]
 
 
-def test_the_same_faults_are_searched_the_same_way(tmp_path: Path) -> None:
+def test_same_faults_same_search(tmp_path: Path) -> None:
+    """The same faults are searched the same way."""
     tried = []
     for name in ("one", "other"):
         place = tmp_path / name
         place.mkdir()
         search = searching(place)
-        found(search, Faulty({"layer2": 0.5, "layer9": 0.4}, stored={"layer4": 0.3}))
+        find_candidate(search, Faulty({"layer2": 0.5, "layer9": 0.4}, stored={"layer4": 0.3}))
         tried.append([(list(c.keep.items()), c.verdict.score) for c in search.tried])
     assert tried[0] == tried[1]
     assert len(tried[0]) > 3
@@ -235,18 +242,22 @@ class Unwritable(Faulty):
         raise ExportError("ONNX Runtime refuses layer1")
 
 
-def test_a_method_that_cannot_write_its_graph_is_a_failed_trial_and_the_next_one_is_tried(search: Search) -> None:
-    assert found(search, Unwritable({}, name="unwritable"), Faulty({}, name="fine")).method.name == "fine"
+def test_unwritable_method_is_failed_trial(search: Search) -> None:
+    """A method that cannot write its graph is a failed trial and the next one is tried."""
+    assert find_candidate(search, Unwritable({}, name="unwritable"), Faulty({}, name="fine")).method.name == "fine"
     first = search.tried[0]
     assert first.verdict.problem == "ONNX Runtime refuses layer1"
     assert (first.trial(chosen=False).file_bytes, search.layers(first)) == (0, [])
 
 
-def test_a_graph_that_cannot_be_written_is_repaired_though_nothing_can_be_compared(search: Search) -> None:
-    assert set(found(search, Unwritable({})).keep) == {"layer1"}
+def test_unwritable_graph_is_repaired(search: Search) -> None:
+    """A graph that cannot be written is repaired though nothing can be compared."""
+    assert set(find_candidate(search, Unwritable({})).keep) == {"layer1"}
 
 
-def test_a_graph_that_does_not_load_is_a_failed_trial_without_layers(tmp_path: Path) -> None:
+def test_unloadable_graph_is_failed_trial(tmp_path: Path) -> None:
+    """A graph that does not load is a failed trial without layers."""
+
     class Strange(Faulty):
         def lower(self, keep: Collection[str]) -> onnx.ModelProto:
             model = super().lower(keep)
@@ -259,8 +270,9 @@ def test_a_graph_that_does_not_load_is_a_failed_trial_without_layers(tmp_path: P
     assert search.layers(search.tried[0]) == []
 
 
-def test_a_fault_of_the_comparison_itself_is_no_verdict(search: Search) -> None:
-    candidate = found(search, Faulty({}))
+def test_comparison_fault_is_no_verdict(search: Search) -> None:
+    """A fault of the comparison itself is no verdict."""
+    candidate = find_candidate(search, Faulty({}))
     model = onnx.load(candidate.path)
     model.graph.node[3].op_type = "NoSuchOperator"
     onnx.save(model, candidate.path)
@@ -268,24 +280,25 @@ def test_a_fault_of_the_comparison_itself_is_no_verdict(search: Search) -> None:
         search.layers(candidate)
 
 
-def test_a_candidate_with_a_mistake_in_its_graph_is_passed_over(tmp_path: Path) -> None:
+def test_mistaken_candidate_passed_over(tmp_path: Path) -> None:
     """The linter speaks only of what is accurate enough, and is told whether the graph runs itself."""
-    asked: list[bool] = []
+    calls: list[bool] = []
 
     def mistakes(_: onnx.ModelProto, runs_itself: bool) -> None:
-        asked.append(runs_itself)
-        if len(asked) == 1:
+        calls.append(runs_itself)
+        if len(calls) == 1:
             raise ExportError("one error:\n  it is wrong [some-id]")
 
     search = searching(tmp_path, mistakes=mistakes)
     inaccurate = Faulty({"layer3": 3.0}, name="inaccurate")
-    candidate = found(search, inaccurate, Faulty({}, name="one"), Faulty({}, name="other"))
+    candidate = find_candidate(search, inaccurate, Faulty({}, name="one"), Faulty({}, name="other"))
     assert candidate.method.name == "other"
     assert [c.verdict.problem for c in search.tried][1:] == ["one error: it is wrong [some-id]", None]
-    assert asked == [True, True]
+    assert calls == [True, True]
 
 
-def test_of_many_trials_the_files_of_few_stay_and_the_sizes_of_all(tmp_path: Path) -> None:
+def test_few_trial_files_are_kept(tmp_path: Path) -> None:
+    """Of many trials, the files of a few stay and the sizes of all."""
     most = 0
 
     class Counting(Faulty):
@@ -295,24 +308,26 @@ def test_of_many_trials_the_files_of_few_stay_and_the_sizes_of_all(tmp_path: Pat
             return super().lower(keep)
 
     search = searching(tmp_path)
-    candidate = found(search, Counting({"layer2": 0.5, "layer9": 0.4}, stored={"layer4": 0.3}))
+    candidate = find_candidate(search, Counting({"layer2": 0.5, "layer9": 0.4}, stored={"layer4": 0.3}))
     assert len(search.tried) > 5
     assert most <= 2
     assert [path.parent for path in (tmp_path / "trials").glob("*/model.onnx")] == [candidate.folder]
     assert all(tried.trial(chosen=False).file_bytes > 1000 for tried in search.tried)
 
 
-def test_where_nothing_passes_the_best_stays_so_that_its_layers_can_be_told(search: Search, tmp_path: Path) -> None:
+def test_best_failed_trial_is_kept(search: Search, tmp_path: Path) -> None:
+    """Where nothing passes, the best trial stays so that its layers can be told."""
     assert search.find([Faulty(dict.fromkeys(NAMES, 0.5))], 3, all_of_them=False) == []
     best = max(search.tried, key=lambda candidate: candidate.verdict.score)
     assert [path.parent for path in (tmp_path / "trials").glob("*/model.onnx")] == [best.folder]
     assert search.layers(best)
 
 
-def test_a_method_that_cannot_be_repaired_leaves_some_of_the_budget_to_the_next(search: Search) -> None:
+def test_hopeless_method_leaves_budget(search: Search) -> None:
+    """A method that cannot be repaired leaves some of the budget to the next one."""
     hopeless = Faulty(dict.fromkeys(NAMES, 0.1), name="hopeless")
     mendable = Faulty({"layer3": 5.0}, name="mendable")
-    candidate = found(search, hopeless, mendable, budget=6)
+    candidate = find_candidate(search, hopeless, mendable, budget=6)
     assert search.tried[0].verdict.score > search.tried[1].verdict.score
     assert (candidate.method.name, set(candidate.keep)) == ("mendable", {"layer3"})
     assert len(search.tried) <= 2 + 6

@@ -51,39 +51,46 @@ def noisy(seconds: float, spread: float = 0.1) -> Callable[[np.random.Generator]
     return lambda noise: seconds * float(np.exp(spread * noise.normal() + (noise.random() < 0.05) * 1.5))
 
 
-def test_twice_as_fast_is_told_after_the_first_look() -> None:
-    found = FakeMachine({"fp32": lambda _: 2.0, "int8": lambda _: 1.0}).race()["int8"]
-    assert (found.ratio, found.low, found.high) == (2.0, 2.0, 2.0)
-    assert (found.verdict, found.repeats) == ("faster", benchmark.LOOKS[0])
+def test_double_speed_told_after_first_look() -> None:
+    """Twice as fast is told after the first look."""
+    result = FakeMachine({"fp32": lambda _: 2.0, "int8": lambda _: 1.0}).race()["int8"]
+    assert (result.ratio, result.low, result.high) == (2.0, 2.0, 2.0)
+    assert (result.verdict, result.repeats) == ("faster", benchmark.LOOKS[0])
 
 
-def test_half_as_fast_is_told_as_slower() -> None:
+def test_half_speed_told_as_slower() -> None:
+    """Half as fast is told as slower."""
     assert FakeMachine({"fp32": noisy(1.0), "fp16": noisy(2.0)}).race()["fp16"].verdict == "slower"
 
 
-def test_the_same_speed_stays_undecided_to_the_last_look() -> None:
-    found = FakeMachine({"fp32": noisy(1.0), "twin": noisy(1.0)}, seed=3).race()["twin"]
-    assert (found.verdict, found.repeats) == ("undecided", benchmark.LOOKS[-1])
-    assert found.low <= 1 <= found.high
+def test_same_speed_stays_undecided() -> None:
+    """The same speed stays undecided to the last look."""
+    result = FakeMachine({"fp32": noisy(1.0), "twin": noisy(1.0)}, seed=3).race()["twin"]
+    assert (result.verdict, result.repeats) == ("undecided", benchmark.LOOKS[-1])
+    assert result.low <= 1 <= result.high
 
 
-def test_exact_parity_is_clear_at_once() -> None:
-    found = FakeMachine({"fp32": lambda _: 1.0, "twin": lambda _: 1.0}).race()["twin"]
-    assert (found.verdict, found.repeats) == ("undecided", benchmark.LOOKS[0])
+def test_exact_parity_is_clear() -> None:
+    """Exact parity is clear at once."""
+    result = FakeMachine({"fp32": lambda _: 1.0, "twin": lambda _: 1.0}).race()["twin"]
+    assert (result.verdict, result.repeats) == ("undecided", benchmark.LOOKS[0])
 
 
-def test_one_candidate_that_is_not_clear_keeps_all_running() -> None:
+def test_unclear_candidate_keeps_all_running() -> None:
+    """One candidate that is not clear keeps all running."""
     machine = FakeMachine({"fp32": noisy(1.0), "fast": noisy(0.2), "twin": noisy(1.0)}, seed=3)
-    assert {found.repeats for found in machine.race().values()} == {benchmark.LOOKS[-1]}
+    assert {result.repeats for result in machine.race().values()} == {benchmark.LOOKS[-1]}
 
 
-def test_the_budget_ends_it_after_a_look_and_never_before_the_first() -> None:
+def test_budget_ends_race_after_look() -> None:
+    """The budget ends the race after a look, and never before the first."""
     costs = {"fp32": noisy(1.0), "twin": noisy(1.0)}
     assert FakeMachine(costs, seed=3).race(budget_seconds=0.1)["twin"].repeats == benchmark.LOOKS[0]
     assert FakeMachine(costs, seed=3).race(budget_seconds=50)["twin"].repeats == benchmark.LOOKS[1]
 
 
-def test_everybody_runs_once_a_round_and_as_often_first_as_the_others() -> None:
+def test_every_candidate_runs_each_round() -> None:
+    """Every candidate runs once a round, and first as often as the others."""
     machine = FakeMachine({"fp32": noisy(1.0), "a": noisy(1.0), "b": noisy(1.0), "c": noisy(1.0)}, seed=3)
     machine.race()
     rounds = [machine.ran[i : i + 4] for i in range(0, len(machine.ran), 4)][2:]
@@ -97,7 +104,7 @@ def test_everybody_runs_once_a_round_and_as_often_first_as_the_others() -> None:
     assert ("b", "a") in followers
 
 
-def test_what_slows_the_whole_machine_for_a_while_cancels_out() -> None:
+def test_machine_slowdown_cancels_out() -> None:
     """The load changes from round to round by a factor of five; the ratio does not."""
     machine = FakeMachine({"fp32": lambda _: 1.3, "int8": lambda _: 1.0})
     load = np.random.default_rng(1).uniform(1, 5, 200)
@@ -110,35 +117,37 @@ def test_what_slows_the_whole_machine_for_a_while_cancels_out() -> None:
     def factor() -> float:
         return float(next(calls))
 
-    found = benchmark.race(
+    results = benchmark.race(
         slowed, "fp32", setting="fake", clock=machine.clock, wall=machine.clock, budget_seconds=1e9
     ).result
-    assert found["int8"].low == pytest.approx(1.3)
-    assert found["int8"].high == pytest.approx(1.3)
+    assert results["int8"].low == pytest.approx(1.3)
+    assert results["int8"].high == pytest.approx(1.3)
 
 
-def test_the_interval_of_the_sign_test_is_that_of_the_tables() -> None:
+def test_sign_test_interval_matches_tables() -> None:
     """Two-sided 95 %: 6 values give the smallest and the largest, 10 the second, 20 the sixth, 64 the 24th."""
     for count, place in ((6, 1), (10, 2), (20, 6), (64, 24)):
         assert benchmark.median_interval(range(1, count + 1), 0.05) == (place, count + 1 - place)
 
 
-def test_too_few_values_have_no_interval() -> None:
+def test_too_few_values_lack_interval() -> None:
+    """Too few values have no interval."""
     with pytest.raises(ValueError, match="5 values"):
         benchmark.median_interval([1.0] * 5, 0.05)
 
 
 @pytest.mark.parametrize("truth", [1.0, 1.05])
-def test_with_95_percent_the_interval_holds_the_truth_although_it_ends_early(truth: float) -> None:
+def test_interval_holds_truth(truth: float) -> None:
     """Among 1000 races with skewed times the median ratio is in at least 95 % of the intervals."""
-    held = 0
+    hits = 0
     for seed in range(1000):
-        found = FakeMachine({"fp32": noisy(truth, 0.05), "int8": noisy(1.0, 0.05)}, seed).race()["int8"]
-        held += found.low <= truth <= found.high
-    assert held >= 950
+        result = FakeMachine({"fp32": noisy(truth, 0.05), "int8": noisy(1.0, 0.05)}, seed).race()["int8"]
+        hits += result.low <= truth <= result.high
+    assert hits >= 950
 
 
-def test_one_candidate_is_faster_than_another_only_where_the_same_rounds_leave_no_doubt() -> None:
+def test_same_rounds_decide_faster_candidate() -> None:
+    """One candidate is faster than another only where the same rounds leave no doubt."""
     race = benchmark.Race(("fp32", "a", "b", "c"), "fp32", "fake")
     rng = np.random.default_rng(0)
     for _ in range(benchmark.LOOKS[0]):
@@ -150,24 +159,25 @@ def test_one_candidate_is_faster_than_another_only_where_the_same_rounds_leave_n
     assert not race.is_faster("a", "c")
 
 
-def test_a_graph_that_takes_fp16_is_fed_fp16(tmp_path: Path) -> None:
+def test_fp16_graph_fed_fp16(tmp_path: Path) -> None:
     """What clients send then is FP16 too, so that the cast is not part of what is measured."""
     for name, kind in (("fp32", "float"), ("fp16", "float16")):
         text = f'<ir_version: 8, opset_import: ["": 18]> g ({kind}[n, 4] x) => ({kind}[n, 4] y) {{ y = Abs (x) }}'
         onnx.save(onnx.parser.parse_model(text), tmp_path / f"{name}.onnx")
     paths = {name: tmp_path / f"{name}.onnx" for name in ("fp32", "fp16")}
-    found = benchmark.compare(paths, "fp32", {"x": np.ones((2, 4), np.float32)}, budget_seconds=1).result
-    assert found["fp16"].ratio > 0
+    results = benchmark.compare(paths, "fp32", {"x": np.ones((2, 4), np.float32)}, budget_seconds=1).result
+    assert results["fp16"].ratio > 0
 
 
-def test_a_real_race_of_two_graphs_says_what_it_measured(tmp_path: Path) -> None:
+def test_real_race_says_measurements(tmp_path: Path) -> None:
+    """A real race of two graphs says what it measured."""
     model = lint_graphs.cnn()
     for name in ("fp32.onnx", "twin.onnx"):
         onnx.save(model, tmp_path / name)
     feed = lint_graphs.feeds_of(model)[0]
-    found = benchmark.compare(
+    results = benchmark.compare(
         {"fp32": tmp_path / "fp32.onnx", "twin": tmp_path / "twin.onnx"}, "fp32", feed, budget_seconds=1
     ).result
-    assert list(found) == ["twin"]
-    assert found["twin"].setting.startswith("1x3x12x12, 1 thread, CPU seconds, ONNX Runtime, ")
-    assert 0 < found["twin"].low <= found["twin"].ratio <= found["twin"].high
+    assert list(results) == ["twin"]
+    assert results["twin"].setting.startswith("1x3x12x12, 1 thread, CPU seconds, ONNX Runtime, ")
+    assert 0 < results["twin"].low <= results["twin"].ratio <= results["twin"].high

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import pytest
 
-from plansmith.compilers.precision.trials import LoweringTask, TrialEvaluator
-from plansmith.config.precision import LoweringOptions, LoweringRequest
+from plansmith.compilers.precision.candidate import LoweringTask, TrialEvaluator
+from plansmith.config.engine_options import LoweringOptions, LoweringRequest
 from plansmith.data.reference import store_case
 from plansmith.records.model import EngineKind, Precision
 
@@ -31,7 +31,8 @@ def task(tmp_path: Path) -> LoweringTask:
     return LoweringTask(prepared.onnx, prepared.onnx_folder, prepared.data, prepared.data_folder, request)
 
 
-def test_a_graph_that_cannot_be_opened_is_judged_worst(task: LoweringTask, tmp_path: Path) -> None:
+def test_unopenable_graph_judged_worst(task: LoweringTask, tmp_path: Path) -> None:
+    """A graph that cannot be opened is judged worst."""
     model = onnx.load(task.folder / task.component.file)
     model.graph.node[0].op_type = "NoSuchOperator"
     onnx.save(model, tmp_path / "strange.onnx")
@@ -43,9 +44,7 @@ def test_a_graph_that_cannot_be_opened_is_judged_worst(task: LoweringTask, tmp_p
         assert verdict.problem.startswith("ONNX Runtime cannot open the engine: ")
 
 
-def test_the_batch_that_stands_for_all_is_neither_the_shortest_nor_the_longest(
-    task: LoweringTask, tmp_path: Path
-) -> None:
+def test_representative_batch_is_middling(task: LoweringTask, tmp_path: Path) -> None:
     """Half of all samples are shorter than the one in the middle."""
     cases = []
     for length, batch in ((4, 3), (9, 4), (60, 2), (12, 4)):
@@ -53,6 +52,6 @@ def test_the_batch_that_stands_for_all_is_neither_the_shortest_nor_the_longest(
         cases.append(store_case(f"c{length}", {"batch": batch, "sequence": length}, feed, feed, tmp_path))
     samples = task.data.calibration.model_copy(update={"cases": tuple(cases)})
     data = task.data.model_copy(update={"calibration": samples})
-    found = replace(task, data=data, data_folder=tmp_path.parent)
-    assert found.middle_feed["x"].shape == (4, 9)
-    assert found.largest_case.name == "c60"
+    replacement = replace(task, data=data, data_folder=tmp_path.parent)
+    assert replacement.middle_feed["x"].shape == (4, 9)
+    assert replacement.largest_case.name == "c60"

@@ -23,10 +23,10 @@ class TritonModelError(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Said:
+class StubValue:
     """Stands for a tensor, an error or a response of the stub."""
 
-    told: tuple[Any, ...]
+    arguments: tuple[Any, ...]
     error: Any = None
 
 
@@ -45,20 +45,20 @@ class Request:
 
 
 @dataclass
-class Asked:
+class RecordingModel:
     """A model that refuses batches and negative values, and knows what is left of runs that failed."""
 
     batches: list[int] = field(default_factory=list)
-    left: list[bool] = field(default_factory=list)
-    made: list[Callable[[], object]] = field(default_factory=list)
+    leftovers: list[bool] = field(default_factory=list)
+    references: list[Callable[[], object]] = field(default_factory=list)
     device = torch.device("cpu")
     writes = False
 
     def run(self, feed: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        self.left.append(any(one() is not None for one in self.made))
+        self.leftovers.append(any(reference() is not None for reference in self.references))
         self.batches.append(len(feed["x"]))
         large = np.ones(1000)
-        self.made.append(weakref.ref(large))
+        self.references.append(weakref.ref(large))
         if len(feed["x"]) > 1 or feed["x"].min() < 0:
             raise RuntimeError(f"no memory for {len(large)}")
         return {"y": feed["x"] + 1}
@@ -70,9 +70,9 @@ class Asked:
 @pytest.fixture
 def _stub(monkeypatch: pytest.MonkeyPatch) -> None:
     module = SimpleNamespace(
-        Tensor=lambda *told: Said(told),
-        TritonError=lambda *told: Said(told),
-        InferenceResponse=lambda outputs=(), error=None: Said(tuple(outputs), error),
+        Tensor=lambda *arguments: StubValue(arguments),
+        TritonError=lambda *arguments: StubValue(arguments),
+        InferenceResponse=lambda outputs=(), error=None: StubValue(tuple(outputs), error),
         TritonModelException=TritonModelError,
     )
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", module)
@@ -87,29 +87,31 @@ def initialized(
     monkeypatch.setattr(python_model, "load_folder", load)
     monkeypatch.setattr(python_model, "set_threads", set_threads)
     model = TritonPythonModel()
-    told = {"model_instance_kind": kind, "model_instance_device_id": "0", "model_version": "1"}
-    model.initialize({"model_config": '{"max_batch_size": 4}', "model_repository": "/models", **told})
+    parameters = {"model_instance_kind": kind, "model_instance_device_id": "0", "model_version": "1"}
+    model.initialize({"model_config": '{"max_batch_size": 4}', "model_repository": "/models", **parameters})
     return model
 
 
 @pytest.mark.usefixtures("_stub")
-def test_a_batch_that_fails_is_asked_one_by_one_with_nothing_left_of_the_run_that_failed(
+def test_failed_batch_asked_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = Asked()
-    model = initialized(monkeypatch, lambda *_, **__: asked)
-    responses: Sequence[Said] = model.execute([Request(1), Request(-1), Request(-2), Request(3)])
-    assert asked.batches == [4, 1, 1, 1, 1]
-    assert asked.left == [False] * 5
+    """A batch that fails is asked one by one with nothing left of the run that failed."""
+    recorder = RecordingModel()
+    model = initialized(monkeypatch, lambda *_, **__: recorder)
+    responses: Sequence[StubValue] = model.execute([Request(1), Request(-1), Request(-2), Request(3)])
+    assert recorder.batches == [4, 1, 1, 1, 1]
+    assert recorder.leftovers == [False] * 5
     good = [responses[0], responses[3]]
-    assert [response.told[0].told[1].tolist() for response in good] == [[[2, 2]], [[4, 4]]]
+    assert [response.arguments[0].arguments[1].tolist() for response in good] == [[[2, 2]], [[4, 4]]]
     errors = [response.error for response in responses[1:3]]
-    assert [error.told for error in errors] == [("PyTorch: RuntimeError: no memory for 1000; lost",)] * 2
+    assert [error.arguments for error in errors] == [("PyTorch: RuntimeError: no memory for 1000; lost",)] * 2
     assert errors[0] is not errors[1]  # Triton 2.51 ends with a segmentation fault where two answers share one
 
 
 @pytest.mark.usefixtures("_stub")
-def test_threads_are_set_where_the_cpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_set_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads are set where the CPU computes."""
     calls: list[str] = []
     for kind in ("CPU", "GPU"):
         initialized(monkeypatch, lambda _, device, **__: calls.append(device), kind, lambda _: calls.append("threads"))
@@ -117,7 +119,9 @@ def test_threads_are_set_where_the_cpu_computes(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("_stub")
-def test_a_server_whose_python_lacks_a_library_is_told_where_they_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_names_requirements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server whose Python lacks a library is told where they are named."""
+
     def load(folder: Path, device: str, **_: object) -> None:
         assert (folder, device) == (Path("/models/1"), "cpu")
         raise ModuleNotFoundError("No module named 'torch'", name="torch")

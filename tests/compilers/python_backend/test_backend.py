@@ -54,15 +54,15 @@ class Served:
                 answer = client.infer(model, inputs)
             except InferenceServerException as refused:
                 return str(refused)
-        return {one["name"]: answer.as_numpy(one["name"]) for one in answer.get_response()["outputs"]}
+        return {output["name"]: answer.as_numpy(output["name"]) for output in answer.get_response()["outputs"]}
 
     def executions(self, model: str) -> int:
         """How often the model ran."""
         from tritonclient import http
 
         with http.InferenceServerClient(self.server.http_url) as client:
-            told: Any = client.get_inference_statistics(model)
-        return int(told["model_stats"][0]["execution_count"])
+            statistics: Any = client.get_inference_statistics(model)
+        return int(statistics["model_stats"][0]["execution_count"])
 
 
 @pytest.fixture(scope="module")
@@ -84,24 +84,27 @@ def served(tmp_path_factory: pytest.TempPathFactory, minilm_folder: Path) -> Ite
         yield Served(server, models)
 
 
-def test_real_weights_in_fp16_answer_like_the_reference_in_fp32_over_the_wire(served: Served) -> None:
+def test_fp16_answers_match_reference(served: Served) -> None:
+    """Real weights in FP16 answer like the reference in FP32 over the wire."""
     case = served.case("minilm", "untraced")
     answer = served.ask("minilm", case.feed)
     assert isinstance(answer, dict)
-    found, expected = answer["sentence_embedding"], np.asarray(case.answer["sentence_embedding"], np.float32)
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, expected, atol=1e-3)
-    assert not np.array_equal(found, expected)  # it does run in FP16
+    output, expected = answer["sentence_embedding"], np.asarray(case.answer["sentence_embedding"], np.float32)
+    assert output.dtype == np.float32
+    np.testing.assert_allclose(output, expected, atol=1e-3)
+    assert not np.array_equal(output, expected)  # it does run in FP16
 
 
-def test_a_model_that_no_exporter_can_follow_is_served_as_it_is(served: Served) -> None:
+def test_unexportable_model_served_unchanged(served: Served) -> None:
+    """A model that no exporter can follow is served as it is."""
     case = served.case("odd", "opt")
     answer = served.ask("odd", case.feed)
     assert isinstance(answer, dict)
     np.testing.assert_array_equal(answer["last_hidden_state"], case.answer["last_hidden_state"])
 
 
-def test_requests_that_come_at_once_run_as_one_batch_and_a_bad_one_harms_none_of_the_others(served: Served) -> None:
+def test_simultaneous_requests_make_one_batch(served: Served) -> None:
+    """Requests that come at once run as one batch and a bad one harms none of the others."""
     case = served.case("odd", "max")
     good = [{name: rows[n : n + 1] for name, rows in case.feed.items()} for n in range(3)]
     bad = {"input_ids": np.full((1, 16), 50, np.int64)}  # one id more than the model knows
@@ -118,7 +121,8 @@ def test_requests_that_come_at_once_run_as_one_batch_and_a_bad_one_harms_none_of
         )
 
 
-def test_requests_of_other_shapes_run_apart_in_the_same_execution(served: Served) -> None:
+def test_other_shapes_run_apart(served: Served) -> None:
+    """Requests of other shapes run apart in the same execution."""
     rows = {length: np.arange(length, dtype=np.int64)[None] for length in (3, 5)}
     alone = {length: served.ask("odd", {"input_ids": row}) for length, row in rows.items()}
     with ThreadPoolExecutor(2) as clients:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from plansmith.compilers.python_backend.device_tensors import merge_on_device
+from plansmith.compilers.python_backend.model import merge_on_device
 from plansmith.compilers.python_backend.model_folder import PROLOGUE
 from plansmith.config.spec import INPUT_DTYPES
 from plansmith.errors import EnvironmentFault
@@ -24,7 +24,7 @@ import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
 
-from plansmith.compilers.python_backend import device_tensors
+from plansmith.compilers.python_backend import model as device_tensors
 
 
 class TritonPythonModel:
@@ -70,7 +70,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.mark.services
 @pytest.mark.xdist_group("python-backend")
 @pytest.mark.parametrize("shape", [(2, 3, 4), (3, 1, 4), (2, 4, 1), (1, 1, 1)], ids=str)
-def test_every_dtype_comes_back_as_it_went(url: str, shape: tuple[int, ...]) -> None:
+def test_dtypes_survive_round_trip(url: str, shape: tuple[int, ...]) -> None:
     """Sides of one among them, whose strides PyTorch and Triton have to agree on."""
     from tritonclient import http
     from tritonclient.utils import np_to_triton_dtype
@@ -84,14 +84,14 @@ def test_every_dtype_comes_back_as_it_went(url: str, shape: tuple[int, ...]) -> 
     with http.InferenceServerClient(url) as client:
         answer = client.infer("echo", inputs)
     for dtype in INPUT_DTYPES:
-        found = answer.as_numpy(f"their_{dtype}")
-        assert found is not None
-        assert found.dtype == dtype
-        np.testing.assert_array_equal(found, values.astype(dtype))
+        output = answer.as_numpy(f"their_{dtype}")
+        assert output is not None
+        assert output.dtype == dtype
+        np.testing.assert_array_equal(output, values.astype(dtype))
 
 
 @pytest.mark.parametrize("kind", ["array", "tensor"])
-def test_a_single_request_is_copied_for_a_model_that_writes_alone(kind: str) -> None:
+def test_single_request_copied_for_writer(kind: str) -> None:
     """An array of the CPU's memory is the model's own already."""
     rows: Any = np.ones((2, 3), np.float32) if kind == "array" else torch.ones((2, 3))
     place = rows.ctypes.data if kind == "array" else rows.data_ptr()
@@ -99,8 +99,8 @@ def test_a_single_request_is_copied_for_a_model_that_writes_alone(kind: str) -> 
     assert (merge_on_device([{"x": rows}], ONE, own=True)["x"].data_ptr() == place) is (kind == "array")
 
 
-def test_requests_on_the_device_and_beside_it_become_one() -> None:
+def test_device_and_host_requests_merge() -> None:
     """Each keeps its place in the batch."""
     rows: list[Any] = [torch.full((1, 2), 1.0), np.full((2, 2), 2, np.float32), torch.full((1, 2), 3.0)]
-    found = merge_on_device([{"x": one} for one in rows], ONE)["x"]
-    assert found[:, 0].tolist() == [1, 2, 2, 3]
+    batch = merge_on_device([{"x": row} for row in rows], ONE)["x"]
+    assert batch[:, 0].tolist() == [1, 2, 2, 3]

@@ -29,23 +29,22 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def judged(laid: Laid, **told: Any) -> ValidationReport:
+def judged(laid: Laid, **options: Any) -> ValidationReport:
     request = ValidateRequest(
         engine=laid.engine,
         engine_folder=laid.folder,
         onnx=laid.onnx,
         reference_folder=laid.reference,
         tolerances={},
-        **told,
+        **options,
     )
     return worker.validate(request, lambda _: None)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16, Precision.BF16])
-def test_a_model_as_it_was_laid_out_is_judged_at_every_shape_in_its_precision(
-    precision: Precision, source: Path, tmp_path: Path
-) -> None:
+def test_model_judged_at_every_shape(precision: Precision, source: Path, tmp_path: Path) -> None:
+    """A model as it was laid out is judged at every shape in its precision."""
     laid = lay_out(source, tmp_path, scheme="timm", shapes=SHAPES, precision=precision)
     assert laid.onnx.components["model"].files == ()
     report = judged(laid)
@@ -58,7 +57,8 @@ def test_a_model_as_it_was_laid_out_is_judged_at_every_shape_in_its_precision(
     assert not report.searched
 
 
-def test_weights_that_are_not_the_models_fail(source: Path, tmp_path: Path) -> None:
+def test_foreign_weights_fail(source: Path, tmp_path: Path) -> None:
+    """Weights that are not the model's fail."""
     laid = lay_out(source, tmp_path, scheme="timm", shapes=SHAPES)
     file = laid.folder / "source" / "model.safetensors"
     weights = load_file(file)
@@ -67,9 +67,8 @@ def test_weights_that_are_not_the_models_fail(source: Path, tmp_path: Path) -> N
     assert judged(laid).verdict == "failed"
 
 
-def test_a_model_that_cannot_run_as_it_was_laid_out_says_where_and_what_to_do(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unrunnable_model_says_remedy(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that cannot run as it was laid out says where and what to do."""
     laid = lay_out(source, tmp_path, scheme="timm", shapes=SHAPES)
 
     def refuse(*_: object, **__: object) -> None:

@@ -21,7 +21,7 @@ from plansmith.compilers.python_backend.generation_parameters import (
 from plansmith.compilers.python_backend.generator_loading import GeneratingModel, load_generating, wants_generation
 from plansmith.config.pipeline import PipelineOptions
 from plansmith.errors import SourceError, UsageError
-from plansmith.pipelines.generation import plan_generation
+from plansmith.pipelines.in_process import plan_generation
 
 from ...support.generators import write_gpt2, write_t5
 from ...support.models.python_backend import write_odd
@@ -50,8 +50,8 @@ def generator(model: GeneratingModel, largest: int = 8) -> Generator:
 
 
 def answered(made: Generator, prompts: list[Prompt]) -> list[Answer]:
-    found = dict(made.answers(prompts))
-    return [found[place] for place in range(len(prompts))]
+    by_place = dict(made.answers(prompts))
+    return [by_place[place] for place in range(len(prompts))]
 
 
 def texts_of(made: Generator, texts: list[str], wishes: GenerationParameters | None = None) -> list[str]:
@@ -64,17 +64,16 @@ def theirs(folder: Path, text: str, room: int, **options: Any) -> str:
     """What a person gets who asks transformers."""
     kind = AutoModelForSeq2SeqLM if folder.name == "t5" else AutoModelForCausalLM
     tokenizer, model = AutoTokenizer.from_pretrained(folder), kind.from_pretrained(folder).eval()
-    given = tokenizer(text, truncation=True, max_length=room, return_tensors="pt")
-    (made,) = model.generate(**given, **options)
-    new = made if folder.name == "t5" else made[given["input_ids"].shape[1] :]
+    tokens = tokenizer(text, truncation=True, max_length=room, return_tensors="pt")
+    (sequence,) = model.generate(**tokens, **options)
+    new = sequence if folder.name == "t5" else sequence[tokens["input_ids"].shape[1] :]
     return str(tokenizer.decode(new, skip_special_tokens=True))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_texts_of_one_batch_get_what_generate_gives_to_each_alone(
-    kind: str, models: dict[str, GeneratingModel], folders: dict[str, Path]
-) -> None:
+def test_batched_texts_match_generate(kind: str, models: dict[str, GeneratingModel], folders: dict[str, Path]) -> None:
+    """Texts of one batch get what generate() gives to each alone."""
     expected = [theirs(folders[kind], text, {"t5": 48, "gpt2": 44}[kind]) for text in TEXTS]
     assert len(set(expected)) > len(TEXTS) * 0.8  # a model that always says the same would show nothing
     assert texts_of(generator(models[kind]), TEXTS) == expected
@@ -90,9 +89,10 @@ def test_texts_of_one_batch_get_what_generate_gives_to_each_alone(
     ],
     ids="-".join,
 )
-def test_options_do_what_they_do_in_transformers(
+def test_options_match_transformers(
     kind: str, options: dict[str, Any], models: dict[str, GeneratingModel], folders: dict[str, Path]
 ) -> None:
+    """Options do what they do in Transformers."""
     expected = [
         theirs(folders[kind], text, {"t5": 48, "gpt2": 52}[kind], max_new_tokens=12, **options) for text in TEXTS[:6]
     ]
@@ -101,20 +101,18 @@ def test_options_do_what_they_do_in_transformers(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_draws_with_a_seed_are_the_same_ones_alone_and_among_others(
-    kind: str, models: dict[str, GeneratingModel]
-) -> None:
+def test_seeded_draws_are_repeatable(kind: str, models: dict[str, GeneratingModel]) -> None:
+    """Draws with a seed are the same ones alone and among others."""
     wishes = GenerationParameters({"do_sample": True, "temperature": 30.5}, new_tokens=16, seed=7)
     alone = [texts_of(generator(models[kind]), [text], wishes)[0] for text in TEXTS[:4]]
     assert texts_of(generator(models[kind]), TEXTS[:4], wishes) == alone
-    other = GenerationParameters(wishes.options, new_tokens=16, seed=8)
-    assert texts_of(generator(models[kind]), TEXTS[:4], other) != alone
+    parameters = GenerationParameters(wishes.options, new_tokens=16, seed=8)
+    assert texts_of(generator(models[kind]), TEXTS[:4], parameters) != alone
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pieces_that_stream_join_to_the_whole_beside_texts_that_do_not_stream(
-    kind: str, models: dict[str, GeneratingModel]
-) -> None:
+def test_streamed_pieces_join_to_whole(kind: str, models: dict[str, GeneratingModel]) -> None:
+    """Pieces that stream join to the whole beside texts that do not stream."""
     pieces: list[list[str]] = [[] for _ in TEXTS]
     wishes = GenerationParameters(new_tokens=20, stream=True)
     prompts = [
@@ -122,49 +120,52 @@ def test_pieces_that_stream_join_to_the_whole_beside_texts_that_do_not_stream(
         for place, text in enumerate(TEXTS)
     ]
     for place, answer in enumerate(answered(generator(models[kind]), prompts)):
-        assert "".join(pieces[place]) + answer.rest == answer.text
+        assert "".join(pieces[place]) + answer.remainder == answer.text
         assert bool(pieces[place]) == bool(place % 2)
         assert "\ufffd" not in "".join(pieces[place])[-1:]
     assert max(map(len, pieces)) > 10
     assert texts_of(generator(models[kind]), TEXTS, wishes) == texts_of(generator(models[kind]), TEXTS, wishes)
 
 
-def test_an_empty_text_is_answered_where_the_model_can_begin_with_nothing(
-    models: dict[str, GeneratingModel], folders: dict[str, Path]
-) -> None:
+def test_empty_text_answered_where_possible(models: dict[str, GeneratingModel], folders: dict[str, Path]) -> None:
+    """An empty text is answered where the model can begin with nothing."""
     gpt2: Any = AutoModelForCausalLM.from_pretrained(folders["gpt2"])
-    (made,) = gpt2.generate(max_new_tokens=20)
-    expected = models["gpt2"].tokenizer.decode(made[1:], skip_special_tokens=True)
+    (tokens,) = gpt2.generate(max_new_tokens=20)
+    expected = models["gpt2"].tokenizer.decode(tokens[1:], skip_special_tokens=True)
     assert texts_of(generator(models["gpt2"]), [""]) == [expected]
     assert texts_of(generator(models["t5"]), [""]) == [theirs(folders["t5"], "", 48)]
 
 
-def test_a_text_that_leaves_no_room_is_refused_alone(models: dict[str, GeneratingModel]) -> None:
-    made = generator(models["gpt2"])
-    good, bad = answered(made, [Prompt("A text."), Prompt("A text.", GenerationParameters(new_tokens=64))])
+def test_oversized_text_refused_alone(models: dict[str, GeneratingModel]) -> None:
+    """A text that leaves no room is refused alone."""
+    text_generator = generator(models["gpt2"])
+    good, bad = answered(text_generator, [Prompt("A text."), Prompt("A text.", GenerationParameters(new_tokens=64))])
     assert good.text
     assert bad.refusal == "64 new tokens leave no room for the text: the model has 64 positions for both"
 
 
-def test_who_is_gone_ends_alone_and_before_the_others(models: dict[str, GeneratingModel]) -> None:
+def test_gone_client_ends_alone(models: dict[str, GeneratingModel]) -> None:
+    """The text of a client that is gone ends alone and before the others."""
     looks = iter([False] * 4)
-    asked: list[int] = []
+    checks: list[int] = []
 
     def is_cancelled() -> bool:
-        asked.append(1)
+        checks.append(1)
         return next(looks, True)
 
-    gone = Prompt(TEXTS[0], GenerationParameters(new_tokens=60), is_cancelled=is_cancelled)
-    made = generator(models["t5"])
-    cancelled, answer = answered(made, [gone, Prompt(TEXTS[1], GenerationParameters(new_tokens=60))])
+    cancelled_prompt = Prompt(TEXTS[0], GenerationParameters(new_tokens=60), is_cancelled=is_cancelled)
+    text_generator = generator(models["t5"])
+    cancelled, answer = answered(
+        text_generator, [cancelled_prompt, Prompt(TEXTS[1], GenerationParameters(new_tokens=60))]
+    )
     assert (cancelled.refusal, cancelled.is_cancelled) == (CANCELLED, True)
-    assert answer.text == texts_of(made, [TEXTS[1]], GenerationParameters(new_tokens=60))[0]
-    assert len(asked) == 5  # not asked again once gone
+    assert answer.text == texts_of(text_generator, [TEXTS[1]], GenerationParameters(new_tokens=60))[0]
+    assert len(checks) == 5  # not asked again once gone
 
     steps: list[int] = []
     hook = models["t5"].module.decoder.register_forward_hook(lambda *_: steps.append(1))
     looks = iter([False] * 4)
-    (alone,) = answered(made, [gone])
+    (alone,) = answered(text_generator, [cancelled_prompt])
     hook.remove()
     assert alone.is_cancelled
     assert len(steps) == 4
@@ -179,24 +180,25 @@ def picky(models: dict[str, GeneratingModel]) -> Iterator[GeneratingModel]:
     def look(_: Any, arguments: Any, options: dict[str, Any]) -> None:
         read = arguments[0].shape[1] + options["past_key_values"].get_seq_length()
         if read == len(bad) + 8:
-            seen.append(1)
+            calls.append(1)
             raise RuntimeError("the eighth token")
 
-    seen: list[int] = []
+    calls: list[int] = []
     hook = model.module.transformer.register_forward_pre_hook(look, with_kwargs=True)
     yield model
     hook.remove()
-    assert seen
+    assert calls
 
 
-def test_what_fails_in_the_middle_of_a_batch_is_told_to_its_text_alone(picky: GeneratingModel) -> None:
+def test_batch_failure_told_to_its_text(picky: GeneratingModel) -> None:
+    """What fails in the middle of a batch is told to its text alone."""
     wishes = GenerationParameters(new_tokens=15, stream=True)
     pieces: list[str] = []
     more: list[str] = []
     prompts = [Prompt("A", wishes, more.append), Prompt(MIDDLING, wishes, pieces.append)]
     good, bad = answered(generator(picky), prompts)
     assert not good.refusal
-    assert "".join(more) + good.rest == good.text
+    assert "".join(more) + good.remainder == good.text
     assert bad.refusal == "PyTorch: RuntimeError: the eighth token"
     assert 0 < len(pieces) <= 8  # none of them twice, though the row was begun anew
 
@@ -219,13 +221,15 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("parameters", "said"), WRONG.values(), ids=WRONG)
-def test_a_parameter_that_is_wrong_is_refused_with_what_would_be_right(parameters: dict[str, Any], said: str) -> None:
+def test_wrong_parameter_refused(parameters: dict[str, Any], said: str) -> None:
+    """A parameter that is wrong is refused with what would be right."""
     with pytest.raises(Unanswerable) as refused:
         read_generation_parameters(parameters, LIMITS, {})
     assert said in str(refused.value)
 
 
-def test_parameters_are_taken_as_clients_can_send_them() -> None:
+def test_parameters_taken_as_sent() -> None:
+    """Parameters are taken as clients can send them."""
     wishes = read_generation_parameters(
         {"do_sample": "TRUE", "top_p": "0.5", "top_k": 3.0, "seed": 4, "stream": False}, LIMITS, {}
     )
@@ -236,24 +240,24 @@ def test_parameters_are_taken_as_clients_can_send_them() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("length", ["max_length", "max_new_tokens"])
-def test_the_models_own_configuration_says_how_long_answers_are(
-    length: str, tmp_path: Path, folders: dict[str, Path]
-) -> None:
+def test_model_configuration_bounds_answers(length: str, tmp_path: Path, folders: dict[str, Path]) -> None:
+    """The model's own configuration says how long answers are."""
     for kind, written in (("t5", AutoModelForSeq2SeqLM), ("gpt2", AutoModelForCausalLM)):
         model = written.from_pretrained(folders[kind])
         setattr(model.generation_config, length, 34)
         model.save_pretrained(tmp_path / kind)
         AutoTokenizer.from_pretrained(folders[kind]).save_pretrained(tmp_path / kind)
-        made = generator(load_generating(tmp_path / kind, PipelineOptions(), **ASKED))
+        text_generator = generator(load_generating(tmp_path / kind, PipelineOptions(), **ASKED))
         texts = [
             text for text in TEXTS[:8] if len(AutoTokenizer.from_pretrained(folders[kind])(text)["input_ids"]) < 30
         ]
         assert len(texts) > 2
         expected = [theirs(tmp_path / kind, text, 30) for text in texts]
-        assert texts_of(made, texts) == expected
+        assert texts_of(text_generator, texts) == expected
 
 
-def test_the_spec_bounds_texts_and_answers(folders: dict[str, Path]) -> None:
+def test_spec_bounds_texts_and_answers(folders: dict[str, Path]) -> None:
+    """The spec bounds texts and answers."""
     limits = load_generating(folders["gpt2"], PipelineOptions(max_length=9, max_new_tokens=7), **ASKED).limits
     assert (limits.prompt_room(None), limits.most_new_tokens, limits.answer_room(None, 9)) == (9, 7, 7)
 
@@ -261,48 +265,53 @@ def test_the_spec_bounds_texts_and_answers(folders: dict[str, Path]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("largest", [1, 8])
-def test_questions_are_ones_that_people_send_and_their_answers_are_those_of_the_source(
+def test_real_questions_match_source(
     kind: str, largest: int, folders: dict[str, Path], models: dict[str, GeneratingModel]
 ) -> None:
+    """Questions are ones that people send, and their answers are those of the source."""
     draft = plan_generation(folders[kind], PipelineOptions(), **ASKED, largest_batch=largest)
     assert (draft.before, draft.after, draft.inputs) == ((), (), draft.outputs)
-    asked = [text.decode() for feed in draft.questions.values() for text in feed["text"][:, 0].tolist()]
+    texts = [text.decode() for feed in draft.questions.values() for text in feed["text"][:, 0].tolist()]
     assert all(len(feed["text"]) <= largest for feed in draft.questions.values())
-    assert "" in asked
-    assert any("💚" in text for text in asked)
-    assert max(len(models[kind].tokenizer(text)["input_ids"]) for text in asked) > models[kind].limits.prompt_tokens
+    assert "" in texts
+    assert any("💚" in text for text in texts)
+    assert max(len(models[kind].tokenizer(text)["input_ids"]) for text in texts) > models[kind].limits.prompt_tokens
     feed = {"text": np.concatenate([feed["text"] for feed in draft.questions.values()])}
     expected = [text.decode() for text in draft.ask(feed)["text"][:, 0].tolist()]
-    assert texts_of(generator(models[kind]), asked) == expected
+    assert texts_of(generator(models[kind]), texts) == expected
 
 
-def test_a_spec_that_wants_text_of_a_model_that_generates_none_is_refused(tmp_path: Path, minilm_folder: Path) -> None:
-    told: dict[str, Any] = {"trust_remote_code": False, "task": ""}
-    assert not wants_generation(minilm_folder, "hf", PipelineOptions(), **told)
+def test_text_of_other_model_refused(tmp_path: Path, minilm_folder: Path) -> None:
+    """A spec that wants text of a model that generates none is refused."""
+    options: dict[str, Any] = {"trust_remote_code": False, "task": ""}
+    assert not wants_generation(minilm_folder, "hf", PipelineOptions(), **options)
     with pytest.raises(UsageError, match="generates no text"):
-        wants_generation(minilm_folder, "hf", PipelineOptions(output="text"), **told)
+        wants_generation(minilm_folder, "hf", PipelineOptions(output="text"), **options)
     odd = write_odd(tmp_path / "odd")
     assert not wants_generation(odd, "hf", PipelineOptions(), trust_remote_code=True, task="")
 
 
-def test_a_model_that_generates_is_served_so_unless_the_spec_says_otherwise(folders: dict[str, Path]) -> None:
-    told: dict[str, Any] = {"trust_remote_code": False, "task": ""}
-    assert wants_generation(folders["t5"], "hf", PipelineOptions(), **told)
-    assert not wants_generation(folders["t5"], "hf", PipelineOptions(output="embedding"), **told)
-    assert not wants_generation(folders["t5"], "hf", None, **told)
+def test_generating_model_served_as_text(folders: dict[str, Path]) -> None:
+    """A model that generates is served so unless the spec says otherwise."""
+    options: dict[str, Any] = {"trust_remote_code": False, "task": ""}
+    assert wants_generation(folders["t5"], "hf", PipelineOptions(), **options)
+    assert not wants_generation(folders["t5"], "hf", PipelineOptions(output="embedding"), **options)
+    assert not wants_generation(folders["t5"], "hf", None, **options)
 
 
-def test_without_a_tokenizer_there_is_no_text(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_no_text_without_tokenizer(folders: dict[str, Path], tmp_path: Path) -> None:
+    """Without a tokenizer there is no text."""
     AutoModelForCausalLM.from_pretrained(folders["gpt2"]).save_pretrained(tmp_path / "bare")
     with pytest.raises(SourceError, match="has no tokenizer"):
         load_generating(tmp_path / "bare", PipelineOptions(), **ASKED)
 
 
-def test_nothing_of_a_run_is_left_in_the_model(models: dict[str, GeneratingModel]) -> None:
-    made = generator(models["t5"])
-    first = texts_of(made, TEXTS[:3])
+def test_run_leaves_model_clean(models: dict[str, GeneratingModel]) -> None:
+    """Nothing of a run is left in the model."""
+    text_generator = generator(models["t5"])
+    first = texts_of(text_generator, TEXTS[:3])
     before = models["t5"].module.generation_config.to_dict()
-    texts_of(made, TEXTS[:3], GenerationParameters({"num_beams": 2}, new_tokens=5))
+    texts_of(text_generator, TEXTS[:3], GenerationParameters({"num_beams": 2}, new_tokens=5))
     assert models["t5"].module.generation_config.to_dict() == before
-    assert texts_of(made, TEXTS[:3]) == first
-    assert not torch.is_grad_enabled() or all(one.grad is None for one in models["t5"].module.parameters())
+    assert texts_of(text_generator, TEXTS[:3]) == first
+    assert not torch.is_grad_enabled() or all(parameter.grad is None for parameter in models["t5"].module.parameters())

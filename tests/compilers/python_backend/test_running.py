@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from plansmith.compilers.python_backend.cast import cast
 from plansmith.compilers.python_backend.model_folder import ServedModel
-from plansmith.compilers.python_backend.run import Running, guard_indices
-from plansmith.config.python import TorchCompile
+from plansmith.compilers.python_backend.run import Running, cast, guard_indices
+from plansmith.config.engine_options import TorchCompile
 from plansmith.records.model import Precision, Tensor
-from plansmith.sources.module_state import ModuleSnapshot, left_as_it_was
+from plansmith.sources.loaded_model import ModuleSnapshot, left_as_it_was
 
 
 class Mixed(torch.nn.Module):
@@ -23,7 +22,7 @@ class Mixed(torch.nn.Module):
 
     frequencies: torch.Tensor
     steps: torch.Tensor
-    seen: torch.Tensor
+    row_count: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,12 +34,12 @@ class Mixed(torch.nn.Module):
         self.last: torch.Tensor | None = None
         self.tables: dict[str, torch.Tensor] = {}
         self.calls: list[int] = []
-        self.register_buffer("seen", torch.zeros(()))
+        self.register_buffer("row_count", torch.zeros(()))
 
     def forward(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
         self.last = self.tables["x"] = x
         self.calls.append(len(self.calls))
-        self.seen += x.shape[0]
+        self.row_count += x.shape[0]
         self.widest = max(len(x), getattr(self, "widest", 0))
         y = self.careful(self.norm(self.plain(x)).float() * self.frequencies)
         return y.to(x.dtype), ids + self.widest
@@ -77,7 +76,8 @@ def module() -> Mixed:
     return Mixed().eval()
 
 
-def test_what_is_saved_becomes_lower_and_what_is_computed_or_wanted_high_does_not(module: Mixed) -> None:
+def test_saved_tensors_become_lower(module: Mixed) -> None:
+    """What is saved becomes lower; what is computed or wanted high does not."""
     assert cast(module, Precision.FP16) is torch.float16
     floats = {name: tensor.dtype for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
     high = {"careful.weight", "careful.bias", "frequencies"}
@@ -86,7 +86,8 @@ def test_what_is_saved_becomes_lower_and_what_is_computed_or_wanted_high_does_no
     assert floats["steps"] is torch.int64
 
 
-def test_bf16_needs_no_care_for_parts_that_fp16_overflows(module: Mixed) -> None:
+def test_bf16_needs_no_care(module: Mixed) -> None:
+    """BF16 needs no care for parts that FP16 overflows."""
     cast(module, Precision.BF16)
     assert module.careful.weight.dtype is torch.bfloat16
     assert module.frequencies.dtype is torch.float32
@@ -98,9 +99,8 @@ def test_fp32_changes_nothing(module: Mixed) -> None:
 
 
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16])
-def test_answers_have_the_floats_of_the_interface_and_nothing_is_left_of_a_run(
-    precision: Precision, module: Mixed
-) -> None:
+def test_answers_keep_interface_floats(precision: Precision, module: Mixed) -> None:
+    """Answers have the floats of the interface and nothing is left of a run."""
     with torch.inference_mode(), left_as_it_was(module):
         expected = module(torch.from_numpy(feed(3)["x"]), torch.arange(3))[0].numpy()
     model = running(module, precision)
@@ -109,7 +109,7 @@ def test_answers_have_the_floats_of_the_interface_and_nothing_is_left_of_a_run(
     assert module.last is None
     assert not module.tables
     assert not module.calls
-    assert module.seen == 0
+    assert module.row_count == 0
     assert not hasattr(module, "widest")
     again = model.ask(feed(3))
     assert [first[t.name].dtype.name for t in OUTPUTS] == [t.dtype for t in OUTPUTS]
@@ -121,7 +121,8 @@ def test_answers_have_the_floats_of_the_interface_and_nothing_is_left_of_a_run(
     )
 
 
-def test_an_error_leaves_nothing_behind_either(module: Mixed) -> None:
+def test_error_leaves_nothing(module: Mixed) -> None:
+    """An error leaves nothing behind either."""
     model = running(module, Precision.FP32)
     with pytest.raises(RuntimeError):
         model.ask({**feed(2), "x": np.zeros((2, 5), np.float32)})
@@ -129,18 +130,21 @@ def test_an_error_leaves_nothing_behind_either(module: Mixed) -> None:
     assert model.ask(feed(2))["y"].shape == (2, 4)
 
 
-def test_a_module_that_nobody_touched_is_put_back_as_it_was(module: Mixed) -> None:
-    kept = ModuleSnapshot(module)
+def test_untouched_module_put_back(module: Mixed) -> None:
+    """A module that nobody touched is put back as it was."""
+    snapshot = ModuleSnapshot(module)
     before = {name: id(tensor) for name, tensor in module.state_dict(keep_vars=True).items()}
     module.plain.weight = torch.nn.Parameter(torch.zeros(4, 4))
     module.register_buffer("extra", torch.zeros(1))
     module.tables["x"] = torch.zeros(1)
-    kept.put_back()
+    snapshot.put_back()
     assert {name: id(tensor) for name, tensor in module.state_dict(keep_vars=True).items()} == before
     assert not module.tables
 
 
-def test_fp32_is_fp32_on_a_gpu_too_and_wider_floats_stay_as_wide() -> None:
+def test_fp32_stays_fp32_on_gpu() -> None:
+    """FP32 is FP32 on a GPU too, and wider floats stay as wide."""
+
     class Wide(torch.nn.Module):
         def forward(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
             return (x - 1.0).float(), ids
@@ -153,7 +157,9 @@ def test_fp32_is_fp32_on_a_gpu_too_and_wider_floats_stay_as_wide() -> None:
     np.testing.assert_allclose(np.asarray(answer["y"], np.float32), 1e-12, rtol=1e-3)
 
 
-def test_an_embedding_refuses_what_is_not_in_its_table_before_a_kernel_meets_it() -> None:
+def test_embedding_refuses_unknown_index() -> None:
+    """An embedding refuses what is not in its table before a kernel meets it."""
+
     class Looked(torch.nn.Embedding):
         def forward(self, mask: torch.Tensor) -> torch.Tensor:
             return super().forward(mask - 10)
@@ -170,10 +176,9 @@ def test_an_embedding_refuses_what_is_not_in_its_table_before_a_kernel_meets_it(
 
 
 @pytest.mark.parametrize("torch_compile", [False, True])
-def test_what_is_served_refuses_such_indices_but_where_a_check_would_cut_what_is_compiled(
-    torch_compile: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch, "compile", lambda given, **_: given)
+def test_served_model_refuses_unknown_index(torch_compile: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A served model refuses such indices, except where a check would split what is compiled."""
+    monkeypatch.setattr(torch, "compile", lambda module, **_: module)
     table = torch.nn.Embedding(5, 2)
     running(table, Precision.FP32, torch_compile)
     with pytest.raises(IndexError) as refused:
@@ -181,19 +186,21 @@ def test_what_is_served_refuses_such_indices_but_where_a_check_would_cut_what_is
     assert ("in a table of 5 rows" in str(refused.value)) is not torch_compile
 
 
-def test_a_model_on_the_cpu_is_never_lost(module: Mixed) -> None:
+def test_cpu_model_never_lost(module: Mixed) -> None:
+    """A model on the CPU is never lost."""
     assert running(module, Precision.FP32).loss() == ""
 
 
 @pytest.mark.parametrize(("asked", "mode"), [(True, None), ("max-autotune", "max-autotune")])
-def test_torch_compile_gets_the_module_and_the_mode(
+def test_torch_compile_gets_mode(
     asked: TorchCompile, mode: str | None, module: Mixed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """torch.compile gets the module and the mode."""
     calls = []
 
-    def compiled(given: torch.nn.Module, **how: object) -> torch.nn.Module:
-        calls.append((given, how))
-        return given
+    def compiled(original: torch.nn.Module, **how: object) -> torch.nn.Module:
+        calls.append((original, how))
+        return original
 
     monkeypatch.setattr(torch, "compile", compiled)
     assert running(module, Precision.FP32, asked).ask(feed(2))["y"].shape == (2, 4)
@@ -203,13 +210,13 @@ def test_torch_compile_gets_the_module_and_the_mode(
 
 
 @pytest.mark.parametrize("writes", [False, True])
-def test_a_model_that_writes_into_its_inputs_is_found_out(writes: bool) -> None:
+def test_input_writing_model_found_out(writes: bool) -> None:
     """On a GPU others may read the same memory, so that it gets a copy from then on."""
 
     class Masking(torch.nn.Module):
         def forward(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            seen = ids.view(-1) if writes else ids.clone()
-            seen[0] = 0
+            model_input = ids.view(-1) if writes else ids.clone()
+            model_input[0] = 0
             return x, ids
 
     model = running(Masking(), Precision.FP32)

@@ -15,9 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from plansmith.compilers.python_backend.model import load_folder
-from plansmith.compilers.python_backend.model_folder import ServedModel, read_settings, write_folder
-from plansmith.compilers.python_backend.weights import as_safetensors
-from plansmith.config.python import SITE_VARIABLE
+from plansmith.compilers.python_backend.model_folder import ServedModel, as_safetensors, read_settings, write_folder
+from plansmith.config.engine_options import SITE_VARIABLE
 from plansmith.data.reference import read_case
 from plansmith.errors import EngineError, SourceError
 from plansmith.records.model import AxisRange, Precision, Tensor
@@ -49,26 +48,24 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("lasting", [True, False])
-def test_safetensors_are_linked_where_nobody_writes_into_them_and_copied_elsewhere(
-    lasting: bool, source: Path, tmp_path: Path
-) -> None:
+def test_safetensors_linked_where_unwritten(lasting: bool, source: Path, tmp_path: Path) -> None:
+    """Safetensors files are linked where nobody writes into them, and copied elsewhere."""
     (tmp_path / "out").mkdir()
     link = source / "linked.safetensors"  # as the hub's cache has them
     link.symlink_to("model.safetensors")
     engine = write_folder(SETTINGS, source, [source / "config.json", link], tmp_path / "out", lasting=lasting)
-    taken = tmp_path / "out" / "source" / "linked.safetensors"
-    assert not taken.is_symlink()
-    assert taken.samefile(link) is lasting
-    assert taken.read_bytes() == link.read_bytes()
+    weights = tmp_path / "out" / "source" / "linked.safetensors"
+    assert not weights.is_symlink()
+    assert weights.samefile(link) is lasting
+    assert weights.read_bytes() == link.read_bytes()
     component = engine.components["model"]
     files = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file()}
     assert set(component.files) == files
     assert read_settings(tmp_path / "out") == SETTINGS
 
 
-def test_the_requirements_name_every_library_in_the_version_that_the_gate_ran_with(
-    source: Path, tmp_path: Path
-) -> None:
+def test_requirements_name_gate_versions(source: Path, tmp_path: Path) -> None:
+    """The requirements name every library in the version that the gate ran with."""
     (tmp_path / "out").mkdir()
     write_folder(SETTINGS, source, [source / "config.json"], tmp_path / "out", lasting=False)
     pinned = dict(line.split("==") for line in (tmp_path / "out" / "requirements.txt").read_text().splitlines())
@@ -77,24 +74,24 @@ def test_the_requirements_name_every_library_in_the_version_that_the_gate_ran_wi
     assert all(version(name).partition("+")[0] == number for name, number in pinned.items() if name != "numpy")
 
 
-def test_pickled_weights_become_safetensors_and_those_beside_safetensors_are_left_out(
-    source: Path, tmp_path: Path
-) -> None:
+def test_pickled_weights_become_safetensors(source: Path, tmp_path: Path) -> None:
+    """Pickled weights become safetensors and those beside safetensors are left out."""
     shared = torch.arange(6.0).reshape(2, 3)
     torch.save({"a": shared, "b": shared, "turned": shared.T, "epoch": 3}, source / "2_Dense" / "pytorch_model.bin")
     torch.save({"old": shared}, source / "pytorch_model.bin")
     files = sorted(path for path in source.rglob("*") if path.is_file())
     (written,) = as_safetensors(source, files, tmp_path / "out")
     assert written == tmp_path / "out" / "2_Dense" / "model.safetensors"
-    found = load_file(written)
-    assert {name: tensor.tolist() for name, tensor in found.items()} == {
+    weights = load_file(written)
+    assert {name: tensor.tolist() for name, tensor in weights.items()} == {
         "a": shared.tolist(),
         "b": shared.tolist(),
         "turned": shared.T.tolist(),
     }
 
 
-def test_a_pickle_of_something_else_is_refused_with_its_name(source: Path, tmp_path: Path) -> None:
+def test_other_pickle_refused(source: Path, tmp_path: Path) -> None:
+    """A pickle of something else is refused with its name."""
     (source / "model.safetensors").unlink()
     (source / "pytorch_model.bin").write_bytes(b"no pickle")
     with pytest.raises(SourceError, match=r"pytorch_model\.bin cannot be read") as refused:
@@ -102,7 +99,8 @@ def test_a_pickle_of_something_else_is_refused_with_its_name(source: Path, tmp_p
     assert "safetensors" in refused.value.remedy
 
 
-def test_a_model_whose_weights_are_sharded_pickles_answers_from_its_folder_as_before(tmp_path: Path) -> None:
+def test_sharded_pickles_answer_from_folder(tmp_path: Path) -> None:
+    """A model whose weights are sharded pickles answers from its folder as before."""
     from transformers import BertConfig, BertModel
 
     torch.manual_seed(0)
@@ -132,7 +130,8 @@ def test_a_model_whose_weights_are_sharded_pickles_answers_from_its_folder_as_be
             assert np.abs(np.subtract(answer[name], expected, dtype=np.float32)).max() < 1e-6
 
 
-def test_a_folder_whose_model_has_other_outputs_here_is_refused_and_names_the_requirements(tmp_path: Path) -> None:
+def test_other_outputs_refused(tmp_path: Path) -> None:
+    """A folder whose model has other outputs here is refused, and the requirements are named."""
     odd = write_odd(tmp_path / "odd")
     laid = lay_out(odd, tmp_path, shapes=ODD_SHAPES, described=ODD_INPUTS, trust_remote_code=True)
     settings = read_settings(laid.folder)
@@ -145,7 +144,8 @@ def test_a_folder_whose_model_has_other_outputs_here_is_refused_and_names_the_re
     assert "requirements.txt" in refused.value.remedy
 
 
-def test_a_device_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_device_is_named(tmp_path: Path) -> None:
+    """A device that is not there is named."""
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     odd = write_odd(tmp_path / "odd")
@@ -155,9 +155,7 @@ def test_a_device_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert refused.value.remedy
 
 
-def test_the_file_for_triton_puts_the_named_folders_and_their_links_before_all_others(
-    source: Path, tmp_path: Path
-) -> None:
+def test_named_folders_come_first(source: Path, tmp_path: Path) -> None:
     """In an interpreter of its own, with another NumPy and a plansmith that a .pth file leads to."""
     (tmp_path / "out").mkdir()
     write_folder(SETTINGS, source, [source / "config.json"], tmp_path / "out", lasting=False)
@@ -170,11 +168,11 @@ def test_the_file_for_triton_puts_the_named_folders_and_their_links_before_all_o
     (tmp_path / "code" / "plansmith/compilers/python_backend/model.py").write_text(
         "import numpy\nclass TritonPythonModel:\n    which = numpy.which\n"
     )
-    asked = (
+    script = (
         f"import sys; sys.path.insert(0, {str(tmp_path / 'out')!r}); import model; print(model.TritonPythonModel.which)"
     )
     done = subprocess.run(
-        [sys.executable, "-I", "-c", asked],
+        [sys.executable, "-I", "-c", script],
         env={**os.environ, SITE_VARIABLE: f"{tmp_path / 'one'}:{tmp_path / 'two'}"},
         capture_output=True,
         text=True,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plansmith.compilers.python_backend.threads import thread_counts
+from plansmith.compilers.python_backend.run import thread_counts
 from plansmith.errors import UsageError
 
 

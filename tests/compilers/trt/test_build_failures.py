@@ -156,24 +156,27 @@ ON_A_CPU: dict[str, tuple[str, type[PlansmithError], str, str]] = {
 ALL = CASES | BY_SOURCE | ON_A_CPU
 
 
-def test_every_log_of_a_cpu_has_its_class() -> None:
+def test_cpu_logs_are_classified() -> None:
+    """Every log of a CPU has its class."""
     assert set(ON_A_CPU) == set(RTX) - {"cancelled"}, "what was cancelled is told by whoever cancelled it"
 
 
 @pytest.mark.parametrize("case", ALL)
-def test_a_known_failure_says_what_was_wrong_and_what_to_do(case: str) -> None:
-    log, kind, said, way_out = ALL[case]
-    failure = failure_of(log, what=WHAT)
+def test_known_failure_says_remedy(case: str) -> None:
+    """A known failure says what was wrong and what to do."""
+    log, kind, fragment, way_out = ALL[case]
+    failure = failure_of(log, activity=WHAT)
     assert type(failure) is kind
     assert failure.message.startswith(f"{WHAT}: ")
-    assert said in failure.message
+    assert fragment in failure.message
     assert way_out in failure.remedy
 
 
 @pytest.mark.parametrize("case", ALL)
-def test_a_known_failure_quotes_the_line_that_tells(case: str) -> None:
+def test_known_failure_quotes_line(case: str) -> None:
+    """A known failure quotes the line that tells."""
     log, _, _, _ = ALL[case]
-    first, _, quoted = failure_of(log, what=WHAT).message.partition(":\n")
+    first, _, quoted = failure_of(log, activity=WHAT).message.partition(":\n")
     assert quoted
     assert "\n" not in first + quoted
     assert quoted.removesuffix(" …") in log
@@ -182,51 +185,57 @@ def test_a_known_failure_quotes_the_line_that_tells(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", list(CASES))
-def test_without_dates_and_tags_as_a_logger_collects_them_it_is_the_same_failure(case: str) -> None:
-    log, kind, said, _ = CASES[case]
+def test_undated_log_is_same_failure(case: str) -> None:
+    """A log without dates and tags, as a logger collects it, is the same failure."""
+    log, kind, fragment, _ = CASES[case]
     bare = re.sub(r"^(\[\S+\] )?(\[TRT\] )?\[[IWE]\] (\[TRT\] )?", "", log, flags=re.MULTILINE)
-    failure = failure_of(bare, what=WHAT)
+    failure = failure_of(bare, activity=WHAT)
     assert type(failure) is kind
-    assert said in failure.message
+    assert fragment in failure.message
 
 
 def test_every_class_has_its_log() -> None:
     logs_of_all = [log for log, *_ in ALL.values()]
     silent = [
-        cause.said
+        cause.message
         for cause in failures._CAUSES
         if not any(cause.signs.search(line) for log in logs_of_all for line in log.splitlines())
     ]
     assert not silent
 
 
-def test_a_kernel_that_was_skipped_for_its_memory_is_no_failure() -> None:
-    assert known_failure(logs.SKIPPED_TACTICS + logs.UNKNOWN, what=WHAT) is None
+def test_skipped_kernel_is_no_failure() -> None:
+    """A kernel that was skipped for its memory is no failure."""
+    assert known_failure(logs.SKIPPED_TACTICS + logs.UNKNOWN, activity=WHAT) is None
 
 
-def test_a_build_that_went_well_has_no_known_failure() -> None:
+def test_good_build_has_no_failure() -> None:
+    """A build that went well has no known failure."""
     for log in (logs.BUILT_IN_2025, logs.BUILT_BY_PYTHON, logs.MEASURED_BY_10, logs.ON_A_3090_WITH_10_12):
-        assert known_failure(log, what=WHAT) is None
+        assert known_failure(log, activity=WHAT) is None
 
 
-def test_the_cause_comes_before_what_follows_from_it() -> None:
+def test_cause_comes_before_consequence() -> None:
+    """The cause comes before what follows from it."""
     both = logs.OLD_DRIVER + logs.NO_IMPLEMENTATION + logs.DISK_FULL
-    assert "driver is too old" in failure_of(both, what=WHAT).message
+    assert "driver is too old" in failure_of(both, activity=WHAT).message
 
 
-def test_the_help_that_trtexec_prints_is_no_cause() -> None:
+def test_trtexec_help_is_no_cause() -> None:
+    """The help that trtexec prints is no cause."""
     help_text = (
         "&&&& RUNNING TensorRT.trtexec [TensorRT v101600] [b72] # trtexec --onnx=m --minShapes=x\n"
         "=== Build Options ===\n"
         "  --errorOnTimingCacheMiss           Emit error when a tactic being timed is not present in the timing cache\n"
         "                                     (default = false; INVALID_NODE is nothing but a word here)\n"
     )
-    assert known_failure(help_text, what=WHAT) is None
-    assert "Unknown option: --x" in failure_of(help_text + "[E] Unknown option: --x \n", what=WHAT).message
+    assert known_failure(help_text, activity=WHAT) is None
+    assert "Unknown option: --x" in failure_of(help_text + "[E] Unknown option: --x \n", activity=WHAT).message
 
 
-def test_what_is_not_known_shows_the_last_errors_and_asks_for_a_report() -> None:
-    failure = failure_of(logs.UNKNOWN, what=WHAT)
+def test_unknown_failure_shows_last_errors() -> None:
+    """What is not known shows the last errors and asks for a report."""
+    failure = failure_of(logs.UNKNOWN, activity=WHAT)
     assert isinstance(failure, EngineError)
     assert "validateCaskKLibSize" in failure.message
     assert "Builder creation failed" in failure.message
@@ -235,12 +244,14 @@ def test_what_is_not_known_shows_the_last_errors_and_asks_for_a_report() -> None
 
 
 @pytest.mark.parametrize("log", ["", "\n\n", logs.BUILT_IN_2025])
-def test_a_log_that_says_nothing_of_errors_is_told_so(log: str) -> None:
-    failure = failure_of(log, what=WHAT)
+def test_log_without_errors_is_told(log: str) -> None:
+    """A log that says nothing of errors is told so."""
+    failure = failure_of(log, activity=WHAT)
     assert failure.message == f"{WHAT}: TensorRT does not say why"
     assert failure.remedy
 
 
-def test_a_line_without_end_is_cut() -> None:
-    failure = failure_of(f"[E] {'x' * 5000}", what=WHAT)
+def test_endless_line_is_cut() -> None:
+    """A line without end is cut."""
+    failure = failure_of(f"[E] {'x' * 5000}", activity=WHAT)
     assert len(failure.message) < 400

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plansmith.compilers.trt.formats import require_formats
+from plansmith.compilers.trt.rules import require_formats
 from plansmith.errors import EngineError
 from plansmith.records.model import Tensor
 
@@ -19,7 +19,8 @@ def test_what_fits_is_taken() -> None:
     require_formats({"ids": "chw", "pixels": "dhwc", "half": "cdhw32"}, TENSORS)
 
 
-def test_all_that_does_not_fit_is_told_at_once() -> None:
+def test_misfits_told_at_once() -> None:
+    """All that does not fit is told at once."""
     with pytest.raises(EngineError) as refused:
         require_formats({"ids": "hwc", "pixels": "hwc8", "half": "chw4", "scores": "chw"}, TENSORS)
     assert refused.value.message.splitlines() == [

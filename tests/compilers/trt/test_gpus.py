@@ -18,7 +18,7 @@ import pytest
 from plansmith.errors import EnvironmentFault
 from plansmith.records.engine import Gpu
 from plansmith.system import gpus
-from plansmith.system.gpus import Card, chosen_gpus, held, visible_gpus
+from plansmith.system.gpus import Card, chosen_gpus, lock_gpu, visible_gpus
 
 ROOT = Path(__file__).parents[3]
 ASK = """
@@ -69,14 +69,15 @@ def printed(code: str, library: Path | None, *arguments: object, **environment: 
     ).stdout
 
 
-def asked(library: Path | None, *environments: dict[str, str], code: str = ASK) -> list[Any]:
+def ask_gpus(library: Path | None, *environments: dict[str, str], code: str = ASK) -> list[Any]:
     """The GPUs that are visible in some environments, or the error there, by the real binding."""
     answers: list[Any] = json.loads(printed(code, library, json.dumps(environments)))
     return answers
 
 
-def test_the_real_binding_tells_of_each_gpu_what_its_record_holds(nvml_stub: Path) -> None:
-    all_of_them, exchanged, unified = asked(nvml_stub, {}, {"CUDA_VISIBLE_DEVICES": "1,0"}, {"NVML_STUB": "unified"})
+def test_real_binding_matches_gpu_record(nvml_stub: Path) -> None:
+    """The real binding tells of each GPU what its record holds."""
+    all_of_them, exchanged, unified = ask_gpus(nvml_stub, {}, {"CUDA_VISIBLE_DEVICES": "1,0"}, {"NVML_STUB": "unified"})
     assert all_of_them[0] == {
         "name": "NVIDIA A100-SXM4-80GB",
         "compute_capability": "8.0",
@@ -90,8 +91,9 @@ def test_the_real_binding_tells_of_each_gpu_what_its_record_holds(nvml_stub: Pat
     assert unified[0]["memory_bytes"] == psutil.virtual_memory().total
 
 
-def test_a_gpu_in_mig_mode_is_its_parts(nvml_stub: Path) -> None:
-    (*parts, whole), (named,) = asked(
+def test_mig_gpu_is_its_parts(nvml_stub: Path) -> None:
+    """A GPU in MIG mode is its parts."""
+    (*parts, whole), (named,) = ask_gpus(
         nvml_stub,
         {"NVML_STUB": "divided"},
         {"NVML_STUB": "divided", "CUDA_VISIBLE_DEVICES": f"MIG-{FIRST}/2/0"},
@@ -103,8 +105,9 @@ def test_a_gpu_in_mig_mode_is_its_parts(nvml_stub: Path) -> None:
     assert named["uuid"] == PARTS[1]
 
 
-def test_a_library_without_gpus_or_driver_is_no_fault_and_one_that_does_not_answer_is(nvml_stub: Path) -> None:
-    none, not_loaded, error = asked(
+def test_silent_library_is_fault(nvml_stub: Path) -> None:
+    """A library without GPUs or a driver is no fault, but one that does not answer is."""
+    none, not_loaded, error = ask_gpus(
         nvml_stub, *({"NVML_STUB": matter} for matter in ("no GPU", "not loaded", "mismatch"))
     )
     assert none == not_loaded == []
@@ -114,23 +117,27 @@ def test_a_library_without_gpus_or_driver_is_no_fault_and_one_that_does_not_answ
 
 
 @pytest.mark.skipif(gpus._has_library(), reason="an NVIDIA driver is here")
-def test_without_the_drivers_library_there_are_no_gpus() -> None:
+def test_no_driver_library_no_gpus() -> None:
+    """Without the driver's library there are no GPUs."""
     assert visible_gpus() == ()
-    assert asked(None, {}, code=WITHOUT_BINDING + ASK) == [[]]
+    assert ask_gpus(None, {}, code=WITHOUT_BINDING + ASK) == [[]]
 
 
-def test_a_driver_without_its_python_package_says_what_to_install(nvml_stub: Path) -> None:
-    (error,) = asked(nvml_stub, {}, code=WITHOUT_BINDING + ASK)
+def test_missing_driver_package_says_remedy(nvml_stub: Path) -> None:
+    """A driver without its Python package says what to install."""
+    (error,) = ask_gpus(nvml_stub, {}, code=WITHOUT_BINDING + ASK)
     assert "nvidia-ml-py" in error["message"]
     assert error["remedy"] == "pip install 'plansmith[tensorrt]'"
 
 
-def test_the_most_device_memory_beyond_that_of_the_beginning_is_seen(nvml_stub: Path, tmp_path: Path) -> None:
+def test_peak_device_memory_is_seen(nvml_stub: Path, tmp_path: Path) -> None:
+    """The peak of device memory above that of the beginning is seen."""
     used = tmp_path / "used"
     assert printed(WATCH, nvml_stub, used, NVML_STUB_USED=str(used)).strip() == "8000"
 
 
-def test_nothing_is_known_of_the_memory_of_a_gpu_that_no_driver_knows() -> None:
+def test_unknown_gpu_memory_stays_unknown() -> None:
+    """Nothing is known of the memory of a GPU that no driver knows."""
     with gpus.MemoryWatch(gpu("GPU-nowhere")) as watch:
         pass
     assert watch.peak_bytes is None
@@ -164,7 +171,8 @@ DIVIDED = Card(gpu("GPU-aa"), (gpu("MIG-1x"), gpu("MIG-1y")), ("MIG-GPU-aa/1/0",
         ("GPU-2,GPU-22", []),
     ],
 )
-def test_the_list_of_visible_devices_is_read_as_cuda_reads_it(named: str | None, left: list[str]) -> None:
+def test_visible_devices_read_like_cuda(named: str | None, left: list[str]) -> None:
+    """The list of visible devices is read as CUDA reads it."""
     environment = {} if named is None else {"CUDA_VISIBLE_DEVICES": named}
     assert [gpu.uuid for gpu in chosen_gpus(L4S, environment)] == left
 
@@ -180,44 +188,46 @@ def test_the_list_of_visible_devices_is_read_as_cuda_reads_it(named: str | None,
         ("MIG-1x,GPU-11", ["MIG-1x"]),
     ],
 )
-def test_parts_of_a_gpu_go_by_their_names_old_and_new(named: str | None, left: list[str]) -> None:
+def test_gpu_parts_keep_both_names(named: str | None, left: list[str]) -> None:
+    """Parts of a GPU go by their names, old and new."""
     environment = {} if named is None else {"CUDA_VISIBLE_DEVICES": named}
     assert [gpu.uuid for gpu in chosen_gpus([L4S[0], DIVIDED], environment)] == left
 
 
-def test_a_number_among_different_gpus_is_refused_unless_it_is_the_bus_that_counts(nvml_stub: Path) -> None:
+def test_ambiguous_gpu_number_refused(nvml_stub: Path) -> None:
+    """A number among different GPUs is refused unless it is the bus that counts."""
     mixed = {"NVML_STUB": "mixed", "CUDA_VISIBLE_DEVICES": "1"}
-    error, by_bus, by_uuid = asked(
+    error, by_bus, by_uuid = ask_gpus(
         nvml_stub, mixed, {**mixed, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, {**mixed, "CUDA_VISIBLE_DEVICES": SECOND}
     )
     assert "does not say which" in error["message"]
     assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in error["remedy"]
-    assert [one["name"] for one in by_bus] == ["NVIDIA T400"]
-    assert [one["compute_capability"] for one in by_uuid] == ["7.5"]
+    assert [gpu["name"] for gpu in by_bus] == ["NVIDIA T400"]
+    assert [gpu["compute_capability"] for gpu in by_uuid] == ["7.5"]
 
 
-class Taken(Exception):
+class GpuBusy(Exception):
     """Somebody has the GPU."""
 
 
 def holders(uuid: str) -> list[int | None]:
     """The process that holds a GPU, None where the kernel names nobody; none at all where it is free."""
-    found: list[int | None] = []
+    processes: list[int | None] = []
 
     def refuse(process: int | None) -> None:
-        found.append(process)
-        raise Taken
+        processes.append(process)
+        raise GpuBusy
 
-    with suppress(Taken), held(gpu(uuid), refuse):
+    with suppress(GpuBusy), lock_gpu(gpu(uuid), refuse):
         pass
-    return found
+    return processes
 
 
 def holder(uuid: str) -> int | None:
     """The process that holds a GPU; None where it is free."""
-    found = holders(uuid)
-    assert None not in found, "the kernel names nobody"
-    return found[0] if found else None
+    processes = holders(uuid)
+    assert None not in processes, "the kernel names nobody"
+    return processes[0] if processes else None
 
 
 @contextmanager
@@ -233,15 +243,16 @@ def holding(uuid: str, *program: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def said(process: subprocess.Popen[str]) -> str:
+def read_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
 @pytest.mark.usefixtures("gpu_locks")
-def test_the_lock_of_a_gpu_names_its_holder_and_dies_with_it() -> None:
+def test_gpu_lock_names_its_holder() -> None:
+    """The lock of a GPU names its holder and dies with it."""
     with holding("GPU-1") as process:
-        assert said(process) == "held"
+        assert read_line(process) == "held"
         assert holder("GPU-1") == process.pid
         assert holder("GPU-2") is None
         process.kill()
@@ -250,22 +261,24 @@ def test_the_lock_of_a_gpu_names_its_holder_and_dies_with_it() -> None:
 
 
 @pytest.mark.usefixtures("gpu_locks")
-def test_whoever_waits_for_a_gpu_is_told_for_whom_and_gets_it_afterwards() -> None:
+def test_gpu_waiter_told_holder() -> None:
+    """Whoever waits for a GPU is told for whom, and gets it afterwards."""
     with holding("GPU-1") as first:
-        assert said(first) == "held"
+        assert read_line(first) == "held"
         with holding("GPU-1") as second:
-            assert said(second) == f"waiting {first.pid}"
+            assert read_line(second) == f"waiting {first.pid}"
             first.kill()
-            assert said(second) == "held"
+            assert read_line(second) == "held"
             assert holder("GPU-1") == second.pid
 
 
 @pytest.mark.usefixtures("gpu_locks")
-def test_a_gpu_is_not_free_while_a_program_of_its_dead_holder_runs() -> None:
+def test_gpu_busy_after_holder_died() -> None:
+    """A GPU is not free while a program of its dead holder runs."""
     with holding("GPU-1", "sleep", "600") as process:
-        program = psutil.Process(int(said(process).removeprefix("started ")))
+        program = psutil.Process(int(read_line(process).removeprefix("started ")))
         try:
-            assert said(process) == "held"
+            assert read_line(process) == "held"
             process.kill()
             process.wait()
             assert holder("GPU-1") is not None
@@ -275,40 +288,45 @@ def test_a_gpu_is_not_free_while_a_program_of_its_dead_holder_runs() -> None:
             pass  # the kernel closes the files of what was killed in a moment, and names nobody meanwhile
 
 
-def test_a_lock_whose_file_was_tidied_away_is_not_held_twice(gpu_locks: Path) -> None:
+def test_removed_lock_not_held_twice(gpu_locks: Path) -> None:
+    """A lock whose file was tidied away is not held twice."""
     with ExitStack() as processes:
         first = processes.enter_context(holding("GPU-1"))
-        assert said(first) == "held"
+        assert read_line(first) == "held"
         second = processes.enter_context(holding("GPU-1"))
-        assert said(second) == f"waiting {first.pid}"
+        assert read_line(second) == f"waiting {first.pid}"
         (gpu_locks / "GPU-1").unlink()
         third = processes.enter_context(holding("GPU-1"))
-        assert said(third) == "held"
+        assert read_line(third) == "held"
         first.kill()
-        assert said(second) == f"waiting {third.pid}"
+        assert read_line(second) == f"waiting {third.pid}"
         third.kill()
-        assert said(second) == "held"
+        assert read_line(second) == "held"
 
 
-def test_every_user_can_take_the_lock_whatever_the_umask_of_the_first(gpu_locks: Path) -> None:
+def test_lock_open_to_every_user(gpu_locks: Path) -> None:
+    """Every user can take the lock whatever the umask of the first."""
     with holding("MIG-GPU-1/2/0") as process:
-        assert said(process) == "held"
+        assert read_line(process) == "held"
         assert stat.S_IMODE(gpu_locks.stat().st_mode) == 0o1777
         (lock,) = gpu_locks.iterdir()
         assert stat.S_IMODE(lock.stat().st_mode) == 0o666
 
 
-def test_a_place_for_locks_that_takes_none_is_named_with_what_to_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_lock_place_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place for locks that takes none is named with what to set."""
     file = tmp_path / "file"
     file.touch()
     monkeypatch.setenv(gpus.LOCKS_VARIABLE, str(file))
-    with pytest.raises(EnvironmentFault, match="the lock of GPU GPU-1 cannot be taken") as raised, held(gpu("GPU-1")):
+    with (
+        pytest.raises(EnvironmentFault, match="the lock of GPU GPU-1 cannot be taken") as raised,
+        lock_gpu(gpu("GPU-1")),
+    ):
         pass
     assert gpus.LOCKS_VARIABLE in raised.value.remedy
 
 
-def test_a_kind_of_gpu_has_no_lock() -> None:
-    with pytest.raises(ValueError, match="a kind of GPU"), held(gpu("")):
+def test_gpu_kind_has_no_lock() -> None:
+    """A kind of GPU has no lock."""
+    with pytest.raises(ValueError, match="a kind of GPU"), lock_gpu(gpu("")):
         pass

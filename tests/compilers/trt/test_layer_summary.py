@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plansmith.compilers.trt.inspection.layer_summary import summarise, timed
+from plansmith.compilers.trt.layers import summarise, timed
 from plansmith.records.engine import UNKNOWN, LayerCount, LayerSummary, PlanLayer
 
 
@@ -19,7 +19,8 @@ LAYERS = (
 )
 
 
-def test_layers_are_counted_by_kind_and_dtype_with_the_time_that_they_take() -> None:
+def test_layers_counted_by_kind() -> None:
+    """Layers are counted by kind and dtype, with the time that they take."""
     assert summarise(LAYERS).counts == (
         LayerCount(kind="gemm", dtype="float16", count=2, milliseconds=1.25),
         LayerCount(kind="gemm", dtype=UNKNOWN, count=1),
@@ -27,31 +28,37 @@ def test_layers_are_counted_by_kind_and_dtype_with_the_time_that_they_take() -> 
     )
 
 
-def test_the_slowest_are_named_first_and_those_without_a_time_not_at_all() -> None:
-    found = summarise(LAYERS, most=2)
-    assert [one.name for one in found.slowest] == ["c", "b"]
-    assert (found.layers, found.milliseconds) == (4, 1.75)
+def test_slowest_layers_named_first() -> None:
+    """The slowest layers are named first, and those without a time not at all."""
+    summary = summarise(LAYERS, most=2)
+    assert [layer.name for layer in summary.slowest] == ["c", "b"]
+    assert (summary.layers, summary.milliseconds) == (4, 1.75)
 
 
-def test_layers_above_the_asked_precision_are_counted_when_not_all_are_named() -> None:
-    found = summarise(LAYERS, [LAYERS[1]] * 3, most=2)
-    assert (found.above_count, len(found.above)) == (3, 2)
+def test_unnamed_high_layers_are_counted() -> None:
+    """Layers above the asked precision are counted when not all are named."""
+    summary = summarise(LAYERS, [LAYERS[1]] * 3, most=2)
+    assert (summary.above_count, len(summary.above)) == (3, 2)
 
 
-def test_a_plan_that_tells_nothing_of_its_layers_has_none() -> None:
+def test_silent_plan_has_no_layers() -> None:
+    """A plan that tells nothing of its layers has none."""
     assert summarise(()) == LayerSummary(layers=0, counts=())
 
 
-def test_layers_of_several_outputs_name_each_dtype_once() -> None:
+def test_output_dtypes_named_once() -> None:
+    """Layers of several outputs name each dtype once."""
     both = PlanLayer(name="split", kind="gemm", inputs=(), dtypes=("float16", "float32", "float16"))
     assert summarise([both]).counts[0].dtype == "float16, float32"
 
 
-def test_layers_that_compute_are_counted_by_what_they_multiply() -> None:
-    found = layer("gemm", dtype="float32").model_copy(update={"computes": True, "operands": "int8"})
-    assert summarise([found]).counts[0].dtype == "int8"
+def test_computing_layers_counted_by_factors() -> None:
+    """Layers that compute are counted by what they multiply."""
+    gemm = layer("gemm", dtype="float32").model_copy(update={"computes": True, "operands": "int8"})
+    assert summarise([gemm]).counts[0].dtype == "int8"
 
 
-def test_times_of_a_profiler_find_their_layers_by_name() -> None:
-    found = timed(LAYERS, {"a": 2.0, "d": 4.0, "another": 1.0})
-    assert [one.milliseconds for one in found] == [2.0, None, None, 4.0]
+def test_profiler_times_find_layers() -> None:
+    """Times of a profiler find their layers by name."""
+    layers = timed(LAYERS, {"a": 2.0, "d": 4.0, "another": 1.0})
+    assert [layer.milliseconds for layer in layers] == [2.0, None, None, 4.0]

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from plansmith.compilers.trt.api.layouts import packed, unpacked
+from plansmith.compilers.trt.api.run import packed, unpacked
 from plansmith.errors import EngineError
 
 GROUPED = {"CHW2": 2, "CHW4": 4, "CHW16": 16, "CHW32": 32}
@@ -29,7 +29,8 @@ def test_channels_lie_in_groups(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", LAST)
-def test_channels_lie_last_and_are_filled_up(form: str) -> None:
+def test_channels_lie_last(form: str) -> None:
+    """Channels lie last and are filled up."""
     array = image(2, 5, 3, 4)
     lying = packed(array, form)
     assert lying.shape == (2, 3, 4, LAST[form])
@@ -39,7 +40,8 @@ def test_channels_lie_last_and_are_filled_up(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["LINEAR", *GROUPED, *LAST, "DHWC", "DHWC8", "CDHW32"])
-def test_what_was_laid_out_comes_back_whatever_follows_it_in_memory(form: str) -> None:
+def test_layout_round_trip(form: str) -> None:
+    """What was laid out comes back, whatever follows it in memory."""
     array = image(2, 5, 3, 4, 6)
     lying = packed(array, form)
     assert lying.flags.c_contiguous
@@ -49,14 +51,16 @@ def test_what_was_laid_out_comes_back_whatever_follows_it_in_memory(form: str) -
     assert not np.shares_memory(back, memory)
 
 
-def test_volumes_have_their_channels_before_depth() -> None:
+def test_volume_channels_precede_depth() -> None:
+    """Volumes have their channels before depth."""
     array = image(2, 5, 3, 4, 6)
     assert packed(array, "CDHW32").shape == (2, 1, 3, 4, 6, 32)
     assert packed(array, "DHWC8").shape == (2, 3, 4, 6, 8)
 
 
 @pytest.mark.parametrize(("form", "shape"), [("DLA_HWC4", (1, 3, 2, 2)), ("HWC8", (4, 8)), ("CDHW32", (3, 2, 2))])
-def test_a_format_of_another_accelerator_or_of_too_few_dimensions_is_refused(form: str, shape: tuple[int, ...]) -> None:
+def test_foreign_format_refused(form: str, shape: tuple[int, ...]) -> None:
+    """A format of another accelerator or of too few dimensions is refused."""
     with pytest.raises(EngineError, match=form) as raised:
         packed(image(*shape), form)
     assert raised.value.remedy

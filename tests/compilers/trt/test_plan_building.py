@@ -84,7 +84,7 @@ def is_free(uuid: str = "GPU-1") -> bool:
     def refuse(_: int | None) -> None:
         raise InterruptedError
 
-    with suppress(InterruptedError), gpus.held(gpu(uuid), refuse):
+    with suppress(InterruptedError), gpus.lock_gpu(gpu(uuid), refuse):
         return True
     return False
 
@@ -100,16 +100,17 @@ def building(folder: Path, program: Path, uuid: str = "GPU-1") -> Iterator[subpr
             process.kill()
 
 
-def said(process: subprocess.Popen[str]) -> str:
+def read_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
-def test_a_build_leaves_its_plan_its_log_and_how_to_do_it_again(tmp_path: Path) -> None:
+def test_build_leaves_plan_and_log(tmp_path: Path) -> None:
+    """A build leaves its plan its log and how to do it again."""
     (tmp_path / "worker.log").write_text("of another build\n")
     request = request_in(tmp_path, trtexec=program_in(tmp_path / "bin"))
-    told: list[str] = []
-    plan = build(request, tmp_path, progress=told.append)
+    messages: list[str] = []
+    plan = build(request, tmp_path, progress=messages.append)
     out = Path(request.out)
     assert {path.name for path in out.iterdir()} == {"model.plan", "build.log", "request.json", "reproduce.sh"}
     assert (out / plan.file).read_text() == "a plan"
@@ -118,11 +119,12 @@ def test_a_build_leaves_its_plan_its_log_and_how_to_do_it_again(tmp_path: Path) 
     assert BuildRequest.model_validate_json((out / "request.json").read_text()) == request.model_copy(
         update={"out": ""}
     )
-    assert "running the program" in told
+    assert "running the program" in messages
     assert is_free()
 
 
-def test_a_build_by_the_api_sees_one_gpu_and_calls_it_number_0(tmp_path: Path) -> None:
+def test_api_build_sees_one_gpu(tmp_path: Path) -> None:
+    """A build by the API sees one GPU and calls it number 0."""
     request = request_in(tmp_path)
     plan = build(request, tmp_path)
     assert Path(request.out, plan.log).read_text() == "built on GPU-1, number 0\n"
@@ -130,7 +132,8 @@ def test_a_build_by_the_api_sees_one_gpu_and_calls_it_number_0(tmp_path: Path) -
     assert plan.warnings == ("a warning of the builder's",)
 
 
-def test_the_script_of_a_program_runs_it_with_the_same_options_elsewhere(tmp_path: Path) -> None:
+def test_program_script_runs_elsewhere(tmp_path: Path) -> None:
+    """The script of a program runs it with the same options elsewhere."""
     program = program_in(tmp_path / "the bin")
     request = request_in(tmp_path, trtexec=program)
     build(request, tmp_path)
@@ -150,9 +153,8 @@ def test_the_script_of_a_program_runs_it_with_the_same_options_elsewhere(tmp_pat
     assert program.with_name("arguments").read_text().splitlines()[0] == first[0]
 
 
-def test_the_script_of_the_api_builds_on_a_gpu_of_the_same_kind(
-    tmp_path: Path, nvml_stub: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_api_script_builds_on_same_kind(tmp_path: Path, nvml_stub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script of the API builds on a GPU of the same kind."""
     request = request_in(tmp_path, flags={"timing_cache": False})
     build(request, tmp_path)
     python = tmp_path / "python"
@@ -172,12 +174,13 @@ def test_the_script_of_the_api_builds_on_a_gpu_of_the_same_kind(
     assert (tmp_path / "again" / "model.plan").exists()
 
 
-def test_the_gpu_of_the_build_comes_before_others_of_its_kind() -> None:
-    wanted, others = gpu("GPU-2"), [gpu("GPU-1"), gpu("GPU-2")]
-    assert build_worker.same_gpu(wanted, others).uuid == "GPU-2"
+def test_build_gpu_comes_first() -> None:
+    """The GPU of the build comes before others of its kind."""
+    requested, others = gpu("GPU-2"), [gpu("GPU-1"), gpu("GPU-2")]
+    assert build_worker.same_gpu(requested, others).uuid == "GPU-2"
     assert build_worker.same_gpu(gpu("GPU-3"), others).uuid == "GPU-1"
     with pytest.raises(EnvironmentFault, match="here is NVIDIA T400") as raised:
-        build_worker.same_gpu(wanted, [gpu().model_copy(update={"name": "NVIDIA T400"})])
+        build_worker.same_gpu(requested, [gpu().model_copy(update={"name": "NVIDIA T400"})])
     assert "CUDA_VISIBLE_DEVICES" in raised.value.remedy
 
 
@@ -196,38 +199,41 @@ def test_nothing_outlives_a_killed_compile(number: signal.Signals, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_an_interrupt_ends_the_build_at_once_and_leaves_nothing(tmp_path: Path) -> None:
+def test_interrupt_ends_build(tmp_path: Path) -> None:
+    """An interrupt ends the build at once and leaves nothing."""
     program = program_in(tmp_path / "bin", FOR_EVER)
     with building(tmp_path, program) as parent:
         running = psutil.Process(number_of(program))
         family = psutil.Process(parent.pid).children(recursive=True)
         assert running in family
         os.killpg(parent.pid, signal.SIGINT)
-        assert said(parent) == "interrupted"
+        assert read_line(parent) == "interrupted"
         assert still_running(family) == []
         assert is_free()
         assert list((tmp_path / "its out").iterdir()) == []
 
 
 @pytest.mark.slow
-def test_builds_on_one_gpu_wait_for_one_another_and_on_two_they_do_not(tmp_path: Path) -> None:
+def test_builds_wait_for_same_gpu(tmp_path: Path) -> None:
+    """Builds on one GPU wait for one another, and on two they do not."""
     programs = [program_in(tmp_path / name / "bin", UNTIL_RELEASED) for name in ("first", "other", "second")]
-    first, other, second = programs
+    first, unrelated, second = programs
     with (
-        building(tmp_path / "first", first, "GPU-1") as one,
-        building(tmp_path / "other", other, "GPU-2") as beside,
+        building(tmp_path / "first", first, "GPU-1") as before,
+        building(tmp_path / "other", unrelated, "GPU-2") as beside,
     ):
-        number_of(first), number_of(other)
+        number_of(first), number_of(unrelated)
         with building(tmp_path / "second", second, "GPU-1") as after:
-            who = int(said(after).removeprefix("waiting "))
-            assert who in [child.pid for child in psutil.Process(one.pid).children()]
+            blocker = int(read_line(after).removeprefix("waiting "))
+            assert blocker in [child.pid for child in psutil.Process(before.pid).children()]
             assert not second.with_name("number").exists()
             for program in programs:
                 program.with_name("release").touch()
-            assert [said(process) for process in (one, beside, after)] == ["built"] * 3
+            assert [read_line(process) for process in (before, beside, after)] == ["built"] * 3
 
 
-def test_whoever_does_not_want_to_wait_for_the_gpu_ends_at_once(tmp_path: Path) -> None:
+def test_unwilling_waiter_ends_at_once(tmp_path: Path) -> None:
+    """Whoever does not want to wait for the GPU ends at once."""
     program = program_in(tmp_path / "bin", UNTIL_RELEASED)
 
     def refuse(process: int | None) -> None:
@@ -240,7 +246,8 @@ def test_whoever_does_not_want_to_wait_for_the_gpu_ends_at_once(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_build_that_goes_on_beyond_its_deadline_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_build_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build that goes on beyond its deadline is ended."""
     monkeypatch.setattr(plan_building, "_GRACE_SECONDS", 0.1)
     program = program_in(tmp_path / "bin", FOR_EVER)
     request = request_in(tmp_path, trtexec=program, deadline_seconds=6)
@@ -253,7 +260,8 @@ def test_a_build_that_goes_on_beyond_its_deadline_is_ended(tmp_path: Path, monke
     assert is_free()
 
 
-def test_a_failed_program_leaves_its_words_in_the_log_and_nothing_else(tmp_path: Path) -> None:
+def test_failed_program_leaves_log_only(tmp_path: Path) -> None:
+    """A failed program leaves its words in the log and nothing else."""
     request = request_in(tmp_path, trtexec=program_in(tmp_path / "bin", FAILS))
     with pytest.raises(EngineError, match="trtexec ended with 1") as raised:
         build(request, tmp_path)
@@ -263,8 +271,9 @@ def test_a_failed_program_leaves_its_words_in_the_log_and_nothing_else(tmp_path:
     assert is_free()
 
 
-def test_a_killed_child_says_what_to_do_about_memory(tmp_path: Path) -> None:
-    request = request_in(tmp_path, what="be killed")
+def test_killed_child_says_memory_remedy(tmp_path: Path) -> None:
+    """A killed child says what to do about memory."""
+    request = request_in(tmp_path, content="be killed")
     with pytest.raises(EnvironmentFault, match=r"killed during build \(doing what the graph says\)") as raised:
         build(request, tmp_path)
     assert memory.REMEDY in raised.value.remedy
@@ -272,13 +281,14 @@ def test_a_killed_child_says_what_to_do_about_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_program_whose_child_was_killed_ends_too_and_its_end_is_not_waited_for(tmp_path: Path) -> None:
+def test_program_of_killed_child_ends(tmp_path: Path) -> None:
+    """A program whose child was killed ends too and its end is not waited for."""
     program = program_in(tmp_path / "bin", FOR_EVER)
-    seen: list[psutil.Process] = []
+    processes: list[psutil.Process] = []
 
     def kill_the_child() -> None:
         running = psutil.Process(number_of(program))
-        seen.append(running)
+        processes.append(running)
         running.parents()[0].kill()
 
     killer = threading.Thread(target=kill_the_child)
@@ -286,30 +296,33 @@ def test_a_program_whose_child_was_killed_ends_too_and_its_end_is_not_waited_for
     with pytest.raises(EnvironmentFault, match=r"killed during build \(running the program\)"):
         build(request_in(tmp_path, trtexec=program), tmp_path)
     killer.join()
-    assert still_running(seen) == []
+    assert still_running(processes) == []
     wait_until(is_free)
 
 
-def test_caches_of_builds_at_the_same_time_are_combined_by_the_next_that_can(tmp_path: Path) -> None:
+def test_simultaneous_caches_combined_later(tmp_path: Path) -> None:
+    """Caches of builds at the same time are combined by the next that can."""
     caches, key = TimingCaches(tmp_path / "cache" / "timing"), key_of("10.16.1.11", gpu(), BuildFlags())
-    with caches.lent(key, BuildFlags()) as one, caches.lent(key, BuildFlags()) as other:
-        for loan, entries in ((one, "a b "), (other, "b c d ")):
+    with caches.lent(key, BuildFlags()) as first, caches.lent(key, BuildFlags()) as second:
+        for loan, entries in ((first, "a b "), (second, "b c d ")):
             loan.file.write_text(entries)
             caches.take_back(key, loan)
     build(request_in(tmp_path), tmp_path)
-    (kept,) = caches.root.glob("*.cache")
-    assert kept.read_text() == "b c d a graph "
+    (cache,) = caches.root.glob("*.cache")
+    assert cache.read_text() == "b c d a graph "
 
 
-def test_the_memory_of_a_program_counts_as_the_builds(tmp_path: Path) -> None:
+def test_program_memory_counts(tmp_path: Path) -> None:
+    """The memory of a program counts as the build's."""
     plan = build(request_in(tmp_path, trtexec=program_in(tmp_path / "bin", HOLDS_MEMORY)), tmp_path)
     assert plan.peak_host_bytes is not None
     assert 150_000_000 < plan.peak_host_bytes < 500_000_000
     assert plan.peak_device_bytes is None
 
 
-def test_a_full_disk_is_said_in_words_with_a_remedy(tmp_path: Path) -> None:
-    request = request_in(tmp_path / "while it builds", what="fill the disk")
+def test_full_disk_names_remedy(tmp_path: Path) -> None:
+    """A full disk is said in words with a remedy."""
+    request = request_in(tmp_path / "while it builds", content="fill the disk")
     with pytest.raises(RepositoryError, match="no space left on the file system") as raised:
         build(request, tmp_path)
     assert "free some space" in raised.value.remedy
@@ -323,33 +336,38 @@ def test_a_full_disk_is_said_in_words_with_a_remedy(tmp_path: Path) -> None:
     assert not (tmp_path / "before" / "worker.log").exists()
 
 
-def test_what_a_build_measured_is_there_for_the_next_and_for_no_other_kind(tmp_path: Path) -> None:
-    def kept() -> list[str]:
+def test_measurements_reused_by_same_kind(tmp_path: Path) -> None:
+    """What a build measured is there for the next and for no other kind."""
+
+    def contents() -> list[str]:
         return sorted(path.read_text() for path in (tmp_path / "cache" / "timing").glob("*.cache"))
 
     program = program_in(tmp_path / "bin")
     build(request_in(tmp_path / "a", trtexec=program), tmp_path)
-    assert kept() == ["measured "]
+    assert contents() == ["measured "]
     build(request_in(tmp_path / "b", trtexec=program), tmp_path)
-    assert kept() == ["measured measured "]
+    assert contents() == ["measured measured "]
     build(request_in(tmp_path / "c", trtexec=program, flags={"tf32": False}), tmp_path)
-    assert kept() == ["measured ", "measured measured "]
+    assert contents() == ["measured ", "measured measured "]
 
 
-def test_a_build_by_the_api_that_ran_out_of_time_keeps_what_it_measured(tmp_path: Path) -> None:
+def test_timed_out_build_keeps_measurements(tmp_path: Path) -> None:
+    """A build by the API that ran out of time keeps what it measured."""
     with pytest.raises(EngineError, match="not built in time"):
-        build(request_in(tmp_path, what="be late"), tmp_path)
-    (kept,) = (tmp_path / "cache" / "timing").glob("*.cache")
-    assert kept.read_text() == "graph "
+        build(request_in(tmp_path, content="be late"), tmp_path)
+    (cache,) = (tmp_path / "cache" / "timing").glob("*.cache")
+    assert cache.read_text() == "graph "
 
 
-def test_a_build_that_may_measure_nothing_is_refused_where_nothing_is_known(tmp_path: Path) -> None:
+def test_unmeasured_build_refused(tmp_path: Path) -> None:
+    """A build that may measure nothing is refused where nothing is known."""
     with pytest.raises(EngineError, match=r"nothing was measured yet for TensorRT 10\.16\.1\.11") as raised:
         build(request_in(tmp_path, flags={"error_on_timing_cache_miss": True}), tmp_path)
     assert "error_on_timing_cache_miss" in raised.value.remedy
 
 
-def test_weights_are_put_back_in_a_child_that_has_the_gpu(tmp_path: Path) -> None:
+def test_weights_put_back_in_gpu_child(tmp_path: Path) -> None:
+    """Weights are put back in a child process that has the GPU."""
     request = request_in(tmp_path, flags={"refit": True})
     plan = tmp_path / "stripped.plan"
     plan.write_text("stripped")
@@ -359,14 +377,13 @@ def test_weights_are_put_back_in_a_child_that_has_the_gpu(tmp_path: Path) -> Non
     assert (tmp_path / "whole.plan").read_text() == "stripped build a plan True"
 
 
-def test_a_machine_is_asked_for_both_builders_and_survives_a_library_that_crashes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_crashing_library_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine is asked for both builders and survives a library that crashes."""
     monkeypatch.setenv("TEST_TRTEXEC", "/opt/trtexec")
-    found = probe(tmp_path / "log")
-    assert (found.api, found.trtexec, found.trtexec_version) == ("10.16.1.11", "/opt/trtexec", VERSION)
+    machine = probe(tmp_path / "log")
+    assert (machine.api, machine.trtexec, machine.trtexec_version) == ("10.16.1.11", "/opt/trtexec", VERSION)
     monkeypatch.setenv("TEST_CRASH", "1")
     monkeypatch.delenv("TEST_TRTEXEC")
-    found = probe(tmp_path / "log")
-    assert (found.api, found.trtexec) == ("", "")
-    assert "SIGSEGV" in found.api_problem
+    machine = probe(tmp_path / "log")
+    assert (machine.api, machine.trtexec) == ("", "")
+    assert "SIGSEGV" in machine.api_problem

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.compilers.trt.inspection.header import HEADER_BYTES, PlanHeader, read_header
+from plansmith.compilers.trt.plan_header import HEADER_BYTES, PlanHeader, read_header
 from plansmith.errors import EngineError
 
 from ...support.tensorrt.plan_files import plan
 
 
 @pytest.mark.parametrize("version", ["8.6.1.6", "10.13.3.9", "10.16.1.11", "11.0.0.114", "11.4.0.106"])
-def test_the_four_numbers_of_tensorrt_are_read(version: str, tmp_path: Path) -> None:
+def test_four_version_numbers_read(version: str, tmp_path: Path) -> None:
+    """The four numbers of TensorRT are read."""
     (tmp_path / "model.plan").write_bytes(plan(version))
     assert read_header(tmp_path / "model.plan") == PlanHeader(serialization=0, tensorrt=version)
 
@@ -24,7 +25,8 @@ def test_a_header_alone_is_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", range(HEADER_BYTES))
-def test_a_plan_that_ends_inside_of_its_header_is_cut_off(kept: int, tmp_path: Path) -> None:
+def test_truncated_plan_is_told(kept: int, tmp_path: Path) -> None:
+    """A plan that ends inside its header is said to be cut off."""
     (tmp_path / "model.plan").write_bytes(plan()[:kept])
     with pytest.raises(EngineError, match=f"cut off: it has {kept} bytes") as refused:
         read_header(tmp_path / "model.plan")
@@ -41,7 +43,8 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("content", FOREIGN.values(), ids=FOREIGN.keys())
-def test_what_is_no_plan_is_said_to_be_none(content: bytes, tmp_path: Path) -> None:
+def test_non_plan_is_said(content: bytes, tmp_path: Path) -> None:
+    """A file that is not a plan is said not to be one."""
     (tmp_path / "model.plan").write_bytes(content)
     with pytest.raises(EngineError, match=r"is no plan of TensorRT 8\.6 or later") as refused:
         read_header(tmp_path / "model.plan")
@@ -56,14 +59,16 @@ ALTERED = {
 
 
 @pytest.mark.parametrize("content", ALTERED.values(), ids=ALTERED.keys())
-def test_a_header_that_no_tensorrt_writes_is_refused(content: bytes, tmp_path: Path) -> None:
+def test_foreign_header_refused(content: bytes, tmp_path: Path) -> None:
+    """A header that no TensorRT writes is refused."""
     (tmp_path / "model.plan").write_bytes(content)
     with pytest.raises(EngineError, match="was altered") as refused:
         read_header(tmp_path / "model.plan")
     assert "newer plansmith" in refused.value.remedy
 
 
-def test_a_plan_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_plan_is_named(tmp_path: Path) -> None:
+    """A plan that is not there is named."""
     with pytest.raises(EngineError, match=r"cannot read the plan .*gone\.plan: No such file") as refused:
         read_header(tmp_path / "gone.plan")
     assert refused.value.remedy

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plansmith.compilers.trt.inspection.layers import layers_above, read_layers, read_tensors, require_precision
+from plansmith.compilers.trt.layers import layers_above, read_layers, read_tensors, require_precision
 from plansmith.errors import EngineError
 from plansmith.records.engine import PlanLayer, PlanTensor
 from plansmith.records.model import HighPrecisionNode, Precision
@@ -29,7 +29,8 @@ def read(*entries: dict[str, Any] | str) -> tuple[PlanLayer, ...]:
     return read_layers(json.dumps({"Layers": list(entries), "Bindings": []}))
 
 
-def test_layers_of_tensorrt_10_with_fixed_shapes_tell_everything() -> None:
+def test_fixed_layers_tell_everything() -> None:
+    """Layers of TensorRT 10 with fixed shapes tell everything."""
     reformat, conv, pool = read_layers(RESNET_FP16)
     assert (conv.name, conv.kind, conv.nodes) == ("Conv_0 + Relu_1", "CaskConvolution", ("Conv_0", "Relu_1"))
     assert (conv.computes, conv.operands, conv.dtypes) == (True, "float16", ("float16",))
@@ -40,7 +41,8 @@ def test_layers_of_tensorrt_10_with_fixed_shapes_tell_everything() -> None:
     assert require_precision([reformat, conv, pool], Precision.FP16) == ()
 
 
-def test_an_int8_convolution_is_one_by_its_weights() -> None:
+def test_int8_convolution_known_by_weights() -> None:
+    """An INT8 convolution is known by its weights."""
     reformat, conv = read_layers(RESNET_INT8)
     assert (reformat.dtypes, reformat.operands) == (("int8",), "")
     assert (conv.operands, conv.dtypes) == ("int8", ("int8",))
@@ -48,15 +50,17 @@ def test_an_int8_convolution_is_one_by_its_weights() -> None:
     assert require_precision([reformat, conv], Precision.INT8) == ()
 
 
-def test_of_myelins_kernels_the_matrix_products_and_the_attention_compute() -> None:
-    found = read_layers(BERT_FP16)
-    assert [one.computes for one in found] == [True, False, True, True]
-    assert [one.operands for one in found] == ["float16", "", "float16", "float16"]
-    assert found[2].nodes == (*("/encoder/layers.8/mha/attn/MatMul", "/encoder/layers.8/mha/attn/mha_prob/Softmax"),)
-    assert require_precision(found, Precision.FP16) == ()
+def test_myelin_products_and_attention_compute() -> None:
+    """Of Myelin's kernels, the matrix products and the attention compute."""
+    layers = read_layers(BERT_FP16)
+    assert [layer.computes for layer in layers] == [True, False, True, True]
+    assert [layer.operands for layer in layers] == ["float16", "", "float16", "float16"]
+    assert layers[2].nodes == (*("/encoder/layers.8/mha/attn/MatMul", "/encoder/layers.8/mha/attn/mha_prob/Softmax"),)
+    assert require_precision(layers, Precision.FP16) == ()
 
 
-def test_tensorrt_11_describes_its_inputs_and_outputs() -> None:
+def test_tensorrt_11_describes_tensors() -> None:
+    """TensorRT 11 describes its inputs and outputs."""
     (gemm,) = read_layers(CLASSIFIER_11)
     assert (gemm.computes, gemm.operands, gemm.dtypes) == (True, "float32", ("float32",))
     first, last = read_tensors(CLASSIFIER_11)
@@ -70,21 +74,24 @@ def test_tensorrt_11_describes_its_inputs_and_outputs() -> None:
     assert last == PlanTensor(name="output_0", is_input=False, dtype="float32", dims=(1, 1000))
 
 
-def test_tensors_of_tensorrt_10_are_described_by_the_layers_that_read_and_write_them() -> None:
+def test_tensorrt_10_layers_describe_tensors() -> None:
+    """Tensors of TensorRT 10 are described by the layers that read and write them."""
     first, last = read_tensors(RESNET_FP16)
     assert (first.name, first.is_input, first.dtype, first.dims) == ("input.1", True, "float32", (32, 3, 224, 224))
     assert (last.name, last.is_input, last.dtype) == ("input.8", False, "float16")
     assert last.format == "Channel major FP16 format where channel % 8 == 0"
 
 
-def test_a_tensor_that_is_only_named_is_left_out_and_other_profiles_bring_none() -> None:
+def test_merely_named_tensor_left_out() -> None:
+    """A tensor that is only named is left out and other profiles bring none."""
     assert read_tensors('{"Layers": ["a", "b"], "Bindings": ["x", "y"]}') == ()
     conv = layer("c", Inputs=[{"Name": "x", "Dimensions": [-1, 3], "Format/Datatype": "N/A due to dynamic shapes"}])
     document = {"Layers": [conv], "Bindings": ["x", "x [profile 1]"]}
     assert read_tensors(json.dumps(document)) == (PlanTensor(name="x", is_input=True, dtype="", dims=(-1, 3)),)
 
 
-def test_with_dynamic_shapes_weights_and_kernels_tell_what_tensors_do_not() -> None:
+def test_weights_and_kernels_tell_dynamic_shapes() -> None:
+    """With dynamic shapes, weights and kernels tell what tensors do not."""
     unknown = tensors("N/A due to dynamic shapes")
     weights, kernel, nothing = read(
         layer("a", "CaskConvolution", Inputs=unknown, Outputs=unknown, Weights={"Type": "Half", "Count": 9408}),
@@ -113,13 +120,16 @@ def test_with_dynamic_shapes_weights_and_kernels_tell_what_tensors_do_not() -> N
         ("__myl_FcAdd_0xf16f16f32f32aa", ""),
     ],
 )
-def test_a_kernel_is_called_by_what_it_multiplies(tactic: str, operands: str) -> None:
-    (found,) = read(layer("a", TacticName=tactic))
-    assert found.operands == operands
+def test_kernel_named_by_factors(tactic: str, operands: str) -> None:
+    """A kernel is called by what it multiplies."""
+    (result,) = read(layer("a", TacticName=tactic))
+    assert result.operands == operands
 
 
 @pytest.mark.parametrize("key", ["Format/Datatype", "Datatype", "DataType"])
-def test_the_lowest_input_is_what_is_multiplied(key: str) -> None:
+def test_lowest_input_is_multiplied(key: str) -> None:
+    """The lowest input is what is multiplied."""
+
     def operands(inputs: list[str], outputs: list[str]) -> str:
         return read(layer("a", Inputs=tensors(*inputs, key=key), Outputs=tensors(*outputs, key=key)))[0].operands
 
@@ -155,28 +165,30 @@ def test_the_lowest_input_is_what_is_multiplied(key: str) -> None:
     ],
 )
 def test_which_layers_compute(name: str, kind: str, computes: bool) -> None:
-    (found,) = read(layer(name, kind))
-    assert found.computes is computes
+    (result,) = read(layer(name, kind))
+    assert result.computes is computes
 
 
-def test_nothing_is_known_of_what_is_inside_of_a_whole_piece() -> None:
+def test_whole_piece_stays_opaque() -> None:
+    """Nothing is known of what is inside a whole piece."""
     (piece,) = read(
         layer("{ForeignNode[/Unsqueeze.../Cast]}", "Myelin", Inputs=tensors("Float"), Outputs=tensors("Float"))
     )
     assert (piece.computes, piece.operands) == (True, "")
-    (said,) = require_precision([piece], Precision.FP16)
-    assert said == "the precision of 1 of 1 layers that compute: the plan does not tell it"
+    (notice,) = require_precision([piece], Precision.FP16)
+    assert notice == "the precision of 1 of 1 layers that compute: the plan does not tell it"
 
 
 FP32, FP16 = ({"TacticName": XMMA.format(f"{x}{x}_{x}f32_f32")} for x in ("f32", "f16"))
 
 
-def test_layers_in_fp32_fail_a_plan_in_fp16_and_are_listed() -> None:
-    found = read(layer("/a/MatMul", **FP32), layer("/b/MatMul", **FP16), layer("/c/Conv", "CaskConvolution", **FP32))
-    assert [one.name for one in layers_above(found, Precision.FP16)] == ["/a/MatMul", "/c/Conv"]
+def test_fp32_layers_fail_fp16_plan() -> None:
+    """Layers in FP32 fail a plan in FP16 and are listed."""
+    layers = read(layer("/a/MatMul", **FP32), layer("/b/MatMul", **FP16), layer("/c/Conv", "CaskConvolution", **FP32))
+    assert [entry.name for entry in layers_above(layers, Precision.FP16)] == ["/a/MatMul", "/c/Conv"]
     for precision in set(Precision) - {Precision.FP32}:
         with pytest.raises(EngineError) as refused:
-            require_precision(found, precision)
+            require_precision(layers, precision)
         lines = refused.value.message.splitlines()
         assert lines[0] == (
             f"2 of 3 layers of the plan that compute came out in FP32, and {precision.upper()} was asked:"
@@ -184,38 +196,42 @@ def test_layers_in_fp32_fail_a_plan_in_fp16_and_are_listed() -> None:
         assert lines[1].strip() == f"/a/MatMul (gemm, {FP32['TacticName']})"
         assert lines[2].strip().startswith("/c/Conv (CaskConvolution, ")
         assert "lowering: {keep: [NODE]}" in refused.value.remedy
-    assert layers_above(found, Precision.FP32) == ()
-    assert require_precision(found, Precision.FP32) == ()
+    assert layers_above(layers, Precision.FP32) == ()
+    assert require_precision(layers, Precision.FP32) == ()
 
 
-def test_a_long_list_is_cut_on_one_screen() -> None:
-    found = read(*(layer(f"/layers.{n}/MatMul", **FP32) for n in range(40)))
+def test_long_list_is_cut() -> None:
+    """A long list is cut on one screen."""
+    layers = read(*(layer(f"/layers.{n}/MatMul", **FP32) for n in range(40)))
     with pytest.raises(EngineError, match="… and 30 more") as refused:
-        require_precision(found, Precision.FP16)
+        require_precision(layers, Precision.FP16)
     assert len(refused.value.message.splitlines()) == 12
 
 
-def test_what_the_recipe_kept_on_purpose_may_be_in_fp32() -> None:
-    found = read(
+def test_recipe_kept_layers_may_stay_fp32() -> None:
+    """What the recipe kept on purpose may be in FP32."""
+    layers = read(
         layer("/head/MatMul_myl0_9", Metadata="[ONNX Layer: /head/MatMul][ONNX Layer: /head/Add]", **FP32),
         layer("/b/MatMul", **FP16),
     )
     head = HighPrecisionNode(node="/head/MatMul", op_type="MatMul", reason="asked")
-    assert require_precision(found, Precision.FP16, [head]) == ()
+    assert require_precision(layers, Precision.FP16, [head]) == ()
     # An addition that was kept does not excuse the product that it was fused with.
     add = HighPrecisionNode(node="/head/Add", op_type="Add", reason="range")
-    assert layers_above(found, Precision.FP16, [add]) == found[:1]
-    assert layers_above(found, Precision.FP16, [head.model_copy(update={"node": "/other/MatMul"})]) == found[:1]
+    assert layers_above(layers, Precision.FP16, [add]) == layers[:1]
+    assert layers_above(layers, Precision.FP16, [head.model_copy(update={"node": "/other/MatMul"})]) == layers[:1]
 
 
-def test_a_plan_without_one_layer_in_the_precision_is_none_of_it() -> None:
+def test_plan_without_precision_layers_fails() -> None:
+    """A plan without one layer in the precision is not of that precision."""
     with pytest.raises(EngineError, match="no layer of the plan computes in INT8") as refused:
         require_precision(read(layer("/b/MatMul", **FP16), layer("/c/MatMul", **FP16)), Precision.INT8)
     assert "all 2 that compute do so in float16" in refused.value.message
     assert refused.value.remedy
 
 
-def test_what_a_plan_does_not_tell_is_said_and_does_not_pass_in_silence() -> None:
+def test_untold_layers_are_said() -> None:
+    """What a plan does not tell is said and is not passed over in silence."""
     (names,) = require_precision(read("/a/MatMul", "/b/Conv"), Precision.FP16)
     assert names == "whether the plan computes in FP16: it tells nothing of its layers but their names, if these"
     assert require_precision((), Precision.FP16) == (names,)
@@ -226,14 +242,16 @@ def test_what_a_plan_does_not_tell_is_said_and_does_not_pass_in_silence() -> Non
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"layers"', "null"])
-def test_what_is_no_inspectors_json_is_refused(text: str) -> None:
+def test_foreign_json_refused(text: str) -> None:
+    """What is not an inspector's JSON is refused."""
     for reader in (read_layers, read_tensors):
         with pytest.raises(EngineError, match="cannot be read") as refused:
             reader(text)
         assert refused.value.remedy
 
 
-def test_an_inspector_that_tells_nothing_gives_nothing() -> None:
+def test_silent_inspector_gives_nothing() -> None:
+    """An inspector that tells nothing gives nothing."""
     assert not read_layers("{}")
     assert not read_tensors("{}")
     assert not read_layers('{"Layers": [], "I/O Tensors": []}')

@@ -39,20 +39,19 @@ def measure(bench: Bench, **more: Any) -> tuple[PlanSpeed, ...]:
     return measure_plan(running(bench), "8.9", bench.onnx(), bench.folder, **arguments)
 
 
-def test_every_profile_is_measured_at_its_opt_and_says_what_there_is_no_figure_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_profiles_measured_at_opt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every profile is measured at its opt shape and says what has no figure."""
     monkeypatch.setattr("plansmith.compilers.trt.evaluation.baselines._MOST", 10)
     bench = Bench(tmp_path, profiles=PROFILES)
     (tmp_path / "fp32").mkdir()
     higher = running(Bench(tmp_path / "fp32", precision=Precision.FP32, profiles=PROFILES))
-    found = measure(bench, higher=higher)
-    assert [(s.profile, s.shapes) for s in found] == [
+    speeds = measure(bench, higher=higher)
+    assert [(s.profile, s.shapes) for s in speeds] == [
         ("few", "input_ids 2x3, attention_mask 2x3"),
         ("many", "input_ids 4x10, attention_mask 4x10"),
     ]
-    assert set(bench.asked) == {(0, (2, 3)), (1, (4, 10))}
-    for speed in found:
+    assert set(bench.requests) == {(0, (2, 3)), (1, (4, 10))}
+    for speed in speeds:
         eager, compiled, plan = speed.baselines
         assert (eager.problem, compiled.problem) == (NO_SOURCE, NO_SOURCE)
         assert (plan.kind, plan.precision, plan.problem) == ("plan", "fp32", "")
@@ -72,16 +71,16 @@ def source_model(*names: str) -> LoadedModel:
     import torch
 
     class Embedding(torch.nn.Module):
-        asked: tuple[torch.Size, ...] = ()
+        shapes: tuple[torch.Size, ...] = ()
 
         def __init__(self) -> None:
             super().__init__()
-            self.words = torch.nn.Embedding(WORDS, 4)
+            self.embedding = torch.nn.Embedding(WORDS, 4)
 
         def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor]:
             assert tensors[0].max() <= 1, "the mask comes first"
-            type(self).asked += (tensors[-1].shape,)
-            return (self.words(tensors[-1]),)
+            type(self).shapes += (tensors[-1].shape,)
+            return (self.embedding(tensors[-1]),)
 
     nothing = cast("Any", None)
     plan = InputPlan(
@@ -97,9 +96,8 @@ def source_model(*names: str) -> LoadedModel:
     return LoadedModel(Embedding().eval(), plan, ("y",), nothing)
 
 
-def test_the_source_model_gets_the_same_inputs_in_its_own_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_source_gets_same_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source model gets the same inputs in its own order."""
     monkeypatch.setattr("plansmith.compilers.trt.evaluation.baselines._MOST", 10)
     monkeypatch.setattr(
         "plansmith.compilers.trt.evaluation.latency.pytorch", partial(pytorch, backend="no such compiler")
@@ -109,16 +107,19 @@ def test_the_source_model_gets_the_same_inputs_in_its_own_order(
     eager, compiled = speed.baselines
     assert eager.speed is not None
     assert "no such compiler" in compiled.problem
-    assert set(vars(type(source.module))["asked"]) == {(3, 6)}
+    assert set(vars(type(source.module))["shapes"]) == {(3, 6)}
 
 
-def test_an_input_that_the_graph_lost_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_input_is_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An input that the graph lost is a reason."""
     monkeypatch.setattr("plansmith.compilers.trt.evaluation.baselines._MOST", 10)
     (speed,) = measure(Bench(tmp_path), source=source_model("token_type_ids", "input_ids"))
     assert [b.problem for b in speed.baselines] == ["the graph has no input token_type_ids, which the model takes"] * 2
 
 
-def test_a_higher_plan_that_does_not_run_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unrunnable_higher_plan_is_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A higher plan that does not run is a reason."""
+
     def refuses(*_: object) -> Callable[[], object]:
         raise MemoryError("no memory for a second plan")
 

@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from plansmith.compilers.trt.evaluation.requests import EvaluatePlanRequest
-from plansmith.compilers.trt.inspection.layers import nodes_in_fp32
+from plansmith.compilers.trt.layers import nodes_in_fp32
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import EngineError, EnvironmentFault, PlansmithError
 from plansmith.records.engine import BuildMachine, BuildRequest, Engine, Gpu, Plan, PlanLayer, PlanTensor
@@ -85,20 +85,22 @@ class Builder:
 @pytest.fixture
 def builder(monkeypatch: pytest.MonkeyPatch) -> Builder:
     """What builds plans on the machines of a test."""
-    found = Builder()
-    monkeypatch.setattr(plan_steps, "build_plan", found)
+    stub = Builder()
+    monkeypatch.setattr(plan_steps, "build_plan", stub)
     monkeypatch.setattr("plansmith.steps.runner.Worker", InlineWorker)
-    return found
+    return stub
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Makes this machine one with the given GPUs and a TensorRT; none of both without any."""
 
-    def become(*here: Gpu, version: str = TENSORRT) -> None:
-        monkeypatch.setattr("plansmith.system.gpus.visible_gpus", lambda *_: here)
-        made = BuildMachine(gpus=here, api=version if here else "", api_problem="" if here else "there is none")
-        monkeypatch.setattr(plan_steps, "probe", lambda *_, **__: made)
+    def become(*devices: Gpu, version: str = TENSORRT) -> None:
+        monkeypatch.setattr("plansmith.system.gpus.visible_gpus", lambda *_: devices)
+        build_machine = BuildMachine(
+            gpus=devices, api=version if devices else "", api_problem="" if devices else "there is none"
+        )
+        monkeypatch.setattr(plan_steps, "probe", lambda *_, **__: build_machine)
 
     return become
 
@@ -107,7 +109,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def graph(tmp_path: Path) -> Path:
     """A product of matrices with a batch that moves."""
     weights = helper.make_tensor("w", TensorProto.FLOAT, (4, 2), [float(n) for n in range(8)])
-    made = helper.make_graph(
+    onnx_graph = helper.make_graph(
         [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")],
         "product",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ("batch", 4))],
@@ -115,11 +117,13 @@ def graph(tmp_path: Path) -> Path:
         [weights],
     )
     path = tmp_path / "product.onnx"
-    onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
+    onnx.save(helper.make_model(onnx_graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
     return path
 
 
-def run_of(graph: Path, artifacts: str = "artifacts", shared_cache: str | None = None, /, **told: Any) -> Compilation:
+def run_of(
+    graph: Path, artifacts: str = "artifacts", shared_cache: str | None = None, /, **options: Any
+) -> Compilation:
     """A compile of a graph, with artifacts beside it; a shared cache lies there, too."""
     spec = ModelSpec.model_validate(
         {
@@ -129,7 +133,7 @@ def run_of(graph: Path, artifacts: str = "artifacts", shared_cache: str | None =
             "artifacts": str(graph.parent / artifacts),
             "shared_cache": shared_cache,
             "check_served": False,
-            "tensorrt": told,
+            "tensorrt": options,
         }
     )
     return Compilation(spec, relative_to=graph.parent)
@@ -138,18 +142,17 @@ def run_of(graph: Path, artifacts: str = "artifacts", shared_cache: str | None =
 _COMPILE = 1 + [step.name for step in MODEL_STEPS].index("compile")
 
 
-def compiled(graph: Path, *places: str, **told: Any) -> StepResult[Engine]:
+def compiled(graph: Path, *places: str, **options: Any) -> StepResult[Engine]:
     """The engine of a graph, with a plan for every kind of GPU."""
-    with run_of(graph, *places, **told) as compilation:
+    with run_of(graph, *places, **options) as compilation:
         model = compilation.context.model
-        made = walk(MODEL_STEPS[:_COMPILE], model, CompiledModel()).state
-        require_complete(model, made)
-        return made.engine
+        compiled_model = walk(MODEL_STEPS[:_COMPILE], model, CompiledModel()).state
+        require_complete(model, compiled_model)
+        return compiled_model.engine
 
 
-def test_a_plan_is_built_once_and_found_by_a_machine_that_has_no_gpu(
-    graph: Path, builder: Builder, machine: Callable[..., None]
-) -> None:
+def test_plan_found_without_gpu(graph: Path, builder: Builder, machine: Callable[..., None]) -> None:
+    """A plan is built once and found by a machine that has no GPU."""
     machine(L4)
     first = compiled(graph)
     assert not first.cached
@@ -161,9 +164,8 @@ def test_a_plan_is_built_once_and_found_by_a_machine_that_has_no_gpu(
     assert (again.digest, len(builder.requests)) == (first.digest, 1)
 
 
-def test_a_machine_that_has_no_gpu_finds_the_plan_in_a_shared_cache_before_it_is_told_that_it_has_none(
-    graph: Path, builder: Builder, machine: Callable[..., None]
-) -> None:
+def test_shared_cache_searched_before_refusal(graph: Path, builder: Builder, machine: Callable[..., None]) -> None:
+    """A machine without a GPU looks in a shared cache before it is told that it has none."""
     machine(L4)
     first = compiled(graph, "a", "shared")
     machine()
@@ -177,9 +179,8 @@ def test_a_machine_that_has_no_gpu_finds_the_plan_in_a_shared_cache_before_it_is
     assert (again.digest, len(builder.requests)) == (first.digest, 1)
 
 
-def test_what_a_machine_without_a_gpu_does_not_find_is_refused(
-    graph: Path, builder: Builder, machine: Callable[..., None]
-) -> None:
+def test_missing_plan_refused_without_gpu(graph: Path, builder: Builder, machine: Callable[..., None]) -> None:
+    """What a machine without a GPU does not find is refused."""
     machine(L4)
     compiled(graph)
     machine()
@@ -203,9 +204,10 @@ def test_what_a_machine_without_a_gpu_does_not_find_is_refused(
     ],
     ids=lambda told: next(iter(told)),
 )
-def test_what_decides_a_plan_makes_another_one(
+def test_deciding_facts_make_other_plan(
     told: dict[str, Any], graph: Path, builder: Builder, machine: Callable[..., None]
 ) -> None:
+    """What decides a plan makes another one."""
     machine(L4)
     compiled(graph)
     compiled(graph, **told)
@@ -213,9 +215,8 @@ def test_what_decides_a_plan_makes_another_one(
     assert builder.requests[0].spec != builder.requests[1].spec or "builder" in told
 
 
-def test_a_release_for_two_kinds_of_gpu_needs_both_machines_and_no_build_twice(
-    graph: Path, builder: Builder, machine: Callable[..., None]
-) -> None:
+def test_two_gpu_release_needs_both_machines(graph: Path, builder: Builder, machine: Callable[..., None]) -> None:
+    """A release for two kinds of GPU needs both machines and no build twice."""
     machine(L4)
     with pytest.raises(EngineError, match=r"no plan for NVIDIA A10G \(8\.6\) yet") as missing:
         compiled(graph, gpus=["L4", "A10G"])
@@ -229,9 +230,10 @@ def test_a_release_for_two_kinds_of_gpu_needs_both_machines_and_no_build_twice(
 
 
 @pytest.mark.parametrize("version", ["10.16.1.11", "10.15.1.29", "11.1.0.106"])
-def test_a_machine_with_another_tensorrt_builds_nothing(
+def test_other_tensorrt_builds_nothing(
     version: str, graph: Path, builder: Builder, machine: Callable[..., None]
 ) -> None:
+    """A machine with another TensorRT builds nothing."""
     machine(L4, version=version)
     with pytest.raises(PlansmithError, match=version) as refused:
         compiled(graph)
@@ -239,18 +241,16 @@ def test_a_machine_with_another_tensorrt_builds_nothing(
     assert not builder.requests
 
 
-def test_a_plan_whose_header_tells_of_another_tensorrt_is_refused(
-    graph: Path, builder: Builder, machine: Callable[..., None]
-) -> None:
+def test_foreign_plan_header_refused(graph: Path, builder: Builder, machine: Callable[..., None]) -> None:
+    """A plan whose header tells of another TensorRT is refused."""
     machine(L4)
     builder.version = "10.16.1.11"
     with pytest.raises(EngineError, match=r"built by TensorRT 10\.16\.1\.11"):
         compiled(graph)
 
 
-def test_a_plan_is_built_of_the_profiles_that_were_named(
-    graph: Path, builder: Builder, machine: Callable[..., None]
-) -> None:
+def test_plan_uses_named_profiles(graph: Path, builder: Builder, machine: Callable[..., None]) -> None:
+    """A plan is built of the profiles that were named."""
     machine(L4)
     compiled(graph, profiles={"one": {"x": "1x4"}, "many": {"x": "2x4:8x4:16x4"}}, deadline_minutes=7)
     (request,) = builder.requests
@@ -260,9 +260,10 @@ def test_a_plan_is_built_of_the_profiles_that_were_named(
     assert Path(request.graph).is_file()
 
 
-def test_a_machine_with_trtexec_alone_is_told_that_nobody_would_judge_its_plan(
+def test_trtexec_alone_cannot_judge(
     graph: Path, builder: Builder, machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A machine with trtexec alone is told that nobody would judge its plan."""
     machine(L4)
     alone = BuildMachine(gpus=(L4,), trtexec="/opt/trtexec", trtexec_version="10.16.0", api_problem="no module")
     monkeypatch.setattr(plan_steps, "probe", lambda *_, **__: alone)
@@ -272,15 +273,17 @@ def test_a_machine_with_trtexec_alone_is_told_that_nobody_would_judge_its_plan(
     assert not builder.requests
 
 
-def test_a_plugin_that_is_not_there_is_refused_at_once(graph: Path, machine: Callable[..., None]) -> None:
+def test_missing_plugin_refused_at_once(graph: Path, machine: Callable[..., None]) -> None:
+    """A plugin that is not there is refused at once."""
     machine(L4)
     with pytest.raises(EngineError, match=r"the plugin library .*mine\.so is not there"):
         run_of(graph, plugins=["mine.so"])
 
 
-def test_what_the_graph_has_in_fp32_may_stay_so_in_the_plan(tmp_path: Path) -> None:
+def test_graph_fp32_may_stay_in_plan(tmp_path: Path) -> None:
+    """What the graph has in FP32 may stay so in the plan."""
     half = helper.make_tensor_value_info("x", TensorProto.FLOAT16, ("batch", 4))
-    made = helper.make_graph(
+    onnx_graph = helper.make_graph(
         [
             helper.make_node("MatMul", ["x", "w"], ["low"], name="in_fp16"),
             helper.make_node("Cast", ["low"], ["high"], name="up", to=TensorProto.FLOAT),
@@ -295,19 +298,20 @@ def test_what_the_graph_has_in_fp32_may_stay_so_in_the_plan(tmp_path: Path) -> N
         ],
     )
     path = tmp_path / "mixed.onnx"
-    onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
+    onnx.save(helper.make_model(onnx_graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
     assert [node.node for node in nodes_in_fp32(path)] == ["in_fp32"]
 
 
-def test_each_plan_is_judged_on_a_gpu_of_its_kind_and_once(
+def test_plan_judged_once_per_kind(
     graph: Path, builder: Builder, machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Each plan is judged on a GPU of its kind, and only once."""
     judged: list[str] = []
 
     class Judge(InlineWorker):
-        def __init__(self, module: str, log: Path, progress: Any, **told: Any) -> None:
+        def __init__(self, module: str, log: Path, progress: Any, **options: Any) -> None:
             super().__init__(module, log, progress)
-            assert told["environment"]["CUDA_VISIBLE_DEVICES"].startswith("GPU-")
+            assert options["environment"]["CUDA_VISIBLE_DEVICES"].startswith("GPU-")
 
         def __enter__(self) -> Judge:
             return self
@@ -335,18 +339,19 @@ def test_each_plan_is_judged_on_a_gpu_of_its_kind_and_once(
     assert judged == ["8.9", "8.6"]
     assert manifest.validation.ran == ("8.9", "8.6")
     for plan in manifest.engine.plans.values():
-        assert all((Path(published.release) / name).is_file() for name in plan.told)
+        assert all((Path(published.release) / name).is_file() for name in plan.description_files)
     machine()
     with run_of(graph, **both) as steps:
         assert steps.run()[0].unchanged
     assert len(judged) == len(builder.requests) == 2
 
 
-def test_of_several_reports_the_one_that_failed_tells_why() -> None:
+def test_failed_report_tells_why() -> None:
+    """Of several reports, the one that failed tells why."""
     wrong = report("8.6").model_copy(update={"verdict": "failed", "data": "of the second"})
-    found = combined_report([report("8.9"), wrong])
-    assert (found.verdict, found.data, found.ran) == ("failed", "of the second", ("8.9", "8.6"))
-    assert found.candidate == "plan 8.9; plan 8.6"
+    summary = combined_report([report("8.9"), wrong])
+    assert (summary.verdict, summary.data, summary.ran) == ("failed", "of the second", ("8.9", "8.6"))
+    assert summary.candidate == "plan 8.9; plan 8.6"
 
 
 def report(capability: str) -> ValidationReport:
@@ -362,9 +367,8 @@ def report(capability: str) -> ValidationReport:
     )
 
 
-def test_a_compile_that_no_machine_here_can_end_is_refused_before_it_begins(
-    graph: Path, builder: Builder, machine: Callable[..., None]
-) -> None:
+def test_unfinishable_compile_refused_early(graph: Path, builder: Builder, machine: Callable[..., None]) -> None:
+    """A compile that no machine here can end is refused before it begins."""
     machine(L4, version="11.1.0.106")
     with run_of(graph) as steps:
         with pytest.raises(PlansmithError, match=r"11\.1\.0\.106") as refused:

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from plansmith.compilers.trt.check.library import VERSION
-from plansmith.compilers.trt.inspection.header import read_header
+from plansmith.compilers.trt.plan_header import read_header
+from plansmith.compilers.trt.rtx import VERSION
 from plansmith.errors import EngineError
 
 from ...support.tensorrt.rtx import Library
@@ -29,12 +29,12 @@ def model(nodes: list[Any], inputs: dict[str, tuple[int, list[Any]]], output: in
     graph = helper.make_graph(
         nodes,
         "graph",
-        [helper.make_tensor_value_info(name, *one) for name, one in inputs.items()],
+        [helper.make_tensor_value_info(name, *signature) for name, signature in inputs.items()],
         [helper.make_tensor_value_info("y", output, None)],
         [numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return bytes(made.SerializeToString())
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return bytes(proto.SerializeToString())
 
 
 def product() -> bytes:
@@ -70,20 +70,24 @@ def moving(least: int, most: int, width: int = 4) -> dict[str, Any]:
     return {"shapes": {"x": {"min": [least, width], "opt": [least, width], "max": [most, width]}}}
 
 
-def test_a_graph_with_a_moving_batch_becomes_a_plan(library: Library, tmp_path: Path) -> None:
+def test_moving_batch_becomes_plan(library: Library, tmp_path: Path) -> None:
+    """A graph with a moving batch becomes a plan."""
     outcome = library.build(tmp_path, product(), moving(1, 8))
     assert outcome.plan.stat().st_size > 1000, outcome
     assert outcome.error == "EnvironmentFault"
     assert "driver" in outcome.message
 
 
-def test_an_engine_of_rtx_is_named_where_a_plan_belongs(library: Library, tmp_path: Path) -> None:
+def test_rtx_engine_is_recognised(library: Library, tmp_path: Path) -> None:
+    """An engine of RTX is named where a plan belongs."""
     outcome = library.build(tmp_path, product(), moving(1, 8))
     with pytest.raises(EngineError, match=rf"an engine of TensorRT-RTX {VERSION} for .* 8\.9, 12\.0.* no plan of"):
         read_header(outcome.plan)
 
 
-def test_every_profile_has_its_shapes_and_the_contents_of_shapes(library: Library, tmp_path: Path) -> None:
+def test_profiles_have_shapes_and_values(library: Library, tmp_path: Path) -> None:
+    """Every profile has its shapes and the contents of shapes."""
+
     def contents(most: int) -> dict[str, Any]:
         return {"shapes": {}, "values": {"shape": {"min": [1, 4], "opt": [2, 4], "max": [most, 4]}}}
 
@@ -99,7 +103,8 @@ def test_every_profile_has_its_shapes_and_the_contents_of_shapes(library: Librar
         assert profile in x
 
 
-def test_a_graph_of_fixed_shapes_needs_no_profile(library: Library, tmp_path: Path) -> None:
+def test_fixed_graph_needs_no_profile(library: Library, tmp_path: Path) -> None:
+    """A graph of fixed shapes needs no profile."""
     weights = np.ones((4, 3), np.float32)
     fixed = model([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": (FLOAT, [2, 4])}, w=weights)
     assert library.build(tmp_path, fixed).is_built
@@ -113,17 +118,19 @@ def test_a_graph_of_fixed_shapes_needs_no_profile(library: Library, tmp_path: Pa
         (expanded, [{"shapes": {}}], "profile profile 0 says nothing of the contents of the shape shape"),
     ],
 )
-def test_an_input_that_no_profile_covers_is_refused_and_given_no_shape(
+def test_uncovered_input_refused(
     graph: Callable[[], bytes], profiles: list[dict[str, Any]], says: str, library: Library, tmp_path: Path
 ) -> None:
+    """An input that no profile covers is refused and given no shape."""
     outcome = library.build(tmp_path, graph(), *profiles)
     assert (outcome.error, says in outcome.message, outcome.is_built) == ("EngineError", True, False), outcome
 
 
-def test_a_build_tells_what_it_does_and_ends_when_nobody_listens(library: Library, tmp_path: Path) -> None:
+def test_unheard_build_ends(library: Library, tmp_path: Path) -> None:
+    """A build tells what it does and ends when nobody listens."""
     outcome = library.build(tmp_path / "heard", product(), moving(1, 8))
     assert outcome.progress[:2] == ("reading the graph", "building")
-    assert any(words.startswith("building: Building engine, ") for words in outcome.progress)
+    assert any(message.startswith("building: Building engine, ") for message in outcome.progress)
     outcome = library.build(tmp_path / "unheard", product(), moving(1, 8), stop_at="building: ")
     assert (outcome.error, outcome.is_built) == ("BrokenPipeError", False)
 
@@ -153,22 +160,25 @@ REFUSED: dict[str, tuple[Callable[[], bytes], dict[str, Any] | None, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_the_library_refuses_is_an_error_of_its_class(case: str, library: Library, tmp_path: Path) -> None:
+def test_library_refusal_is_classified_error(case: str, library: Library, tmp_path: Path) -> None:
+    """What the library refuses is an error of its class."""
     graph, profile, says = REFUSED[case]
     outcome = library.build(tmp_path, graph(), *([profile] if profile else []))
     assert (outcome.error, says in outcome.message) == ("EngineError", True), outcome
     assert not outcome.is_built
 
 
-def test_the_reason_of_the_parser_is_quoted(library: Library, tmp_path: Path) -> None:
+def test_parser_reason_is_quoted(library: Library, tmp_path: Path) -> None:
+    """The reason of the parser is quoted."""
     assert "does not support dilations other than 1" in library.build(tmp_path, dilated_pool()).message
 
 
-def test_a_timing_cache_that_the_library_empties_is_said_to_be_ignored(library: Library, tmp_path: Path) -> None:
+def test_emptied_timing_cache_is_said(library: Library, tmp_path: Path) -> None:
+    """A timing cache that the library empties is said to be ignored."""
     cache = tmp_path / "timing.cache"
     assert library.attach(cache) == ("started empty", [])
     cache.write_bytes(b"of another time")
-    words, warnings = library.attach(cache)
-    assert words.startswith("ignored, as TensorRT cannot read it: ")
-    assert "driver" in words
+    message, warnings = library.attach(cache)
+    assert message.startswith("ignored, as TensorRT cannot read it: ")
+    assert "driver" in message
     assert len(warnings) == 1

@@ -36,31 +36,31 @@ def caches(tmp_path: Path) -> TimingCaches:
     return TimingCaches(tmp_path / "cache" / "timing")
 
 
-def known(loan: Loan) -> str:
+def loan_text(loan: Loan) -> str:
     return loan.file.read_text() if loan.file.exists() else ""
 
 
 def measure(caches: TimingCaches, entry: str, *, flags: BuildFlags = PLAIN, key: Key = KEY) -> tuple[str, ...]:
     """A build that adds an entry to what it finds; the warnings that it got."""
     with caches.lent(key, flags) as loan:
-        loan.file.write_text(f"{known(loan)}{entry} ")
+        loan.file.write_text(f"{loan_text(loan)}{entry} ")
         caches.take_back(key, loan)
     return loan.warnings
 
 
-def found(caches: TimingCaches, *, flags: BuildFlags = PLAIN, key: Key = KEY) -> list[str]:
+def lent_texts(caches: TimingCaches, *, flags: BuildFlags = PLAIN, key: Key = KEY) -> list[str]:
     """What a build would be given, the first to start from."""
     with caches.lent(key, flags) as loan:
-        return [known(loan), *(more.read_text() for more in loan.more)]
+        return [loan_text(loan), *(more.read_text() for more in loan.more)]
 
 
-def left(caches: TimingCaches) -> list[str]:
+def cache_files(caches: TimingCaches) -> list[str]:
     """The files, lists aside, that lie below the cache's folder."""
     return sorted(path.name for path in caches.root.parent.rglob("*") if path.is_file() and path.suffix == ".cache")
 
 
 @pytest.mark.parametrize(
-    "other",
+    "variant",
     [
         key_of("10.16.0.72", A100, PLAIN),
         key_of("10.16.1.11", A100.model_copy(update={"driver": "580.65.06"}), PLAIN),
@@ -74,9 +74,10 @@ def left(caches: TimingCaches) -> list[str]:
         key_of("10.16.1.11", A100, EDITABLE),
     ],
 )
-def test_what_makes_other_kernels_has_a_cache_of_its_own(other: Key, caches: TimingCaches) -> None:
+def test_other_kernels_have_own_cache(variant: Key, caches: TimingCaches) -> None:
+    """What makes other kernels has a cache of its own."""
     measure(caches, "one")
-    assert found(caches, key=other) == [""]
+    assert lent_texts(caches, key=variant) == [""]
 
 
 @pytest.mark.parametrize(
@@ -89,70 +90,76 @@ def test_what_makes_other_kernels_has_a_cache_of_its_own(other: Key, caches: Tim
 )
 def test_what_does_not_shares_one(same: Key, caches: TimingCaches) -> None:
     measure(caches, "one")
-    assert found(caches, key=same) == ["one "]
+    assert lent_texts(caches, key=same) == ["one "]
 
 
-def test_one_build_after_the_other_adds_to_one_file(caches: TimingCaches) -> None:
+def test_successive_builds_share_file(caches: TimingCaches) -> None:
+    """One build after the other adds to one file."""
     assert measure(caches, "one") == ()
     measure(caches, "two")
-    assert found(caches) == ["one two "]
-    assert len(left(caches)) == 1
+    assert lent_texts(caches) == ["one two "]
+    assert len(cache_files(caches)) == 1
 
 
-def test_a_copy_is_private_and_goes_with_its_build(caches: TimingCaches) -> None:
+def test_cache_copy_is_private(caches: TimingCaches) -> None:
+    """A copy is private and goes with its build."""
     measure(caches, "one")
     with caches.lent(KEY, PLAIN) as loan:
         loan.file.write_text("half of a new f")
-        assert found(caches) == ["one "]
+        assert lent_texts(caches) == ["one "]
         folder = loan.file.parent
     assert not folder.exists()
-    assert found(caches) == ["one "]
+    assert lent_texts(caches) == ["one "]
 
 
-def test_a_build_that_measured_nothing_new_or_left_an_empty_file_changes_nothing(caches: TimingCaches) -> None:
+def test_empty_measurement_changes_nothing(caches: TimingCaches) -> None:
+    """A build that measured nothing new or left an empty file changes nothing."""
     measure(caches, "one")
-    before = left(caches)
+    before = cache_files(caches)
     with caches.lent(KEY, PLAIN) as loan:
         caches.take_back(KEY, loan)
         loan.file.write_text("")
         caches.take_back(KEY, loan)
         loan.file.unlink()
         caches.take_back(KEY, loan)
-    assert left(caches) == before
+    assert cache_files(caches) == before
 
 
-def test_builds_at_the_same_time_lose_nothing_of_one_another(caches: TimingCaches) -> None:
+def test_simultaneous_builds_lose_nothing(caches: TimingCaches) -> None:
+    """Builds at the same time lose nothing of one another."""
     measure(caches, "one")
     with caches.lent(KEY, PLAIN) as first, caches.lent(KEY, PLAIN) as second:
         for loan, entry in ((first, "first"), (second, "second")):
-            loan.file.write_text(f"{known(loan)}{entry} ")
+            loan.file.write_text(f"{loan_text(loan)}{entry} ")
         caches.take_back(KEY, first)
         caches.take_back(KEY, second)
-    assert found(caches) == ["one second ", "one first "]
+    assert lent_texts(caches) == ["one second ", "one first "]
 
 
-def test_what_was_combined_takes_the_place_of_its_parts_and_what_was_not_stays(caches: TimingCaches) -> None:
-    test_builds_at_the_same_time_lose_nothing_of_one_another(caches)
+def test_combined_cache_replaces_parts(caches: TimingCaches) -> None:
+    """What was combined takes the place of its parts and what was not stays."""
+    test_simultaneous_builds_lose_nothing(caches)
     with caches.lent(KEY, PLAIN) as by_program:  # which cannot combine
-        by_program.file.write_text(f"{known(by_program)}more ")
+        by_program.file.write_text(f"{loan_text(by_program)}more ")
         caches.take_back(KEY, by_program)
-    assert found(caches) == ["one second more ", "one first "]
+    assert lent_texts(caches) == ["one second more ", "one first "]
     with caches.lent(KEY, PLAIN) as by_api:
         by_api.file.write_text("one second more first ")
         by_api.combined = True
         caches.take_back(KEY, by_api)
-    assert found(caches) == ["one second more first "]
-    assert len(left(caches)) == 1
+    assert lent_texts(caches) == ["one second more first "]
+    assert len(cache_files(caches)) == 1
 
 
-def test_only_so_many_files_of_a_key_are_kept_the_largest(caches: TimingCaches) -> None:
+def test_largest_files_are_kept(caches: TimingCaches) -> None:
+    """Only so many files of a key are kept, and those are the largest."""
     for number in range(MOST_FILES + 2):
         with caches.lent(KEY, PLAIN) as loan:
             loan.file.write_text("x" * (number + 1))
             loan._names.clear()  # as of a build that began before all others
             caches.take_back(KEY, loan)
-    assert [len(text) for text in found(caches)] == list(range(MOST_FILES + 2, 2, -1))
-    assert len(left(caches)) == MOST_FILES
+    assert [len(text) for text in lent_texts(caches)] == list(range(MOST_FILES + 2, 2, -1))
+    assert len(cache_files(caches)) == MOST_FILES
 
 
 def _measure_often(root: Path, name: str, start: Barrier) -> None:
@@ -166,7 +173,8 @@ def _measure_often(root: Path, name: str, start: Barrier) -> None:
 
 
 @pytest.mark.slow
-def test_many_processes_that_combine_end_with_all_that_each_of_them_measured(caches: TimingCaches) -> None:
+def test_many_processes_combine_all_measurements(caches: TimingCaches) -> None:
+    """Many processes that combine end with all that each of them measured."""
     spawned = multiprocessing.get_context("spawn")  # a fork would end with 1 once Prefect has run in this process
     start = spawned.Barrier(4)
     processes = [spawned.Process(target=_measure_often, args=(caches.root, name, start)) for name in "abcd"]
@@ -175,79 +183,84 @@ def test_many_processes_that_combine_end_with_all_that_each_of_them_measured(cac
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0] * 4
-    known_at_last = {entry for text in found(caches) for entry in text.split()}
+    known_at_last = {entry for text in lent_texts(caches) for entry in text.split()}
     assert known_at_last == {f"{name}{number}" for name in "abcd" for number in range(10)}
 
 
-def test_a_damaged_file_is_ignored_with_a_warning_and_replaced(caches: TimingCaches) -> None:
+def test_damaged_file_is_replaced(caches: TimingCaches) -> None:
+    """A damaged file is ignored with a warning and replaced."""
     measure(caches, "one")
     (file,) = caches.root.glob("*.cache")
     file.write_text("onf ")
     (warning,) = measure(caches, "two")
     assert str(file) in warning
     assert "damaged, and was not used" in warning
-    assert found(caches) == ["two "]
+    assert lent_texts(caches) == ["two "]
     assert measure(caches, "three") == ()
-    assert len(left(caches)) == 1
+    assert len(cache_files(caches)) == 1
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"files": {}}', '{"key": {}, "files": []}'])
-def test_a_damaged_list_is_ignored_with_a_warning_and_replaced(content: str, caches: TimingCaches) -> None:
+def test_damaged_list_is_replaced(content: str, caches: TimingCaches) -> None:
+    """A damaged list is ignored with a warning and replaced."""
     measure(caches, "one")
     (file,) = caches.root.glob("*.json")
     file.write_text(content)
     (warning,) = measure(caches, "two")
     assert str(file) in warning
-    assert found(caches) == ["two "]
-    assert len(left(caches)) == 1
+    assert lent_texts(caches) == ["two "]
+    assert len(cache_files(caches)) == 1
 
 
-def test_a_lost_file_and_one_of_another_machine_are_told_of(caches: TimingCaches) -> None:
+def test_lost_and_foreign_files_told(caches: TimingCaches) -> None:
+    """A lost file and one of another machine are told of."""
     measure(caches, "one")
     (file,) = caches.root.glob("*.json")
     (cache,) = caches.root.glob("*.cache")
     cache.unlink()
     assert ["was lost" in warning for warning in measure(caches, "two")] == [True]
-    told = json.loads(file.read_text())
-    told["key"]["gpu"] = "NVIDIA L4"
-    file.write_text(json.dumps(told))
+    document = json.loads(file.read_text())
+    document["key"]["gpu"] = "NVIDIA L4"
+    file.write_text(json.dumps(document))
     (warning,) = measure(caches, "three")
     assert "of another machine" in warning
-    assert found(caches) == ["three "]
+    assert lent_texts(caches) == ["three "]
 
 
-def test_a_list_cannot_name_a_file_elsewhere(caches: TimingCaches, tmp_path: Path) -> None:
+def test_list_stays_in_its_folder(caches: TimingCaches, tmp_path: Path) -> None:
+    """A list cannot name a file elsewhere."""
     measure(caches, "one")
     (file,) = caches.root.glob("*.json")
     secret = tmp_path / "secret"
     secret.write_text("not a cache")
-    told = json.loads(file.read_text())
-    told["files"] = {f"../../{secret.name}": next(iter(told["files"].values()))}
-    file.write_text(json.dumps(told))
-    assert found(caches) == [""]
+    document = json.loads(file.read_text())
+    document["files"] = {f"../../{secret.name}": next(iter(document["files"].values()))}
+    file.write_text(json.dumps(document))
+    assert lent_texts(caches) == [""]
 
 
-def test_a_build_that_may_measure_nothing_writes_nothing(caches: TimingCaches) -> None:
+def test_unmeasured_build_writes_nothing(caches: TimingCaches) -> None:
+    """A build that may measure nothing writes nothing."""
     measure(caches, "one")
     measure(caches, "two", flags=STRICT)
-    assert found(caches) == ["one "]
+    assert lent_texts(caches) == ["one "]
 
 
-def test_an_editable_cache_is_written_once_and_then_only_by_whoever_edits_it(caches: TimingCaches) -> None:
+def test_editable_cache_written_once(caches: TimingCaches) -> None:
+    """An editable cache is written once and then only by whoever edits it."""
     key = key_of("10.16.1.11", A100, EDITABLE)
     measure(caches, "one", flags=EDITABLE, key=key)
     assert measure(caches, "two", flags=EDITABLE, key=key) == ()
-    assert found(caches, flags=EDITABLE, key=key) == ["one "]
+    assert lent_texts(caches, flags=EDITABLE, key=key) == ["one "]
     (file,) = caches.root.glob("*.cache")
     file.write_text("another kernel ")
     (warning,) = measure(caches, "three", flags=EDITABLE, key=key)
     assert "was edited, and is used as it is now" in warning
-    assert found(caches, flags=EDITABLE, key=key) == ["another kernel "]
+    assert lent_texts(caches, flags=EDITABLE, key=key) == ["another kernel "]
 
 
-def test_old_caches_are_collected_and_the_others_are_no_entries_of_the_stage_cache(
-    caches: TimingCaches, tmp_path: Path
-) -> None:
+def test_old_caches_are_collected(caches: TimingCaches, tmp_path: Path) -> None:
+    """Old caches are collected and the others are no entries of the stage cache."""
     old, young = key_of("10.12.0.36", A100, PLAIN), KEY
     measure(caches, "one", key=old)
     measure(caches, "two", key=young)
@@ -255,20 +268,21 @@ def test_old_caches_are_collected_and_the_others_are_no_entries_of_the_stage_cac
     for path in caches.root.glob("*"):
         if not path.name.startswith(young.name):
             os.utime(path, (0, 0))
-    found(caches, key=young)
+    lent_texts(caches, key=young)
     limits = Limits(older_than=86400, now=time.time(), scratch=(), staging=())
     collector = Collector(tmp_path, tmp_path / "repository", limits)
     assert StageCache(tmp_path / "cache", Digester(tmp_path / "digests.sqlite")).folders() == []
-    gone = collector.collect(lambda _: None)
-    assert {one.kind for one in gone} == {"timing cache"}
-    assert sum(one.bytes for one in gone) > len("one ")
+    entries = collector.collect(lambda _: None)
+    assert {entry.kind for entry in entries} == {"timing cache"}
+    assert sum(entry.bytes for entry in entries) > len("one ")
     assert {path.name.partition("-")[0].removesuffix(".json") for path in caches.root.iterdir()} == {young.name}
-    assert found(caches, key=young) == ["two "]
+    assert lent_texts(caches, key=young) == ["two "]
 
 
-def test_a_cache_that_is_used_stays_young(caches: TimingCaches) -> None:
+def test_used_cache_stays_young(caches: TimingCaches) -> None:
+    """A cache that is used stays young."""
     measure(caches, "one")
     (file,) = caches.root.glob("*.json")
     os.utime(file, (0, 0))
-    found(caches)
+    lent_texts(caches)
     assert file.stat().st_mtime > 0

@@ -7,71 +7,78 @@ from types import ModuleType
 
 import pytest
 
-from plansmith.compilers.trt.api import progress
-from plansmith.compilers.trt.api.probe import version
-from plansmith.compilers.trt.api.progress import Watch
+from plansmith.compilers.trt.api import building
+from plansmith.compilers.trt.api.building import Watch
+from plansmith.compilers.trt.api.runtime import version
 from plansmith.errors import EnvironmentFault
 
 
 @pytest.fixture
-def words(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_WORDS", 0)
+def messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(building, "_SECONDS_BETWEEN_WORDS", 0)
     return []
 
 
-def test_words_tell_of_the_longest_phase_that_is_going_on(words: list[str]) -> None:
-    watch = Watch(words.append, 60)
+def test_longest_phase_is_told(messages: list[str]) -> None:
+    """Words tell of the longest phase that is going on."""
+    watch = Watch(messages.append, 60)
     watch.start("Building Engine", "", 1)
     watch.start("Timing graph nodes", "Building Engine", 300)
     for step in range(119):
         assert watch.step("Timing graph nodes", step)
     watch.start("Finding the fastest tactic", "Timing graph nodes", 20)
-    words.clear()
+    messages.clear()
     assert watch.step("Finding the fastest tactic", 4)
     assert watch.step("Timing graph nodes", 119)
-    assert words == [
+    assert messages == [
         "building: Timing graph nodes, 119 of 300 (39 %)",
         "building: Timing graph nodes, 120 of 300 (40 %)",
     ]
     watch.finish("Timing graph nodes")
     assert watch.step("Finding the fastest tactic", 9)
-    assert words[-1] == "building: Finding the fastest tactic, 10 of 20 (50 %)"
+    assert messages[-1] == "building: Finding the fastest tactic, 10 of 20 (50 %)"
     assert watch.step("a phase that never began", 3)
 
 
-def test_a_phase_of_one_step_is_told_without_a_count(words: list[str]) -> None:
-    Watch(words.append, 60).start("Building Engine", "", 1)
-    assert words == ["building: Building Engine"]
+def test_single_step_has_no_count(messages: list[str]) -> None:
+    """A phase of one step is told without a count."""
+    Watch(messages.append, 60).start("Building Engine", "", 1)
+    assert messages == ["building: Building Engine"]
 
 
-def test_words_that_come_at_once_are_left_out() -> None:
-    words: list[str] = []
-    watch = Watch(words.append, 60)
+def test_crowded_words_left_out() -> None:
+    """Words that come at once are left out."""
+    messages: list[str] = []
+    watch = Watch(messages.append, 60)
     watch.start("Timing graph nodes", "", 300)
     assert all(watch.step("Timing graph nodes", step) for step in range(300))
-    assert 1 <= len(words) < 300
+    assert 1 <= len(messages) < 300
 
 
-def test_a_build_that_is_late_goes_no_further() -> None:
+def test_late_build_stops() -> None:
+    """A build that is late goes no further."""
     watch = Watch(lambda _: None, 0)
     watch.start("Timing graph nodes", "", 300)
     assert not watch.step("Timing graph nodes", 0)
     assert watch.is_late
 
 
-def test_a_build_whose_words_nobody_takes_goes_no_further(words: list[str]) -> None:
+def test_unheard_build_stops(messages: list[str]) -> None:
+    """A build whose words nobody takes goes no further."""
+
     def hang_up(text: str) -> None:
-        words.append(text)
+        messages.append(text)
         raise BrokenPipeError
 
     watch = Watch(hang_up, 60)
     watch.start("Timing graph nodes", "", 300)
     assert not watch.step("Timing graph nodes", 0)
     assert isinstance(watch.failure, BrokenPipeError)
-    assert len(words) == 1
+    assert len(messages) == 1
 
 
-def test_where_there_is_no_tensorrt_it_is_told_how_to_come_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_tensorrt_says_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no TensorRT, it is told how to get it."""
     monkeypatch.setitem(sys.modules, "tensorrt", None)
     with pytest.raises(EnvironmentFault, match="is not here") as raised:
         version()
@@ -81,7 +88,9 @@ def test_where_there_is_no_tensorrt_it_is_told_how_to_come_by_it(monkeypatch: py
 @pytest.mark.parametrize(
     "problem", [ImportError("libnvinfer.so.10: cannot open"), OSError("bad"), RuntimeError("none")]
 )
-def test_a_tensorrt_that_does_not_load_says_why(problem: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_tensorrt_says_why(problem: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A TensorRT that does not load says why."""
+
     class Broken:
         def find_spec(self, name: str, *_: object) -> ModuleType | None:
             if name == "tensorrt":

@@ -11,18 +11,16 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import RepositoryError
-from plansmith.fleet.maintenance.cleanup import RemovedItem
 from plansmith.fleet.maintenance.collect import Collected, CollectionScope, Grace, collect
-from plansmith.fleet.maintenance.garbage import Collector, Limits
+from plansmith.fleet.maintenance.garbage import Collector, Limits, RemovedItem
 from plansmith.fleet.maintenance.locations import Places
 from plansmith.records.destination import Location
 from plansmith.records.release import Interface
 from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.layout import OBJECTS
-from plansmith.stores.maintenance.verify import verify_store
 from plansmith.stores.store import Store
-from plansmith.stores.sync.mirror import Mirror
-from plansmith.stores.sync.pull import pull
+from plansmith.stores.sync.mirror import Mirror, pull
+from plansmith.stores.verify import verify_store
 from plansmith.triton.repository.repository import ModelRepository
 
 from ...support.cli.command import CommandLine
@@ -50,8 +48,8 @@ class Ground:
     def fill(self, *interfaces: Interface) -> None:
         """Make a version for each, and publish it to the store."""
         for number, interface in enumerate(interfaces, 1):
-            made = make_release(self.repository.root, number, interface=interface)
-            publish(self.store, made, *(["current"] if interface == interfaces[-1] else [f"was-{number}"]))
+            release = make_release(self.repository.root, number, interface=interface)
+            publish(self.store, release, *(["current"] if interface == interfaces[-1] else [f"was-{number}"]))
 
     def age(self) -> None:
         """Have the files of the store look two days old."""
@@ -84,11 +82,12 @@ def ground(tmp_path: Path) -> Ground:
     return Ground(tmp_path)
 
 
-def names(found: Sequence[RemovedItem], *kinds: str) -> list[str]:
-    return [one.name for one in found if one.kind in kinds]
+def names(items: Sequence[RemovedItem], *kinds: str) -> list[str]:
+    return [item.name for item in items if item.kind in kinds]
 
 
-def test_a_dry_run_tells_what_would_go_and_then_that_goes(ground: Ground) -> None:
+def test_dry_run_tells_before_collection(ground: Ground) -> None:
+    """A dry run tells what would be removed, and then that is removed."""
     ground.fill(INTERFACE, INTERFACE, INTERFACE)
     ground.age()
     log = ground.log("old")
@@ -99,7 +98,7 @@ def test_a_dry_run_tells_what_would_go_and_then_that_goes(ground: Ground) -> Non
     assert (dry.gone, dry.faults, looked) == ((), (), [list(dry.found)])
     assert names(dry.found, "version") == [f"{MODEL}@1"]
     assert names(dry.found, "log") == [str(log)]
-    assert {one.version: one.why for one in dry.kept} == {
+    assert {item.version: item.why for item in dry.kept} == {
         2: "a rollback of current leads to it",
         3: "current stands for it",
     }
@@ -112,46 +111,49 @@ def test_a_dry_run_tells_what_would_go_and_then_that_goes(ground: Ground) -> Non
     assert ground.collect().gone == ()
 
 
-def test_nothing_goes_that_was_held_again_or_came_since_the_look(ground: Ground) -> None:
+def test_held_or_new_releases_stay(ground: Ground) -> None:
+    """Nothing is removed that was held again or came since the look."""
     ground.fill(INTERFACE, INTERFACE, INTERFACE, INTERFACE)
     ground.age()
     late: list[Path] = []
 
-    def meanwhile(found: Sequence[RemovedItem]) -> None:
-        assert names(found, "version") == [f"{MODEL}@1", f"{MODEL}@2"]
+    def meanwhile(items: Sequence[RemovedItem]) -> None:
+        assert names(items, "version") == [f"{MODEL}@1", f"{MODEL}@2"]
         ground.store.promote(MODEL, 1, "champion")
         late.append(ground.log("late"))
 
     done = ground.collect(told=meanwhile)
     assert names(done.gone, "version") == [f"{MODEL}@2"]
-    assert {one.version: one.why for one in done.kept} == {
+    assert {item.version: item.why for item in done.kept} == {
         1: "champion stands for it",
         3: "a rollback of current leads to it",
         4: "current stands for it",
     }
     assert late[0].exists()
     assert verify_store(ground.store).damages == ()
-    assert {one.name for one in done.gone} < {one.name for one in done.found}
+    assert {item.name for item in done.gone} < {item.name for item in done.found}
 
 
-@pytest.mark.parametrize("held", ["aliased", "pinned", "live", "not at all"])
-def test_a_release_here_that_a_store_holds_on_to_stays(held: str, ground: Ground) -> None:
+@pytest.mark.parametrize("reason", ["aliased", "pinned", "live", "not at all"])
+def test_store_held_release_stays(reason: str, ground: Ground) -> None:
+    """A release here that a store holds on to stays."""
     ground.fill(OTHER, INTERFACE, INTERFACE)
     assert ground.repository.views(MODEL).shown() == [2, 3]
-    if held != "aliased":
+    if reason != "aliased":
         ground.store.take_alias_away(MODEL, "was-1")
-    if held == "pinned":
+    if reason == "pinned":
         ground.store.pin(MODEL, 1, "audit")
-    if held == "live":
+    if reason == "live":
         report_live(ground.store, 1)
     done = ground.collect()
-    stays = held != "not at all"
+    stays = reason != "not at all"
     assert names(done.gone, "release") == ([] if stays else [str(ground.repository.release(MODEL, 1))])
     assert ground.repository.versions(MODEL) == ([1, 2, 3] if stays else [2, 3])
     assert repository_problems(ground.repository.root) == []
 
 
-def test_no_release_goes_while_a_store_cannot_be_asked_what_it_holds(ground: Ground) -> None:
+def test_unreachable_store_keeps_releases(ground: Ground) -> None:
+    """No release is removed while a store cannot be asked what it holds."""
     ground.fill(OTHER, INTERFACE)
     log = ground.log("old")
     done = ground.collect(stores=["store", "nowhere"])
@@ -167,23 +169,25 @@ def test_no_release_goes_while_a_store_cannot_be_asked_what_it_holds(ground: Gro
     assert ground.repository.versions(MODEL) == [1, 2]
 
 
-def test_a_mirror_keeps_the_releases_that_its_store_had_it_take(tmp_path: Path) -> None:
+def test_mirror_keeps_store_releases(tmp_path: Path) -> None:
+    """A mirror keeps the releases that its store had it take."""
     store, mirror = Store(FolderObjects(tmp_path / "store")), Mirror(tmp_path / "mirror")
     for number, interface in ((1, OTHER), (2, INTERFACE), (3, INTERFACE)):
         publish(store, make_release(tmp_path / "repository", number, interface=interface), f"n{number}")
     store.pin(MODEL, 1, "audit")
-    with mirror.held(store, alone=True):
+    with mirror.lock(store, alone=True):
         for word in ("n1", "n2", "n3"):
             pull(store, mirror, *store.find(f"{MODEL}@{word}"), spared=[1])
     shown, numbers = mirror.repository.views(MODEL).shown(), mirror.repository.versions(MODEL)
     assert (shown, numbers) == ([3], [1, 2, 3])
     limits = Limits(older_than=0, now=time.time() + DAY, scratch=(), staging=())
-    found = Collector(tmp_path, mirror.repository.root, limits).collect(lambda _: None)
-    assert "release" not in {one.kind for one in found}
+    items = Collector(tmp_path, mirror.repository.root, limits).collect(lambda _: None)
+    assert "release" not in {item.kind for item in items}
     assert mirror.repository.versions(MODEL) == [1, 2, 3]
 
 
-def test_the_repositories_of_several_targets_are_tidied_and_the_artifacts_once(tmp_path: Path) -> None:
+def test_repositories_of_targets_are_tidied(tmp_path: Path) -> None:
+    """The repositories of several targets are tidied and the artifacts once."""
     ground = Ground(tmp_path)
     log = ground.log("old")
     for target in ("local-cpu", "triton-26.03"):
@@ -196,14 +200,15 @@ def test_the_repositories_of_several_targets_are_tidied_and_the_artifacts_once(t
     ]
     done = ground.collect(stores=[])
     assert names(done.found, "log") == [str(log)]
-    told = [one["path"] for one in garbage if one["kind"] in {"log", "release"}]
-    assert told == [str(Path("artifacts/logs/old.log")), *names(done.found, "release")], "plansmith gc tells the same"
+    paths = [item["path"] for item in garbage if item["kind"] in {"log", "release"}]
+    assert paths == [str(Path("artifacts/logs/old.log")), *names(done.found, "release")], "plansmith gc tells the same"
     roots = [ground.artifacts / "repository" / target for target in ("local-cpu", "triton-26.03")]
     assert names(done.gone, "release") == [str(ModelRepository(root).release(MODEL, 1)) for root in roots]
     assert done.error() is None
 
 
-def test_a_shared_cache_is_tidied_and_contents_that_releases_need_stay(tmp_path: Path) -> None:
+def test_shared_cache_is_tidied(tmp_path: Path) -> None:
+    """A shared cache is tidied and contents that releases need stay."""
     store = Store(FolderObjects(tmp_path / "store"))
     fill(store, tmp_path, 1)
     entry = "cache/export/0123.json"
@@ -221,7 +226,8 @@ def test_a_shared_cache_is_tidied_and_contents_that_releases_need_stay(tmp_path:
     assert "nothing is shared" in collect(nothing, Grace(seconds=0), dry_run=True).faults[0].message
 
 
-def test_what_went_before_a_place_failed_is_told(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removals_before_failure_are_told(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was removed before a place failed is told."""
     ground.fill(INTERFACE, INTERFACE, INTERFACE)
     ground.age()
     first, second = ground.log("first"), ground.log("second")
@@ -249,10 +255,11 @@ def test_what_went_before_a_place_failed_is_told(ground: Ground, monkeypatch: py
     ]
     assert names(done.found, "content")
     assert [fault.place for fault in done.faults] == [str(ground.folder / "store"), str(ground.repository.root)]
-    assert done.freed_bytes == sum(one.bytes for one in done.gone)
+    assert done.freed_bytes == sum(item.bytes for item in done.gone)
 
 
-def test_what_went_of_a_shared_cache_before_it_failed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_removals_before_failure_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was removed from a shared cache before it failed is told."""
     store = Store(FolderObjects(tmp_path / "store"))
     fill(store, tmp_path, 1)
     entry = "cache/export/0123.json"

@@ -8,10 +8,17 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import UsageError
-from plansmith.fleet.maintenance.collect import Collected, CollectionScope, Grace, collect
+from plansmith.fleet.maintenance.collect import (
+    Collected,
+    CollectionScope,
+    Grace,
+    collect,
+    collected_counts,
+    collected_rows,
+    verified_counts,
+)
 from plansmith.fleet.maintenance.garbage import Limits
 from plansmith.fleet.maintenance.locations import named_places, places_of_specs
-from plansmith.fleet.maintenance.text import collected_counts, collected_rows, verified_counts
 from plansmith.fleet.maintenance.verify import Verified, VerifyOptions, verify
 from plansmith.records.destination import Location
 from plansmith.stores.backend.folder import FolderObjects
@@ -57,24 +64,26 @@ def collected(folder: Path) -> Collected:
     return collect(CollectionScope(None, places), grace, dry_run=False)
 
 
-def test_the_places_of_a_fleet_are_those_of_its_specs_each_once(tmp_path: Path) -> None:
-    found = places_of_specs(["specs"], lay_out(tmp_path, own=OWN, plain=PLAIN))
-    assert found.faults == ()
-    assert found.artifacts == (tmp_path / "work", tmp_path / "artifacts")
+def test_fleet_places_come_from_specs(tmp_path: Path) -> None:
+    """The places of a fleet are those of its specs each once."""
+    places = places_of_specs(["specs"], lay_out(tmp_path, own=OWN, plain=PLAIN))
+    assert places.faults == ()
+    assert places.artifacts == (tmp_path / "work", tmp_path / "artifacts")
     repository = tmp_path / "artifacts" / "repository"
     targets = (repository / "local-cpu", repository / "triton-26.08-cpu")
-    assert found.repositories == (tmp_path / "models", *targets)
+    assert places.repositories == (tmp_path / "models", *targets)
     store = str(tmp_path / "store")
-    assert found.stores == (
+    assert places.stores == (
         Location(to=store),
         Location(to="s3://models/prod", ca_bundle=str(tmp_path / "specs" / "lan.pem")),
         Location(to=f"{store}/local-cpu"),
         Location(to=f"{store}/triton-26.08-cpu"),
     )
-    assert found.shared_caches == (Location(to=str(tmp_path / "shared")),)
+    assert places.shared_caches == (Location(to=str(tmp_path / "shared")),)
 
 
-def test_what_is_named_takes_the_place_of_what_specs_have_of_its_kind(tmp_path: Path) -> None:
+def test_named_place_replaces_its_kind(tmp_path: Path) -> None:
+    """What is named takes the place of what specs have of its kind."""
     of_specs = places_of_specs(["specs"], lay_out(tmp_path, own=OWN))
     named = named_places(of_specs, tmp_path, ["other"], None)
     assert (named.repositories, named.of_specs.repositories) == ([Path("other")], ())
@@ -90,7 +99,8 @@ def test_what_is_named_takes_the_place_of_what_specs_have_of_its_kind(tmp_path: 
         named_places(of_specs, tmp_path, None, ["ftp://x"])
 
 
-def test_of_a_fresh_service_it_is_said_that_nothing_is_there_and_nothing_fails(tmp_path: Path) -> None:
+def test_fresh_service_fails_nothing(tmp_path: Path) -> None:
+    """It is said that nothing of a fresh service is there yet, and nothing fails."""
     lay_out(tmp_path, plain="{source: hf:two, publish: ../store, shared_cache: ../shared}")
     artifacts, store, shared = tmp_path / "artifacts", tmp_path / "store", tmp_path / "shared"
     looked = verified(tmp_path)
@@ -105,37 +115,40 @@ def test_of_a_fresh_service_it_is_said_that_nothing_is_there_and_nothing_fails(t
     assert sorted(path.name for path in tmp_path.iterdir()) == ["specs"]
 
 
-def test_all_that_the_models_of_a_service_have_is_looked_after(tmp_path: Path) -> None:
+def test_all_models_are_looked_after(tmp_path: Path) -> None:
+    """All that the models of a service have is looked after."""
     lay_out(tmp_path, own=OWN.replace(", {to: s3://models/prod, ca_bundle: lan.pem}", ""), plain="source: hf:two")
     store = Store(FolderObjects(tmp_path / "store"))
-    made = fill(store, tmp_path, 1)
+    releases = fill(store, tmp_path, 1)
     (tmp_path / "repository").rename(tmp_path / "models")
     (tmp_path / "repository.plansmith").rename(tmp_path / "models.plansmith")
     logs = [tmp_path / name / "logs" / "old.log" for name in ("work", "artifacts")]
     for log in logs:
         log.parent.mkdir(parents=True)
         log.write_text("log")
-    found = verified(tmp_path)
-    assert [place.place for place in found.places] == [str(tmp_path / "models"), str(store.place)]
-    assert found.absent == (str(tmp_path / "artifacts" / "repository"),)
+    report = verified(tmp_path)
+    assert [place.place for place in report.places] == [str(tmp_path / "models"), str(store.place)]
+    assert report.absent == (str(tmp_path / "artifacts" / "repository"),)
     tidied = collected(tmp_path)
     assert (tidied.error(), tidied.absent) == (None, (str(tmp_path / "shared"), str(tmp_path / "artifacts/repository")))
-    assert {one.name for one in tidied.gone if one.kind == "log"} == set(map(str, logs))
+    assert {item.name for item in tidied.gone if item.kind == "log"} == set(map(str, logs))
     assert not any(log.exists() for log in logs)
-    assert ModelRepository(tmp_path / "models").versions(made[0].model) == [1]
+    assert ModelRepository(tmp_path / "models").versions(releases[0].model) == [1]
 
 
-def test_logs_of_a_service_that_has_never_made_a_version_go_when_they_are_old(tmp_path: Path) -> None:
+def test_old_logs_without_version_go(tmp_path: Path) -> None:
+    """Logs of a service that has never made a version go when they are old."""
     lay_out(tmp_path, plain="source: hf:two")
     log = tmp_path / "artifacts" / "logs" / "failed.log"
     log.parent.mkdir(parents=True)
     log.write_text("log")
-    assert [one.name for one in collected(tmp_path).gone] == [str(log)]
+    assert [item.name for item in collected(tmp_path).gone] == [str(log)]
 
 
-def test_a_spec_that_cannot_be_read_fails_and_no_release_goes_as_its_store_is_not_known(tmp_path: Path) -> None:
+def test_unreadable_spec_keeps_releases(tmp_path: Path) -> None:
+    """A spec that cannot be read fails and no release goes as its store is not known."""
     lay_out(tmp_path, broken="- a list", plain="source: hf:two")
-    found = verified(tmp_path)
-    assert [fault.place for fault in found.faults] == [str(tmp_path / "specs" / "broken.yaml")]
-    assert isinstance(found.error(), UsageError)
+    report = verified(tmp_path)
+    assert [fault.place for fault in report.faults] == [str(tmp_path / "specs" / "broken.yaml")]
+    assert isinstance(report.error(), UsageError)
     assert isinstance(collected(tmp_path).error(), UsageError)

@@ -38,67 +38,68 @@ def triton() -> None:
 
 
 def outcomes(verified: Verified) -> dict[str, str]:
-    return {f"{one.model}@{one.version}": one.outcome for one in verified.answers}
+    return {f"{answer.model}@{answer.version}": answer.outcome for answer in verified.answers}
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("triton")
-def test_what_is_whole_and_answers_wrongly_or_does_not_load_is_found_on_a_server(tmp_path: Path) -> None:
+def test_wrong_answers_found_on_server(tmp_path: Path) -> None:
+    """A whole version that answers wrongly or does not load is found on a server."""
     root = tmp_path / "repository"
     publish_answering(root, "right")
     publish_answering(root, "misremembered", reference=2)
     swapped = publish_answering(root, "swapped")
     swap_consistently(root, swapped, "model/model.onnx", graph(3))
     publish_answering(root, "garbage", content=b"this is no graph")
-    said: list[str] = []
-    found = verify(Places(repositories=[root]), VerifyOptions(), tell=said.append)
-    assert [place.damages for place in found.places] == [()], "by its digests, all of it is whole"
-    assert outcomes(found) == {
+    messages: list[str] = []
+    report = verify(Places(repositories=[root]), VerifyOptions(), tell=messages.append)
+    assert [place.damages for place in report.places] == [()], "by its digests, all of it is whole"
+    assert outcomes(report) == {
         "garbage@1": "wrong",
         "misremembered@1": "wrong",
         "right@1": "right",
         "swapped@1": "wrong",
     }
-    by_model = {one.model: one for one in found.answers}
+    by_model = {answer.model: answer for answer in report.answers}
     assert by_model["right"].requests == 6
     assert not by_model["right"].log
     assert "to opt is wrong: output 'whole'" in by_model["swapped"].problem
     assert by_model["garbage"].problem.startswith("Triton does not load it: UNAVAILABLE: ")
     assert "InvalidProtobuf" in by_model["garbage"].problem
     assert Path(by_model["garbage"].log).is_file()
-    error = found.error()
+    error = report.error()
     assert isinstance(error, ServedCheckError)
     assert "garbage@1, misremembered@1, swapped@1" in error.message
     assert "plansmith rollback garbage" in error.remedy
-    assert "asking Triton about misremembered@1 (2 of 4)" in said
+    assert "asking Triton about misremembered@1 (2 of 4)" in messages
     staging = ModelRepository(root).staging
     assert [path.name for path in staging.iterdir()] == [".lock"]
-    for one in found.answers:
-        if one.log:
-            Path(one.log).unlink()
+    for answer in report.answers:
+        if answer.log:
+            Path(answer.log).unlink()
 
 
-def test_a_damaged_version_is_told_and_no_server_is_asked_about_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damaged_version_not_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged version is told and no server is asked about it."""
     root = tmp_path / "repository"
-    made = publish_answering(root, "tiny")
-    graph_file = ModelRepository(root).release("tiny", made.version) / "model" / "model.onnx"
+    manifest = publish_answering(root, "tiny")
+    graph_file = ModelRepository(root).release("tiny", manifest.version) / "model" / "model.onnx"
     graph_file.chmod(0o644)
     graph_file.write_bytes(graph_file.read_bytes()[::-1])
     monkeypatch.setattr(
         "plansmith.fleet.maintenance.verify.check_published_release", lambda *_, **__: pytest.fail("it was asked")
     )
-    found = verify(Places(repositories=[root]), VerifyOptions())
-    assert [(one.version, one.path) for one in found.places[0].damages] == [(1, "model/model.onnx")]
-    assert found.answers == ()
-    error = found.error()
+    report = verify(Places(repositories=[root]), VerifyOptions())
+    assert [(damage.version, damage.path) for damage in report.places[0].damages] == [(1, "model/model.onnx")]
+    assert report.answers == ()
+    error = report.error()
     assert isinstance(error, RepositoryError)
     assert error.message == "not as it was published: tiny@1"
     assert verify(Places(repositories=[root]), VerifyOptions(quick=True, on_server=False)).error() is None
 
 
-def test_a_view_that_is_not_what_was_published_is_found(tmp_path: Path) -> None:
+def test_changed_view_is_found(tmp_path: Path) -> None:
+    """A view that is not what was published is found."""
     root = tmp_path / "repository"
     publish_answering(root, "tiny")
     shown = root / "tiny" / "1" / "model.onnx"
@@ -113,12 +114,13 @@ def test_a_view_that_is_not_what_was_published_is_found(tmp_path: Path) -> None:
     assert verify(Places(repositories=[root]), VerifyOptions(quick=True, on_server=False)).places[0].damages
 
 
-def test_a_version_that_no_server_here_can_be_asked_about_is_no_success(tmp_path: Path) -> None:
+def test_unaskable_version_is_no_success(tmp_path: Path) -> None:
+    """A version that no server here can be asked about is no success."""
     root = tmp_path / "repository"
     publish_answering(root, "tiny")
-    found = verify(Places(repositories=[root]), VerifyOptions(tritonserver=str(tmp_path / "none")))
-    assert outcomes(found) == {"tiny@1": "unasked"}
-    error = found.error()
+    report = verify(Places(repositories=[root]), VerifyOptions(tritonserver=str(tmp_path / "none")))
+    assert outcomes(report) == {"tiny@1": "unasked"}
+    error = report.error()
     assert isinstance(error, EnvironmentFault)
     assert "no Triton here could be asked about tiny@1: " in error.message
     assert error.remedy
@@ -126,9 +128,8 @@ def test_a_version_that_no_server_here_can_be_asked_about_is_no_success(tmp_path
 
 
 @pytest.mark.parametrize("kept", ["there", "gone", "relative", "nothing"])
-def test_the_server_that_a_release_was_checked_by_is_asked_where_it_is_there(
-    kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checking_server_is_asked(kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server that a release was checked by is asked where it is there."""
     root = tmp_path / "repository"
     manifest = publish_answering(root, "tiny")
     (tmp_path / "triton").mkdir()
@@ -136,23 +137,24 @@ def test_the_server_that_a_release_was_checked_by_is_asked_where_it_is_there(
     server = {"there": str(tmp_path / "triton"), "gone": str(tmp_path / "old"), "relative": "triton"}.get(kept, "")
     checked = manifest.model_copy(update={"spec": {**manifest.spec, "tritonserver": server}})
     monkeypatch.setattr(ModelRepository, "readable", lambda *_: checked)
-    asked: list[str] = []
+    servers: list[str] = []
 
     def find(named: str, *_: object, **__: object) -> None:
-        asked.append(named)
+        servers.append(named)
         raise EnvironmentFault("none here", remedy="install one")
 
     monkeypatch.setattr(verifying, "find_serving_runtime", find)
     assert outcomes(verify(Places(repositories=[root]), VerifyOptions())) == {"tiny@1": "unasked"}
-    assert asked == [str(tmp_path / "triton") if kept == "there" else ""]
+    assert servers == [str(tmp_path / "triton") if kept == "there" else ""]
 
 
-def test_a_release_whose_answers_cannot_be_compared_is_told_and_is_no_failure(tmp_path: Path) -> None:
+def test_incomparable_answers_are_no_failure(tmp_path: Path) -> None:
+    """A release whose answers cannot be compared is told and is no failure."""
     root = tmp_path / "repository"
     package = write_package(tmp_path / "package", "1")
     publish(root, package, draft_of(package))
-    found = verify(Places(repositories=[root]), VerifyOptions())
-    assert found.answers == (
+    report = verify(Places(repositories=[root]), VerifyOptions())
+    assert report.answers == (
         VersionAnswer(
             repository=str(root),
             model=BARE,
@@ -161,10 +163,11 @@ def test_a_release_whose_answers_cannot_be_compared_is_told_and_is_no_failure(tm
             problem="it holds no case of a reference that it takes",
         ),
     )
-    assert found.error() is None
+    assert report.error() is None
 
 
-def test_all_places_are_looked_at_though_one_cannot_be(tmp_path: Path) -> None:
+def test_unreadable_place_stops_no_other(tmp_path: Path) -> None:
+    """All places are looked at though one cannot be."""
     store = Store(FolderObjects(tmp_path / "store"))
     fill(store, tmp_path, 1)
     for target in ("local-cpu", "triton-26.03"):
@@ -174,11 +177,11 @@ def test_all_places_are_looked_at_though_one_cannot_be(tmp_path: Path) -> None:
         stores=[Location(to="nowhere"), Location(to="store")],
         relative_to=tmp_path,
     )
-    found = verify(places, BY_DIGEST)
+    report = verify(places, BY_DIGEST)
     expected = ["several/local-cpu", "several/triton-26.03", "repository", "store"]
-    assert [place.place for place in found.places] == [str(tmp_path / name) for name in expected]
-    assert [fault.place for fault in found.faults] == ["none", "nowhere"]
-    error = found.error()
+    assert [place.place for place in report.places] == [str(tmp_path / name) for name in expected]
+    assert [fault.place for fault in report.faults] == ["none", "nowhere"]
+    error = report.error()
     assert isinstance(error, RepositoryError)
     assert error.message == "there is no repository none"
     only = verify(places, BY_DIGEST, model=STORED)
@@ -190,7 +193,8 @@ def test_all_places_are_looked_at_though_one_cannot_be(tmp_path: Path) -> None:
         verify(Places(repositories=[tmp_path / "repository"]), BY_DIGEST, model="other")
 
 
-def test_one_repository_or_release_that_cannot_be_read_leaves_the_others_to_be_looked_at(tmp_path: Path) -> None:
+def test_unreadable_release_stops_no_other(tmp_path: Path) -> None:
+    """One repository or release that cannot be read leaves the others to be looked at."""
     odd, good = tmp_path / "odd", tmp_path / "good"
     publish_answering(odd, "tiny")
     (ModelRepository(odd).store / "releases" / "tiny" / "7").write_text("no folder")
@@ -198,18 +202,19 @@ def test_one_repository_or_release_that_cannot_be_read_leaves_the_others_to_be_l
     (case, *_) = (file.path for file in unread.files if file.path.startswith("reference/"))
     swap_consistently(good, unread, case, b"no arrays")
     publish_answering(good, "tiny")
-    found = verify(Places([odd, good]), VerifyOptions(tritonserver=str(tmp_path / "none")))
-    assert [place.place for place in found.places] == [str(good)]
+    report = verify(Places([odd, good]), VerifyOptions(tritonserver=str(tmp_path / "none")))
+    assert [place.place for place in report.places] == [str(good)]
     release = ModelRepository(good).release("forgetful", 1)
-    assert [fault.place for fault in found.faults] == [str(odd), str(release)]
-    assert all("cannot be read: " in fault.message and fault.remedy for fault in found.faults)
-    assert outcomes(found) == {"tiny@1": "unasked"}
-    assert isinstance(found.error(), RepositoryError)
+    assert [fault.place for fault in report.faults] == [str(odd), str(release)]
+    assert all("cannot be read: " in fault.message and fault.remedy for fault in report.faults)
+    assert outcomes(report) == {"tiny@1": "unasked"}
+    assert isinstance(report.error(), RepositoryError)
 
 
-def test_a_damaged_version_that_is_not_shown_is_a_collections_to_take_and_one_that_is_shown_a_compiles(
+def test_damaged_version_has_its_remedy(
     tmp_path: Path,
 ) -> None:
+    """A damaged hidden version is left to a collection, and a damaged shown one to a compile."""
     repository = ModelRepository(tmp_path / "repository")
     for answers in (1, 2, 3):
         publish_answering(repository.root, "tiny", answers=answers)
@@ -235,21 +240,20 @@ def test_a_damaged_version_that_is_not_shown_is_a_collections_to_take_and_one_th
 
 
 @pytest.mark.parametrize("kept", ["server", "gone", "relative"])
-def test_the_server_of_the_spec_is_asked_where_it_is_there_and_otherwise_that_of_this_machine(
-    kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_server_of_spec_comes_first(kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server of the spec is asked where it is there, and otherwise this machine's."""
     root, server = tmp_path / "repository", tmp_path / "server"
     server.mkdir()
     monkeypatch.chdir(tmp_path)
-    made = publish_answering(root, "tiny")
+    first_manifest = publish_answering(root, "tiny")
     named = {"server": str(server), "gone": str(tmp_path / "gone"), "relative": "server"}[kept]
-    again = made.model_copy(update={"spec": {**made.spec, "tritonserver": named}})
+    again = first_manifest.model_copy(update={"spec": {**first_manifest.spec, "tritonserver": named}})
     manifest = ModelRepository(root).release("tiny", 1) / "manifest.json"
     manifest.unlink()
     manifest.write_text(again.model_dump_json())
     monkeypatch.setenv("PLANSMITH_TRITONSERVER", "/nowhere")
     (answer,) = verify(Places([root]), VerifyOptions()).answers
-    other = "/nowhere is what PLANSMITH_TRITONSERVER says"
-    assert answer.problem.startswith(f"{server} was given" if kept == "server" else other)
+    explanation = "/nowhere is what PLANSMITH_TRITONSERVER says"
+    assert answer.problem.startswith(f"{server} was given" if kept == "server" else explanation)
     (answer,) = verify(Places([Path("repository")], relative_to=tmp_path), VerifyOptions(tritonserver="mine")).answers
     assert answer.problem.startswith(f"{tmp_path / 'mine'} was given")

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from plansmith.fleet.maintenance.cleanup import RemovedItem
-from plansmith.fleet.maintenance.collect import Collected, RetainedVersion
-from plansmith.fleet.maintenance.locations import Fault
-from plansmith.fleet.maintenance.text import (
+from plansmith.fleet.maintenance.collect import (
     COLLECTED_COLUMNS,
     VERIFIED_COLUMNS,
+    Collected,
+    RetainedVersion,
     collected_counts,
     collected_rows,
     verified_counts,
     verified_rows,
 )
+from plansmith.fleet.maintenance.garbage import RemovedItem
+from plansmith.fleet.maintenance.locations import Fault
 from plansmith.fleet.maintenance.verify import Verified, VersionAnswer
-from plansmith.stores.maintenance.damage import Damage, Verification
+from plansmith.stores.verify import Damage, Verification
 
 FAULT = Fault(place="s3://a", error="EnvironmentFault", message="it cannot\nbe reached", remedy="look")
 PLACE = Verification(
@@ -41,7 +42,8 @@ GONE = tuple(RemovedItem(place="/r", kind="log", name=name, why="old", bytes=102
 KEPT = (RetainedVersion(place="/s", model="m", version=3, why="current stands for it"),)
 
 
-def test_what_is_wrong_stands_before_what_is_right() -> None:
+def test_mistakes_come_first() -> None:
+    """What is wrong stands before what is right."""
     verified = Verified(places=(PLACE,), answers=ANSWERS, faults=(FAULT,))
     assert verified_counts(verified) == (
         "1 place, 3 versions, 2 damaged; 1 answered rightly, 1 wrongly or not at all, 1 could not be asked;"
@@ -61,7 +63,8 @@ def test_what_is_wrong_stands_before_what_is_right() -> None:
     ]
 
 
-def test_a_look_says_what_would_go_and_a_collection_what_went_and_what_stayed() -> None:
+def test_look_and_collection_say_removals() -> None:
+    """A look says what would go and a collection what went and what stayed."""
     look = Collected(dry_run=True, found=GONE, gone=(), kept=KEPT, faults=())
     assert collected_counts(look) == "2 things would be removed, 2.0 KiB freed"
     assert [(row["name"], row["state"]) for row in collected_rows(look)] == [

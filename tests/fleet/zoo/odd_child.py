@@ -6,19 +6,16 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
 
-from plansmith.fleet.zoo.records import ZooRow
+from plansmith.fleet.zoo.records import TRY_ENTRY, TryRequest, ZooRow
 from plansmith.system.process import serve
+from plansmith.system.tasks import Progress
 
 
-def try_entry(
-    *, entry: Mapping[str, Any], threads: int, compare_bare: bool, progress: Callable[[str], None]
-) -> dict[str, Any]:
+def try_entry(request: TryRequest, progress: Progress) -> ZooRow:
     """Crash, hang, eat memory, find a full disk, or be right."""
-    progress(f"with {threads} threads{' and plain exporters' if compare_bare else ''}")
-    match entry["name"]:
+    progress(f"with {request.threads} threads{' and plain exporters' if request.compare_bare else ''}")
+    match request.entry.name:
         case "crash":
             os.kill(os.getpid(), signal.SIGSEGV)
         case "hang":
@@ -29,10 +26,9 @@ def try_entry(
             eaten = [bytearray(os.urandom(1 << 20)) for _ in range(1000)]
             time.sleep(600 + len(eaten))
         case "full":
-            row = ZooRow(name="full", scheme="timm", outcome="failed", problem="no room", machine=True)
-            return row.model_dump(mode="json")
-    return ZooRow(name=entry["name"], scheme="timm", outcome="right", seconds=0.1).model_dump(mode="json")
+            return ZooRow(name="full", scheme="timm", outcome="failed", problem="no room", machine=True)
+    return ZooRow(name=request.entry.name, scheme="timm", outcome="right", seconds=0.1)
 
 
 if __name__ == "__main__":
-    serve({"try_entry": try_entry}, int(sys.argv[1]))
+    serve(dict([TRY_ENTRY.served_by(try_entry)]), int(sys.argv[1]))

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from plansmith.fleet.zoo.known_causes import CAUSES, KnownCause, cause_of, explained
-from plansmith.fleet.zoo.records import ZooRow
+from plansmith.fleet.zoo.records import CAUSES, KnownCause, ZooRow, cause_of, explained
 
 
 class Sampled(torch.nn.Module):
@@ -40,22 +39,25 @@ def problem_of(reproduce: Callable[[Path], None], folder: Path) -> str:
     return ""
 
 
-@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.words)
-def test_a_reproduction_fails_with_what_its_cause_is_found_by(cause: KnownCause, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.description)
+def test_reproduction_matches_its_cause(cause: KnownCause, tmp_path: Path) -> None:
+    """A reproduction fails with what its cause is found by."""
     file, _, name = cause.reference.partition("::")
     assert Path(file).name == Path(__file__).name
     assert cause_of(problem_of(REPRODUCTIONS[name], tmp_path)) == cause
 
 
-def test_what_is_not_known_stays_without_a_cause() -> None:
+def test_unknown_failure_has_no_cause() -> None:
+    """What is not known stays without a cause."""
     assert cause_of("RuntimeError: something else") is None
     row = ZooRow(name="a", scheme="hf", outcome="failed", problem="RuntimeError: something else")
     assert explained(row) == row
 
 
-def test_a_right_row_needs_no_cause_and_a_wrong_one_is_told_its_own() -> None:
+def test_wrong_row_told_its_cause() -> None:
+    """A right row needs no cause, and a wrong one is told its own."""
     problem = "SymbolicValueError: Expected node type 'onnx::Constant' for argument 'num_samples' of node 'multinomial'"
     assert explained(ZooRow(name="a", scheme="hf", outcome="right", problem=problem)).cause == ""
-    told = explained(ZooRow(name="a", scheme="hf", outcome="failed", problem="no exporter", attempts=(problem,)))
-    assert told.cause == "the number of samples that are drawn depends on the inputs' values"
-    assert told.reference == "tests/fleet/zoo/test_causes.py::sampled_by_torchscript"
+    row = explained(ZooRow(name="a", scheme="hf", outcome="failed", problem="no exporter", attempts=(problem,)))
+    assert row.cause == "the number of samples that are drawn depends on the inputs' values"
+    assert row.reference == "tests/fleet/zoo/test_causes.py::sampled_by_torchscript"

@@ -25,7 +25,8 @@ def zoo_of(answer: Answer) -> Zoo:
 
 
 @pytest.mark.slow
-def test_a_list_becomes_a_table_a_page_and_a_verdict_and_is_kept(run_alone: CommandLine, bert: ZooEntry) -> None:
+def test_list_becomes_table_and_page(run_alone: CommandLine, bert: ZooEntry) -> None:
+    """A list becomes a table a page and a verdict and is kept."""
     wrong = ZooEntry(name="misspelt", model_type="bert", architecture="BertForEverything")
     write_list(run_alone.folder, bert, wrong)
     first = run_alone("zoo", "list.yaml", "--html", "zoo.html", "--require", "0.9", "--jobs", "1")
@@ -57,7 +58,8 @@ def test_a_list_becomes_a_table_a_page_and_a_verdict_and_is_kept(run_alone: Comm
 
 
 @pytest.mark.slow
-def test_plain_exporters_are_shown_beside_it(run_alone: CommandLine) -> None:
+def test_plain_exporters_shown_beside(run_alone: CommandLine) -> None:
+    """Plain exporters are shown beside it."""
     write_list(run_alone.folder, ZooEntry(timm="starnet_s050"))
     answer = run_alone("zoo", "list.yaml", "--compare-bare", "--json", "--quiet", "--html", "zoo.html")
     assert answer.status == 0, answer
@@ -69,15 +71,16 @@ def test_plain_exporters_are_shown_beside_it(run_alone: CommandLine) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupt_ends_all_processes_and_the_same_command_goes_on(run_alone: CommandLine, bert: ZooEntry) -> None:
+def test_interrupted_zoo_run_can_go_on(run_alone: CommandLine, bert: ZooEntry) -> None:
+    """An interrupt ends all processes, and the same command goes on."""
     write_list(run_alone.folder, bert, ZooEntry(timm="tresnet_m"))
 
     def one_is_finished(folder: Path) -> bool:
         return any(folder.glob("artifacts/zoo/*.json"))
 
-    status, said, left = interrupt(["zoo", "list.yaml", "--jobs", "1"], run_alone.folder, one_is_finished)
+    status, output, left = interrupt(["zoo", "list.yaml", "--jobs", "1"], run_alone.folder, one_is_finished)
     assert status == 130
-    first, *others, last = said.splitlines()
+    first, *others, last = output.splitlines()
     assert first.startswith("  right  bert BertForSequenceClassification")
     assert [line for line in others if line] == ["  1 of 2 entries are finished"]
     assert last == "plansmith: interrupted; run the same command again to go on after what is finished"
@@ -87,17 +90,16 @@ def test_an_interrupt_ends_all_processes_and_the_same_command_goes_on(run_alone:
     assert "kept" in again.stderr
 
 
-def test_an_interrupt_that_meets_a_process_as_it_starts_makes_no_row_of_it(
-    run_alone: CommandLine, bert: ZooEntry
-) -> None:
+def test_interrupted_start_makes_no_row(run_alone: CommandLine, bert: ZooEntry) -> None:
+    """An interrupt that meets a process as it starts makes no row of it."""
     write_list(run_alone.folder, bert)
 
     def one_begins(folder: Path) -> bool:
         return any(folder.glob("artifacts/zoo/logs/*.log"))
 
-    status, said, left = interrupt(["zoo", "list.yaml"], run_alone.folder, one_begins)
+    status, output, left = interrupt(["zoo", "list.yaml"], run_alone.folder, one_begins)
     assert (status, left) == (130, [])
-    assert said.startswith("  0 of 1 entries are finished")
+    assert output.startswith("  0 of 1 entries are finished")
 
 
 @pytest.mark.slow
@@ -110,9 +112,8 @@ def test_an_interrupt_that_meets_a_process_as_it_starts_makes_no_row_of_it(
         (("list.yaml", "--require", "98"), "98.0 is not in the range 0<=x<=1"),
     ],
 )
-def test_what_cannot_be_run_is_refused(
-    run_alone: CommandLine, bert: ZooEntry, words: tuple[str, ...], says: str
-) -> None:
+def test_unrunnable_list_refused(run_alone: CommandLine, bert: ZooEntry, words: tuple[str, ...], says: str) -> None:
+    """What cannot be run is refused."""
     write_list(run_alone.folder, bert)
     check_refusal(run_alone("zoo", *words, "--json"), 2, (says,))
     assert json.loads(run_alone("zoo", *words, "--json").stdout)["exit_code"] == 2

@@ -23,7 +23,8 @@ def refusal(folder: Path, text: str) -> UsageError:
     return caught.value
 
 
-def test_the_shipped_list_has_120_models_of_45_architectures_and_70_timm_families() -> None:
+def test_shipped_list_is_complete() -> None:
+    """The shipped list has 120 models of 45 architectures and 70 timm families."""
     import timm
 
     entries = read_list(SHIPPED)
@@ -33,7 +34,8 @@ def test_the_shipped_list_has_120_models_of_45_architectures_and_70_timm_familie
     assert len(modules) >= 70
 
 
-def test_the_list_that_plansmith_comes_with_is_that_of_the_checkout() -> None:
+def test_packaged_list_matches_checkout() -> None:
+    """The list that plansmith comes with is that of the checkout."""
     assert read_list(shipped_list()) == read_list(SHIPPED)
 
 
@@ -43,19 +45,21 @@ def test_documented_list_is_taken(tmp_path: Path) -> None:
     assert [bool(e.timm) for e in read_list(tmp_path / "list.yaml")] == [False, True]
 
 
-def test_no_entry_of_the_shipped_list_says_what_the_model_takes() -> None:
+def test_shipped_entries_omit_inputs() -> None:
+    """No entry of the shipped list says what the model takes."""
     assert set(ZooEntry.model_fields) == {"name", "timm", "model_type", "architecture", "task", "config"}
 
 
-def test_speech_of_the_shipped_list_is_cut_into_as_few_frames_as_real_models_cut_it() -> None:
+def test_speech_frames_match_real_models() -> None:
     """Five seconds are hundreds of frames then: the memory of some grows with their square."""
     strides = [prod(e.config["conv_stride"]) for e in read_list(SHIPPED) if "conv_stride" in e.config]
     assert len(strides) >= 4
     assert set(strides) == {320}
 
 
-def test_every_problem_of_a_list_is_told_at_once(tmp_path: Path) -> None:
-    told = refusal(
+def test_list_problems_told_at_once(tmp_path: Path) -> None:
+    """Every problem of a list is told at once."""
+    error = refusal(
         tmp_path,
         "models:\n"
         "  - {timm: resnet10t, inputs: {}}\n"
@@ -63,14 +67,14 @@ def test_every_problem_of_a_list_is_told_at_once(tmp_path: Path) -> None:
         "  - {model_type: bert}\n"
         "  - {timm: resnet10t, config: {a: 1}}\n",
     )
-    assert told.message.splitlines()[0].startswith("4 problem(s) in ")
-    for words in (
+    assert error.message.splitlines()[0].startswith("4 problem(s) in ")
+    for fragment in (
         "models.0.inputs: is unknown",
         "models.1: an entry has either `timm` or `model_type`",
         "models.2: a transformers model needs its `architecture`",
         "models.3: a timm model has its own configuration",
     ):
-        assert words in told.message
+        assert fragment in error.message
 
 
 @pytest.mark.parametrize(
@@ -83,18 +87,21 @@ def test_every_problem_of_a_list_is_told_at_once(tmp_path: Path) -> None:
         ("models: [{timm: resnet10t}, {timm: resnet10t}]", "'timm:resnet10t' stands there 2 times"),
     ],
 )
-def test_what_is_no_list_is_refused(tmp_path: Path, text: str, says: str) -> None:
-    told = refusal(tmp_path, text)
-    assert says in told.message
-    assert told.remedy
+def test_invalid_list_refused(tmp_path: Path, text: str, says: str) -> None:
+    """A file that is not a list is refused."""
+    error = refusal(tmp_path, text)
+    assert says in error.message
+    assert error.remedy
 
 
-def test_a_list_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_missing_list_refused(tmp_path: Path) -> None:
+    """A list that is not there is refused."""
     with pytest.raises(UsageError, match=r"cannot read .*No such file"):
         read_list(tmp_path / "none.yaml")
 
 
-def test_names_are_picked_by_a_regular_expression() -> None:
+def test_names_picked_by_regular_expression() -> None:
+    """Names are picked by a regular expression."""
     entries = (ZooEntry(timm="resnet10t"), ZooEntry(model_type="bert", architecture="BertModel"))
     assert pick(entries, "^bert") == entries[1:]
     assert pick(entries, "") == entries

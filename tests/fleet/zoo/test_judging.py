@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ from plansmith.fleet.zoo.entries import ZooEntry
 from plansmith.fleet.zoo.records import ZooRow
 from plansmith.fleet.zoo.trial import _finding, _reachable, _with_fixed, try_entry
 from plansmith.records.model import AxisRange, OnnxModel, Tensor
-from plansmith.sources.inputs.random import plan_drawn
+from plansmith.sources.random_inputs import plan_drawn
 
 Change = Callable[[onnx.ModelProto], None]
 
@@ -37,14 +37,14 @@ def planted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[ZooEnt
         export = exporting.export
 
         def changed(request: ExportRequest, progress: Callable[[str], None]) -> OnnxModel:
-            made = export(request, progress)
-            path = request.out / made.components["model"].file
+            onnx_model = export(request, progress)
+            path = request.out / onnx_model.components["model"].file
             graph = onnx.load(path)
             change(graph)
             onnx.save(graph, path)
             from plansmith.compilers.onnx_files import describe
 
-            return made.model_copy(update={"components": {"model": describe(path)}})
+            return onnx_model.model_copy(update={"components": {"model": describe(path)}})
 
         monkeypatch.setattr(exporting, "export", changed)
         return try_entry(entry, tmp_path, lambda _: None)
@@ -94,9 +94,8 @@ def moving(row: ZooRow) -> dict[str, bool]:
     return {axis.name: axis.moves for axis in row.axes}
 
 
-def test_a_graph_as_it_was_exported_is_right_at_every_shape_and_all_its_axes_move(
-    planted: Callable[[ZooEntry, Change], ZooRow], bert: ZooEntry
-) -> None:
+def test_exported_graph_is_right(planted: Callable[[ZooEntry, Change], ZooRow], bert: ZooEntry) -> None:
+    """A graph as it was exported is right at every shape and all its axes move."""
     row = planted(bert, lambda _: None)
     assert (row.outcome, row.problem) == ("right", "")
     assert moving(row) == {"batch": True, "sequence": True}
@@ -107,16 +106,16 @@ def test_a_graph_as_it_was_exported_is_right_at_every_shape_and_all_its_axes_mov
 
 
 @pytest.mark.slow
-def test_a_planted_wrong_weight_is_found(planted: Callable[[ZooEntry, Change], ZooRow], bert: ZooEntry) -> None:
+def test_planted_wrong_weight_is_found(planted: Callable[[ZooEntry, Change], ZooRow], bert: ZooEntry) -> None:
+    """A planted wrong weight is found."""
     row = planted(bert, scale_a_weight)
     assert row.outcome == "wrong"
     assert "logits: cosine" in row.problem
 
 
 @pytest.mark.slow
-def test_a_graph_that_is_wrong_at_other_lengths_only_is_wrong_and_its_length_does_not_move(
-    planted: Callable[[ZooEntry, Change], ZooRow], bert: ZooEntry
-) -> None:
+def test_length_error_stops_length_axis(planted: Callable[[ZooEntry, Change], ZooRow], bert: ZooEntry) -> None:
+    """A graph that is wrong only at other lengths is wrong, and its length does not move."""
     row = planted(bert, depend_on_size)
     assert row.outcome == "wrong"
     assert moving(row) == {"batch": True, "sequence": False}
@@ -131,9 +130,8 @@ def test_a_fixed_batch_is_wrong(planted: Callable[[ZooEntry, Change], ZooRow], b
     assert [axis.fixed_at for axis in row.axes] == [2, 0]
 
 
-def test_a_graph_that_is_wrong_at_other_batches_is_not_said_to_have_a_fixed_one(
-    planted: Callable[[ZooEntry, Change], ZooRow], bert: ZooEntry
-) -> None:
+def test_batch_error_is_not_fixed_batch(planted: Callable[[ZooEntry, Change], ZooRow], bert: ZooEntry) -> None:
+    """A graph that is wrong at other batches is not said to have a fixed one."""
     row = planted(bert, lambda model: depend_on_size(model, place=0, base=2))
     assert row.outcome == "wrong"
     assert moving(row) == {"batch": False, "sequence": True}
@@ -143,9 +141,8 @@ def test_a_graph_that_is_wrong_at_other_batches_is_not_said_to_have_a_fixed_one(
 
 
 @pytest.mark.slow
-def test_a_fixed_length_is_found_though_every_answer_at_it_is_right(
-    planted: Callable[[ZooEntry, Change], ZooRow], bert: ZooEntry
-) -> None:
+def test_fixed_length_is_found(planted: Callable[[ZooEntry, Change], ZooRow], bert: ZooEntry) -> None:
+    """A fixed length is found though every answer at it is right."""
     row = planted(bert, fix("sequence", 20))
     assert row.outcome == "right"
     assert moving(row) == {"batch": True, "sequence": False}
@@ -153,46 +150,48 @@ def test_a_fixed_length_is_found_though_every_answer_at_it_is_right(
     assert [axis.name for axis in row.fixed] == ["sequence"]
 
 
-@pytest.mark.parametrize(("held", "moves"), [((), True), ((64, 64), False)], ids=["tied", "fixed"])
-def test_a_graph_of_sides_that_move_only_together_is_judged_at_squares(held: tuple[int, ...], moves: bool) -> None:
+@pytest.mark.parametrize(("sizes", "moves"), [((), True), ((64, 64), False)], ids=["tied", "fixed"])
+def test_tied_sides_judged_at_squares(sizes: tuple[int, ...], moves: bool) -> None:
+    """A graph of sides that move only together is judged at squares."""
     plan = plan_drawn([Tensor(name="x", dtype="float32", dims=("batch", "height", "width"))], {})
     side = AxisRange(min=64, opt=64, max=96)
     plan = replace(plan, axes={**plan.axes, "height": side, "width": side})
 
-    def square(feed: dict[str, Any]) -> dict[str, Any]:
+    def square(feed: Mapping[str, Any]) -> dict[str, Any]:
         assert feed["x"].shape[1] == feed["x"].shape[2]
         return {"y": feed["x"].sum(1)}
 
     live: Any = SimpleNamespace(inputs=plan, ask=square)
     accepted = find_axes(plan, square)
-    fixed = {"x": dict(zip((1, 2), held, strict=False))}
-    asked = {shape.feed["x"].shape[1:] for shape in _reachable(accepted, fixed, live)}
-    assert ((64, 64) in asked, len(asked) > 1) == (True, moves)
+    fixed = {"x": dict(zip((1, 2), sizes, strict=False))}
+    shapes = {shape.feed["x"].shape[1:] for shape in _reachable(accepted, fixed, live)}
+    assert ((64, 64) in shapes, len(shapes) > 1) == (True, moves)
     graph: Any = SimpleNamespace(problem_at=lambda _: "")
     sides = _finding(graph, accepted.axes[-1], fixed, live, "why")
     assert (sides.name, sides.dims, sides.moves) == ("height+width", ("x:1", "x:2"), moves)
 
 
-def test_what_the_graph_fixes_is_made_so_by_the_plan_though_pytorch_moves_it_not_by_itself() -> None:
+def test_graph_fixed_sides_are_followed() -> None:
+    """Shapes follow sides that the graph fixes, though PyTorch moves these sides only together."""
     plan = plan_drawn([Tensor(name="x", dtype="float32", dims=("batch", "height", "width"))], {})
 
-    def square(feed: dict[str, Any]) -> dict[str, Any]:
+    def square(feed: Mapping[str, Any]) -> dict[str, Any]:
         assert feed["x"].shape[1] == feed["x"].shape[2]
         return {"y": feed["x"].sum(1)}
 
     live: Any = SimpleNamespace(inputs=plan, ask=square)
     sizes = {"batch": 2, "height": 96, "width": 96}
     feed = plan.make(sizes)
-    made = _with_fixed(Shape("base", feed, square(feed), sizes), {"x": {1: 64, 2: 64}}, live)
-    assert made is not None
-    assert (made.feed["x"].shape, made.answer["y"].shape) == ((2, 64, 64), (2, 64))
-    np.testing.assert_array_equal(made.feed["x"], plan.make({**sizes, "height": 64, "width": 64})["x"])
+    result = _with_fixed(Shape("base", feed, square(feed), sizes), {"x": {1: 64, 2: 64}}, live)
+    assert result is not None
+    assert (result.feed["x"].shape, result.answer["y"].shape) == ((2, 64, 64), (2, 64))
+    np.testing.assert_array_equal(result.feed["x"], plan.make({**sizes, "height": 64, "width": 64})["x"])
     assert _with_fixed(Shape("base", feed, square(feed), sizes), {"x": {1: 64}}, live) is None
 
 
-def test_a_model_that_cannot_be_exported_gets_a_row_that_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unexportable_model_gets_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that cannot be exported gets a row that says why."""
+
     def refuse(*_: Any) -> OnnxModel:
         raise ValueError("no such operator:\n  deform_conv2d\n")
 
@@ -215,9 +214,11 @@ def test_a_model_that_cannot_be_exported_gets_a_row_that_says_why(
     ],
     ids=str,
 )
-def test_a_failure_of_the_machine_is_told_apart_from_one_of_the_model(
+def test_machine_failure_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, machine: bool
 ) -> None:
+    """A failure of the machine is told apart from one of the model."""
+
     def fail(*_: Any) -> None:
         raise RuntimeError("saving failed") from error
 
@@ -226,11 +227,10 @@ def test_a_failure_of_the_machine_is_told_apart_from_one_of_the_model(
     assert (row.outcome, row.machine) == ("failed", machine)
 
 
-def test_a_row_one_of_whose_exporters_got_no_memory_is_the_machine_s(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said = ZooRow(name="x", scheme="timm", outcome="right", attempts=("dynamo: RuntimeError: can't allocate memory",))
-    monkeypatch.setattr(trial._Trial, "run", lambda *_, **__: said)
+def test_memory_failure_belongs_to_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row one of whose exporters got no memory is the machine's."""
+    row = ZooRow(name="x", scheme="timm", outcome="right", attempts=("dynamo: RuntimeError: can't allocate memory",))
+    monkeypatch.setattr(trial._Trial, "run", lambda *_, **__: row)
     assert try_entry(ZooEntry(timm="starnet_s050"), tmp_path, lambda _: None).machine
 
 
@@ -244,14 +244,16 @@ def test_a_row_one_of_whose_exporters_got_no_memory_is_the_machine_s(
         ({"timm": "resnet10tt"}, "has no model 'resnet10tt'"),
     ],
 )
-def test_an_entry_that_names_what_is_not_there_is_told_so(tmp_path: Path, fields: dict[str, Any], says: str) -> None:
+def test_missing_entry_told_so(tmp_path: Path, fields: dict[str, Any], says: str) -> None:
+    """An entry that names what is not there is told so."""
     row = try_entry(ZooEntry.model_validate(fields), tmp_path, lambda _: None)
     assert row.outcome == "failed"
     assert says in row.problem
 
 
 @pytest.mark.slow
-def test_a_model_that_would_keep_what_it_saw_is_asked_at_every_shape_as_it_was_saved(tmp_path: Path) -> None:
+def test_stateful_model_reloaded_per_shape(tmp_path: Path) -> None:
+    """A model that would keep what it saw is asked at every shape as it was saved."""
     sizes = {"image_size": 32, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4}
     swin = ZooEntry(model_type="swin", architecture="SwinForImageClassification", config=sizes)
     row = try_entry(swin, tmp_path, lambda _: None)

@@ -35,7 +35,8 @@ FEW = {"distilbert DistilBertForQuestionAnswering", "t5 T5EncoderModel", "vit Vi
 
 
 @pytest.mark.parametrize("label", [pytest.param(one, marks=[] if one in FEW else pytest.mark.slow) for one in DOZEN])
-def test_an_entry_of_the_shipped_list_is_right_at_every_shape_and_its_axes_move(label: str, tmp_path: Path) -> None:
+def test_shipped_entry_is_right(label: str, tmp_path: Path) -> None:
+    """An entry of the shipped list is right at every shape and its axes move."""
     row = try_entry(ENTRIES[label], tmp_path, lambda _: None)
     assert row.outcome == "right", row.problem
     assert DOZEN[label] <= {axis.name for axis in row.axes if axis.moves}

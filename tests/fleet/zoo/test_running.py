@@ -25,14 +25,14 @@ class Heard(Listener):
     """Remembers what it was told."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, bool] = {}
-        self.said: list[str] = []
+        self.cache_flags: dict[str, bool] = {}
+        self.lines: list[str] = []
 
     def doing(self, entry: ZooEntry, text: str) -> None:
-        self.said.append(f"{entry.label}: {text}")
+        self.lines.append(f"{entry.label}: {text}")
 
     def finished(self, row: ZooRow, *, kept: bool) -> None:
-        self.kept[row.name] = kept
+        self.cache_flags[row.name] = kept
 
 
 def entries(*names: str) -> list[ZooEntry]:
@@ -53,7 +53,8 @@ def test_a_crash_costs_one_entry(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_entry_that_takes_too_long_is_ended_and_costs_one_entry(tmp_path: Path) -> None:
+def test_slow_entry_is_ended(tmp_path: Path) -> None:
+    """An entry that takes too long is ended and costs one entry."""
     began = time.monotonic()
     rows = Runner(tmp_path, replace(MANNER, timeout=10)).run(entries("hang", "one", "two"))
     assert time.monotonic() - began < 60
@@ -62,7 +63,8 @@ def test_an_entry_that_takes_too_long_is_ended_and_costs_one_entry(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_an_entry_that_holds_too_much_memory_is_ended_and_costs_one_entry(tmp_path: Path) -> None:
+def test_memory_hungry_entry_is_ended(tmp_path: Path) -> None:
+    """An entry that holds too much memory is ended and costs one entry."""
     rows = Runner(tmp_path, replace(MANNER, memory_bytes=300 << 20)).run(entries("eat", "one"))
     assert [row.outcome for row in rows] == ["failed", "right"]
     assert rows[0].problem.startswith("it held 3")
@@ -70,36 +72,40 @@ def test_an_entry_that_holds_too_much_memory_is_ended_and_costs_one_entry(tmp_pa
 
 
 @pytest.mark.slow
-def test_what_was_ended_at_a_limit_is_kept_until_it_is_allowed_more(tmp_path: Path) -> None:
+def test_limited_result_kept_until_raised(tmp_path: Path) -> None:
+    """What was ended at a limit is kept until it is allowed more."""
     short = replace(MANNER, timeout=2)
     (first,) = Runner(tmp_path, short).run(entries("hang"))
     heard = Heard()
     assert Runner(tmp_path, replace(short, memory_bytes=2 << 30), heard).run(entries("hang")) == [first]
-    assert heard.kept == {"hang": True}
+    assert heard.cache_flags == {"hang": True}
     (longer,) = Runner(tmp_path, replace(short, timeout=2.5), heard).run(entries("hang"))
-    assert heard.kept == {"hang": False}
+    assert heard.cache_flags == {"hang": False}
     assert longer.limit == Limit(kind="time", allowed=2.5)
 
 
 @pytest.mark.slow
-def test_what_is_finished_is_kept_and_what_was_ended_is_tried_again(tmp_path: Path) -> None:
+def test_finished_kept_and_ended_retried(tmp_path: Path) -> None:
+    """What is finished is kept, and what was ended is tried again."""
     Runner(tmp_path, MANNER).run(entries("one", "crash"))
     heard = Heard()
     rows = Runner(tmp_path, MANNER, heard).run(entries("one", "crash", "two"))
-    assert heard.kept == {"one": True, "crash": False, "two": False}
+    assert heard.cache_flags == {"one": True, "crash": False, "two": False}
     assert rows[0].outcome == "right"
 
 
-def test_what_the_machine_failed_at_is_told_and_tried_again(tmp_path: Path) -> None:
+def test_machine_failure_tried_again(tmp_path: Path) -> None:
+    """What the machine failed at is told and tried again."""
     (row,) = Runner(tmp_path, MANNER).run(entries("full"))
     assert (row.outcome, row.problem) == ("failed", "no room")
     heard = Heard()
     Runner(tmp_path, MANNER, heard).run(entries("full"))
-    assert heard.kept == {"full": False}
+    assert heard.cache_flags == {"full": False}
 
 
 @pytest.mark.slow
-def test_a_row_that_is_not_right_names_the_log_of_its_process(tmp_path: Path) -> None:
+def test_wrong_row_names_log(tmp_path: Path) -> None:
+    """A row that is not right names the log of its process."""
     right, failed = Runner(tmp_path, MANNER).run(entries("one", "crash"))
     assert right.log == ""
     assert Path(failed.log).parent == tmp_path / "logs"
@@ -107,33 +113,38 @@ def test_a_row_that_is_not_right_names_the_log_of_its_process(tmp_path: Path) ->
     assert Path(failed.log).is_file()
 
 
-def test_another_entry_of_the_same_name_is_run_and_force_runs_all(tmp_path: Path) -> None:
+def test_changed_entry_is_rerun(tmp_path: Path) -> None:
+    """Another entry of the same name is run, and --force runs all."""
     Runner(tmp_path, MANNER).run(entries("one"))
     heard = Heard()
     Runner(tmp_path, MANNER, heard).run([ZooEntry(name="one", timm="resnet18")])
-    assert heard.kept == {"one": False}
+    assert heard.cache_flags == {"one": False}
     Runner(tmp_path, replace(MANNER, force=True), heard).run(entries("one"))
-    assert heard.kept == {"one": False}
+    assert heard.cache_flags == {"one": False}
 
 
-def test_a_damaged_result_is_made_anew(tmp_path: Path) -> None:
+def test_damaged_result_is_remade(tmp_path: Path) -> None:
+    """A damaged result is made anew."""
     Runner(tmp_path, MANNER).run(entries("one"))
-    (kept,) = tmp_path.glob("*.json")
-    kept.write_text("{")
+    (file,) = tmp_path.glob("*.json")
+    file.write_text("{")
     assert Runner(tmp_path, MANNER).run(entries("one"))[0].outcome == "right"
-    assert ZooRow.model_validate_json(kept.read_text()).outcome == "right"
+    assert ZooRow.model_validate_json(file.read_text()).outcome == "right"
 
 
-def test_entries_side_by_side_share_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parallel_entries_share_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries side by side share the cores."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     heard = Heard()
     Runner(tmp_path, MANNER, heard).run(entries("one"))
     Runner(tmp_path, replace(MANNER, jobs=3, force=True, compare_bare=True), heard).run(entries("one"))
-    assert heard.said == ["one: with 4 threads", "one: with 2 threads and plain exporters"]
+    assert heard.lines == ["one: with 4 threads", "one: with 2 threads and plain exporters"]
     assert replace(MANNER, jobs=16).threads == 1
 
 
-def test_a_session_computes_with_as_many_threads_as_the_entry_may(tmp_path: Path) -> None:
+def test_session_uses_entry_threads(tmp_path: Path) -> None:
+    """A session computes with as many threads as the entry may."""
+
     def threads_of_a_session(limit: int | None) -> int:
         if limit is not None:
             onnxrt.limit_threads(limit)

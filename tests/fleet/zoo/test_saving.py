@@ -26,9 +26,10 @@ LLAMA: dict[str, Any] = {**SIZES, "model_type": "llama", "vocab_size": 90, "max_
     ],
     ids=["characters, of which no file tells", "end marks beyond the vocabulary", "a processor that adds words"],
 )
-def test_a_tokenizer_has_no_more_words_than_its_model(
+def test_tokenizer_fits_model_vocabulary(
     model_type: str, architecture: str, config: dict[str, Any], words: int, tmp_path: Path
 ) -> None:
+    """A tokenizer has no more words than its model."""
     if model_type == "paligemma":
         text = {**LLAMA, "model_type": "gemma", "num_key_value_heads": 1, "head_dim": 8}
         vision = {**IMAGE, "model_type": "siglip_vision_model"}
@@ -37,16 +38,18 @@ def test_a_tokenizer_has_no_more_words_than_its_model(
     assert len(read_preprocessors(tmp_path, trust_remote_code=False).tokenizer) <= words
 
 
-def test_the_token_that_stands_for_an_image_is_a_word_of_its_own(tmp_path: Path) -> None:
+def test_image_token_is_own_word(tmp_path: Path) -> None:
+    """The token that stands for an image is a word of its own."""
     config = {"text_config": LLAMA, "vision_config": {**IMAGE, "model_type": "clip_vision_model"}, "image_token_id": 5}
     save(ZooEntry(model_type="llava", architecture="LlavaForConditionalGeneration", config=config), tmp_path)
-    made = read_preprocessors(tmp_path, trust_remote_code=False)
-    assert made.tokenizer.convert_tokens_to_ids("<image>") == 5
-    assert 5 not in made.tokenizer("a sentence")["input_ids"]
-    assert made.images.crop_size["height"] == 32
+    preprocessors = read_preprocessors(tmp_path, trust_remote_code=False)
+    assert preprocessors.tokenizer.convert_tokens_to_ids("<image>") == 5
+    assert 5 not in preprocessors.tokenizer("a sentence")["input_ids"]
+    assert preprocessors.images.crop_size["height"] == 32
 
 
-def test_an_image_processor_that_knows_the_longest_side_alone_fits_its_model(tmp_path: Path) -> None:
+def test_longest_side_processor_fits(tmp_path: Path) -> None:
+    """An image processor that knows the longest side alone fits its model."""
     config = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 32, "patch_size": 8}
     save(ZooEntry(model_type="sam_vision_model", architecture="SamVisionModel", config=config), tmp_path)
     images = read_preprocessors(tmp_path, trust_remote_code=False).images

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from plansmith.cli.runs.zoo_progress import ZooProgress
-from plansmith.cli.runs.zoo_table import table_lines
+from plansmith.cli.runs.zoo_progress import ZooProgress, table_lines
 from plansmith.fleet.zoo.html import render
-from plansmith.fleet.zoo.records import AxisFinding, Zoo, ZooRow
-from plansmith.fleet.zoo.summary import summarise
+from plansmith.fleet.zoo.records import AxisFinding, Zoo, ZooRow, summarise
 
 REFUSED = "exporting: no exporter gave a graph:\n  torchscript: differs\n  dynamo: ValueError: x is 3"
 
@@ -30,28 +28,32 @@ def zoo(*rows: ZooRow) -> Zoo:
     return Zoo(versions={}, summary=summarise(rows, 1), rows=rows)
 
 
-def test_a_row_with_a_fixed_axis_says_so_below_it() -> None:
+def test_fixed_axis_said_below_row() -> None:
+    """A row with a fixed axis says so below it."""
     lines = table_lines(zoo(RIGHT, FIXED))
     assert lines[1].split() == ["a", "right", "dynamo", "1", "of", "1", "4", "2.0", "s", "-"]
     assert lines[2].split()[:6] == ["b", "right", "dynamo", "1", "of", "2"]
     assert lines[3] == "    frames is fixed at 4 in the graph: dynamo: x.shape[1] is 4"
 
 
-def test_a_failure_is_told_with_its_cause_in_one_line() -> None:
+def test_failure_told_in_one_line() -> None:
+    """A failure is told with its cause in one line."""
     lines = table_lines(zoo(FAILED, SILENT))
     assert lines[2] == "    failed: exporting: no exporter gave a graph: dynamo: ValueError: x is 3"
     assert lines[3] == "    log: logs/c.log"
     assert lines[5] == "    failed: nothing says why"
 
 
-def test_no_share_of_axes_is_told_where_there_are_none() -> None:
+def test_missing_axes_have_no_share() -> None:
+    """No share of axes is told where there are none."""
     (line,) = [line for line in table_lines(zoo(FAILED)) if line.startswith("transformers: ")]
     assert line == "transformers: 0 of 1 right (0.0%); 0 of 0 axes move"
     assert "0 axes that PyTorch takes" not in render(zoo(FAILED), "ours.yaml")
     assert "100.0%" not in render(zoo(FAILED), "ours.yaml")
 
 
-def test_a_fixed_batch_that_makes_a_row_wrong_is_told_once() -> None:
+def test_fixed_batch_told_once() -> None:
+    """A fixed batch that makes a row wrong is told once."""
     batch = axis("batch", 4)
     wrong = FIXED.model_copy(update={"outcome": "wrong", "axes": (batch,), "problem": f"the batch is {batch.problem}"})
     assert sum("fixed at 4" in line for line in table_lines(zoo(wrong))) == 1
@@ -61,14 +63,16 @@ def test_a_fixed_batch_that_makes_a_row_wrong_is_told_once() -> None:
     ("width", "head"),
     [(160, "entry answers exporter axes move shapes time size"), (110, "entry answers exporter axes move time")],
 )
-def test_columns_that_do_not_fit_are_left_out(width: int, head: str) -> None:
+def test_unfitting_columns_left_out(width: int, head: str) -> None:
+    """Columns that do not fit are left out."""
     first, *lines = table_lines(zoo(RIGHT, FAILED), width)
     assert first.split() == head.split()
     assert max(len(line) for line in (first, *lines[:2])) <= width
     assert lines[1].startswith(FAILED.name)
 
 
-def test_long_names_are_cut_where_few_columns_are_too_many() -> None:
+def test_long_names_are_cut() -> None:
+    """Long names are cut where few columns are too many."""
     first, _, long, *_ = table_lines(zoo(RIGHT, FAILED), 60)
     assert first.split() == ["entry", "answers", "axes", "move"]
     assert long.startswith("ccc")
@@ -76,7 +80,8 @@ def test_long_names_are_cut_where_few_columns_are_too_many() -> None:
     assert max(len(first), len(long)) <= 60
 
 
-def test_every_row_leaves_a_line_when_it_is_finished(capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_row_leaves_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every row leaves a line when it is finished."""
     with ZooProgress(4, quiet=False) as progress:
         progress.finished(RIGHT, kept=False)
         for row in (FIXED, FAILED, SILENT):
@@ -89,7 +94,8 @@ def test_every_row_leaves_a_line_when_it_is_finished(capsys: pytest.CaptureFixtu
     ]
 
 
-def test_the_page_marks_fixed_axes_and_holds_all_that_was_said() -> None:
+def test_page_marks_fixed_axes() -> None:
+    """The page marks fixed axes and holds all that was said."""
     page = render(zoo(FIXED, FAILED), "ours.yaml")
     assert "<title>1 of 2 right: ours.yaml</title>" in page
     assert '<small class="fixed">frames (4; 2, 5): fixed at 4 in the graph: dynamo: x.shape[1] is 4</small>' in page

@@ -16,9 +16,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from plansmith.flows.deploy.automations import HEARTBEAT, SILENT_STATES, silence_automation
+from plansmith.flows.deploy.automations import HEARTBEAT, SILENT_STATES, crash_silent_runs, silence_automation
 from plansmith.flows.deploy.deployments import service_tag
-from plansmith.flows.deploy.silent_runs import crash_silent_runs
 from plansmith.records.release import PublishedVersion
 
 from ...support.prefect.programs import own_environment
@@ -29,7 +28,8 @@ _SILENT_SECONDS = 20  # Prefect takes ten at least; one that beats each second m
 
 
 @pytest.mark.services
-def test_a_run_that_falls_silent_has_crashed_and_one_that_beats_lives(service: Service) -> None:
+def test_silent_run_has_crashed(service: Service) -> None:
+    """A run that falls silent has crashed, and one with a heartbeat lives."""
     with service.client() as client:
         client.create_automation(silence_automation(service.name, "RUNNING", _SILENT_SECONDS))
     silent, lively, foreign = _run(service), _run(service), _run(service, "elsewhere")
@@ -47,8 +47,9 @@ def test_a_run_that_falls_silent_has_crashed_and_one_that_beats_lives(service: S
 
 
 @pytest.mark.services
-def test_people_are_told_of_failures_and_publications_of_the_service(service: Service) -> None:
-    with _receiver() as (url, told):
+def test_failures_and_publications_are_reported(service: Service) -> None:
+    """People are told of failures and publications of the service."""
+    with _receiver() as (url, messages):
         _webhook(service, url)
         block = f"custom-webhook/{service.name}"
         service.values["notifications"] = {"failure": [block], "publication": [block]}
@@ -59,21 +60,22 @@ def test_people_are_told_of_failures_and_publications_of_the_service(service: Se
         run = _run(service)
         state = {"type": "FAILED", "message": "the gate was not passed"}
         service.server.ask(f"flow_runs/{run}/set_state", state=state)
-        wait_until(lambda: len(told) >= 2, lambda: str(told))
-    by_subject = {one["subject"]: one["body"] for one in told}
+        wait_until(lambda: len(messages) >= 2, lambda: str(messages))
+    by_subject = {message["subject"]: message["body"] for message in messages}
     assert by_subject["resnet50 version 7 published"] == "resnet50 version 7 for local-cpu is in /releases/7"
     (failure,) = [subject for subject in by_subject if "Failed" in subject]
     assert failure.startswith("compile-model Failed: ")
     assert "the gate was not passed" in by_subject[failure]
     assert by_subject[failure].endswith(run), "its address, or its identifier where the server knows no address"
-    assert len(told) == 2
+    assert len(messages) == 2
     del service.values["notifications"]
-    gone = {name for name, (outcome, _) in service.changes().items() if outcome == "removed"}
-    assert gone == {f"{service.name}: failures to {block}", f"{service.name}: publications to {block}"}
+    removals = {name for name, (outcome, _) in service.changes().items() if outcome == "removed"}
+    assert removals == {f"{service.name}: failures to {block}", f"{service.name}: publications to {block}"}
 
 
 @pytest.mark.services
-def test_a_publication_of_the_service_runs_what_waits_for_one(service: Service) -> None:
+def test_publication_runs_waiting_work(service: Service) -> None:
+    """A publication of the service runs what waits for one."""
     service.values |= {"endpoints": ["endpoints"], "flows": {"deploy-endpoints": {"after_publication": True}}}
     name = f"{service.name}: deploy-endpoints after a publication"
     assert service.changes(dry_run=True)[name] == service.changes()[name] == ("made", ())
@@ -89,7 +91,8 @@ def test_a_publication_of_the_service_runs_what_waits_for_one(service: Service) 
 
 
 @pytest.mark.services
-def test_a_run_whose_end_the_server_has_missed_is_found_afterwards(service: Service) -> None:
+def test_missed_run_end_found_later(service: Service) -> None:
+    """A run whose end the server has missed is found afterwards."""
     # Of what happened before the automation was there the server knows as little as of what it has lost.
     silent, lively, foreign = _run(service), _run(service), _run(service, "elsewhere")
     unbegun = _run(service, begun=False)
@@ -110,12 +113,13 @@ def test_a_run_whose_end_the_server_has_missed_is_found_afterwards(service: Serv
 
 
 @pytest.mark.services
-def test_an_automation_that_was_switched_off_stays_off(service: Service) -> None:
+def test_disabled_automation_stays_off(service: Service) -> None:
+    """An automation that was switched off stays off."""
     service.changes()
     name = f"{service.name}: silent runs are crashed"
     with service.client() as client:
-        (made,) = client.read_automations_by_name(name)
-        client.pause_automation(made.id)
+        (automation,) = client.read_automations_by_name(name)
+        client.pause_automation(automation.id)
         service.values["crashed_after_seconds"] = 600
         assert service.changes()[name] == ("changed", ())
         (changed,) = client.read_automations_by_name(name)
@@ -126,20 +130,20 @@ def test_an_automation_that_was_switched_off_stays_off(service: Service) -> None
 @contextmanager
 def _receiver() -> Iterator[tuple[str, list[dict[str, str]]]]:
     """A web server that notes what it is sent: its URL, and that."""
-    told: list[dict[str, str]] = []
+    messages: list[dict[str, str]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            messages.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(204)
             self.end_headers()
 
-        def log_message(self, *words: object) -> None:
+        def log_message(self, *arguments: object) -> None:
             """Say nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/", told
+        yield f"http://127.0.0.1:{server.server_port}/", messages
         server.shutdown()
 
 
@@ -165,23 +169,23 @@ def _run(service: Service, name: str = "", *, begun: bool = True) -> str:
 
 
 def _state(service: Service, run: str) -> dict[str, Any]:
-    (found,) = service.server.ask("flow_runs/filter", flow_runs={"id": {"any_": [run]}})
-    state = found["state"]
+    (flow_run,) = service.server.ask("flow_runs/filter", flow_runs={"id": {"any_": [run]}})
+    state = flow_run["state"]
     assert isinstance(state, dict)
     return state
 
 
 def _beat(service: Service, run: str) -> None:
     """What a run's process sends now and then."""
-    (found,) = service.server.ask("flow_runs/filter", flow_runs={"id": {"any_": [run]}})
-    tags = [{"prefect.resource.id": f"prefect.tag.{tag}", "prefect.resource.role": "tag"} for tag in found["tags"]]
+    (flow_run,) = service.server.ask("flow_runs/filter", flow_runs={"id": {"any_": [run]}})
+    tags = [{"prefect.resource.id": f"prefect.tag.{tag}", "prefect.resource.role": "tag"} for tag in flow_run["tags"]]
     _emit(service, HEARTBEAT, f"prefect.flow-run.{run}", tags, {})
 
 
 def _is_known(service: Service, run: str) -> bool:
     """Whether the server has taken in a heartbeat of a run."""
-    wanted = {"event": {"name": [HEARTBEAT]}, "resource": {"id": [f"prefect.flow-run.{run}"]}}
-    return bool(service.server.ask("events/filter", filter=wanted)["events"])
+    event_filter = {"event": {"name": [HEARTBEAT]}, "resource": {"id": [f"prefect.flow-run.{run}"]}}
+    return bool(service.server.ask("events/filter", filter=event_filter)["events"])
 
 
 _FLOW = """

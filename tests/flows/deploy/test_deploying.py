@@ -23,10 +23,11 @@ FOLLOWING = ("compile-fleet", "refresh", "verify", "collect")
 FLOWS = ("compile-model", *FOLLOWING)
 
 
-def test_a_second_deploy_changes_nothing_and_says_so(service: Service, run: CommandLine) -> None:
+def test_second_deploy_changes_nothing(service: Service, run: CommandLine) -> None:
+    """A second deploy changes nothing and says so."""
     dry = service.changes(dry_run=True)
-    made = service.changes()
-    assert made == dry == dict.fromkeys(_all(service), ("made", ()))
+    outcomes = service.changes()
+    assert outcomes == dry == dict.fromkeys(_all(service), ("made", ()))
     before = {flow: service.deployment(flow)["updated"] for flow in FLOWS}
     again = run("flows", "deploy", "--config", "service.yaml", **service.server.variables())
     assert (again.status, again.stdout[:31]) == (0, "nothing to change: 8 things as "), again
@@ -36,20 +37,22 @@ def test_a_second_deploy_changes_nothing_and_says_so(service: Service, run: Comm
     assert not [secret for secret in (PASSWORD, LOGIN) if secret in again.stdout + again.stderr]
 
 
-def test_a_deployment_says_all_that_a_run_needs(service: Service, tmp_path: Path) -> None:
+def test_deployment_says_run_needs(service: Service, tmp_path: Path) -> None:
+    """A deployment says all that a run needs."""
     service.changes()
-    found = service.deployment("refresh")
-    assert found["entrypoint"] == "plansmith.flows.refresh.refresh"
-    assert (found["pull_steps"], found["path"], found["storage_document_id"]) == ([], None, None)
-    assert found["job_variables"]["working_dir"] == str(tmp_path)
-    assert found["job_variables"]["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"] == "30"
-    assert found["enforce_parameter_schema"]
-    assert "take_up_seconds" in found["parameter_openapi_schema"]["properties"]
-    assert set(found["tags"]) == {"plansmith", f"service:{service.name}"}
-    assert found["global_concurrency_limit"] is None
+    document = service.deployment("refresh")
+    assert document["entrypoint"] == "plansmith.flows.refresh.refresh"
+    assert (document["pull_steps"], document["path"], document["storage_document_id"]) == ([], None, None)
+    assert document["job_variables"]["working_dir"] == str(tmp_path)
+    assert document["job_variables"]["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"] == "30"
+    assert document["enforce_parameter_schema"]
+    assert "take_up_seconds" in document["parameter_openapi_schema"]["properties"]
+    assert set(document["tags"]) == {"plansmith", f"service:{service.name}"}
+    assert document["global_concurrency_limit"] is None
 
 
-def test_changed_schedules_keep_their_place_and_those_of_others_stay(service: Service) -> None:
+def test_changed_schedules_keep_place(service: Service) -> None:
+    """Changed schedules keep their place and those of others stay."""
     service.changes()
     (first,) = service.deployment("refresh")["schedules"]
     own = {"schedule": {"cron": "5 5 * * *", "timezone": "UTC"}, "active": True, "slug": "by-hand"}
@@ -67,8 +70,8 @@ def test_changed_schedules_keep_their_place_and_those_of_others_stay(service: Se
             ),
         )
     }
-    found = {one["slug"]: one for one in service.deployment("refresh")["schedules"]}
-    assert found["plansmith-nightly"]["id"] == first["id"]
+    by_slug = {schedule["slug"]: schedule for schedule in service.deployment("refresh")["schedules"]}
+    assert by_slug["plansmith-nightly"]["id"] == first["id"]
     assert service.schedules("refresh") == {
         "plansmith-nightly": ("30 4 * * *", True),
         "plansmith-weekly": ("0 1 * * 0", True),
@@ -80,23 +83,25 @@ def test_changed_schedules_keep_their_place_and_those_of_others_stay(service: Se
     assert set(service.schedules("refresh")) == {"plansmith-weekly", "by-hand"}
 
 
-def test_what_the_file_does_not_have_any_more_goes_and_nothing_else(service: Service) -> None:
-    other = f"{service.name}-2"
-    service.values["pools"][other] = {"create": True}
-    service.values["flows"]["verify"] = {"pool": other}
+def test_dropped_deployments_are_removed(service: Service) -> None:
+    """What the file no longer has is removed, and nothing else is."""
+    second_pool = f"{service.name}-2"
+    service.values["pools"][second_pool] = {"create": True}
+    service.values["flows"]["verify"] = {"pool": second_pool}
     service.changes()
-    deploy_by_prefect(service.server, other, "plansmith.flows.collect.collect", tags=["plansmith"])
-    del service.values["pools"][other], service.values["flows"]["verify"]
+    deploy_by_prefect(service.server, second_pool, "plansmith.flows.collect.collect", tags=["plansmith"])
+    del service.values["pools"][second_pool], service.values["flows"]["verify"]
     assert service.changes(service.name) == {f"verify/{service.name}": ("made", ())}
     assert service.changes() == {
-        f"compile-model/{other}": ("removed", ()),
-        f"verify/{other}": ("removed", ()),
+        f"compile-model/{second_pool}": ("removed", ()),
+        f"verify/{second_pool}": ("removed", ()),
     }
-    left = service.server.ask("deployments/filter", deployments={"name": {"any_": [other]}})
-    assert [one["entrypoint"] for one in left] == ["plansmith.flows.collect.collect"]
+    left = service.server.ask("deployments/filter", deployments={"name": {"any_": [second_pool]}})
+    assert [deployment["entrypoint"] for deployment in left] == ["plansmith.flows.collect.collect"]
 
 
-def test_a_changed_parameter_is_changed_alone(service: Service) -> None:
+def test_changed_parameter_changes_alone(service: Service) -> None:
+    """A changed parameter is changed alone."""
     service.changes()
     service.values["specs"] = ["others"]
     service.values["crashed_after_seconds"] = 1200
@@ -109,20 +114,23 @@ def test_a_changed_parameter_is_changed_alone(service: Service) -> None:
     assert service.changes() == {}
 
 
-def test_a_pool_that_is_not_there_is_named_with_those_that_are(service: Service) -> None:
+def test_missing_pool_names_existing_ones(service: Service) -> None:
+    """A pool that is not there is named with those that are."""
     service.values["pools"] = {service.name: {}}
     make_pool(service.server, "another")
     says = (f"no work pool {service.name}; there: ", "another (process)", "create: true", "prefect work-pool create")
     service.check_refused(*says)
 
 
-def test_a_pool_of_another_type_is_refused(service: Service) -> None:
+def test_other_pool_type_refused(service: Service) -> None:
+    """A pool of another type is refused."""
     make_pool(service.server, service.name)
     service.values["pools"][service.name]["type"] = "docker"
     service.check_refused("is of the type process", "and not docker", "type: process")
 
 
-def test_a_deployment_that_is_somebody_elses_is_not_touched(service: Service) -> None:
+def test_foreign_deployment_not_touched(service: Service) -> None:
+    """A deployment that is somebody else's is not touched."""
     make_pool(service.server, service.name)
     deploy_by_prefect(service.server, service.name, "plansmith.flows.verify.verify", description="mine")
     with pytest.raises(UsageError, match=r"verify/.* is there already and is not plansmith's") as refused:
@@ -132,12 +140,14 @@ def test_a_deployment_that_is_somebody_elses_is_not_touched(service: Service) ->
     assert len(service.server.ask("deployments/filter", deployments={"name": {"any_": [service.name]}})) == 1
 
 
-def test_a_block_that_is_not_there_is_named_with_those_that_are(service: Service) -> None:
+def test_missing_block_names_existing_ones(service: Service) -> None:
+    """A block that is not there is named with those that are."""
     service.values["notifications"] = {"failure": ["slack-webhook/absent"]}
     service.check_refused("the Prefect server has no block slack-webhook/absent", "under Blocks in Prefect's pages")
 
 
-def test_what_is_wrong_in_the_file_is_said_before_the_server_is_asked(service: Service, run: CommandLine) -> None:
+def test_file_mistake_precedes_server(service: Service, run: CommandLine) -> None:
+    """What is wrong in the file is said before the server is asked."""
     service.values["flows"]["refresh"]["schedules"]["nightly"]["cron"] = "at night"
     service.write()
     unreachable = service.server.variables(port=9)
@@ -145,7 +155,8 @@ def test_what_is_wrong_in_the_file_is_said_before_the_server_is_asked(service: S
     check_refusal(answer, 2, ("service.yaml:15", "is no cron schedule"))
 
 
-def test_a_server_that_does_not_let_us_in_is_told_without_the_password(service: Service, run: CommandLine) -> None:
+def test_refusing_server_hides_password(service: Service, run: CommandLine) -> None:
+    """A server that does not let us in is told without the password."""
     service.write()
     wrong = service.server.variables(login="admin:not this")
     answer = run("flows", "deploy", "--config", "service.yaml", "--json", **wrong)
@@ -154,7 +165,7 @@ def test_a_server_that_does_not_let_us_in_is_told_without_the_password(service: 
 
 
 def _all(service: Service) -> list[str]:
-    watching = [f"{service.name}: {what}" for what in ("silent runs are crashed", "runs that do not begin are crashed")]
+    watching = [f"{service.name}: {rule}" for rule in ("silent runs are crashed", "runs that do not begin are crashed")]
     return [service.name, *(f"{flow}/{service.name}" for flow in FLOWS), *watching]
 
 

@@ -7,10 +7,11 @@ import asyncio
 import httpx
 import pytest
 
-from plansmith.flows.deploy.patient_runner import forgiving
+from plansmith.flows.deploy.serving import forgiving
 
 
-def test_a_server_that_is_away_is_told_once_and_does_not_end_the_asking() -> None:
+def test_absent_server_told_once() -> None:
+    """A server that is away is told once and does not end the asking."""
     answers: list[Exception | None] = [
         None,
         *[httpx.ConnectError("refused")] * 5,
@@ -18,17 +19,17 @@ def test_a_server_that_is_away_is_told_once_and_does_not_end_the_asking() -> Non
         None,
         httpx.ReadTimeout("slow"),
     ]
-    told: list[str] = []
+    messages: list[str] = []
 
     async def ask() -> None:
         answer = answers.pop(0)
         if answer is not None:
             raise answer
 
-    asked = forgiving(ask, told.append)
+    patient_ask = forgiving(ask, messages.append)
     for _ in range(len(answers)):
-        asyncio.run(asked())
-    assert [words.partition(" (")[0] for words in told] == [
+        asyncio.run(patient_ask())
+    assert [message.partition(" (")[0] for message in messages] == [
         "the Prefect server is away",
         "the Prefect server is there again",
         "the Prefect server is away",
@@ -36,7 +37,8 @@ def test_a_server_that_is_away_is_told_once_and_does_not_end_the_asking() -> Non
     assert not answers
 
 
-def test_a_server_that_refuses_ends_the_asking() -> None:
+def test_refusing_server_ends_asking() -> None:
+    """A server that refuses ends the asking."""
     request = httpx.Request("POST", "http://127.0.0.1/api")
 
     async def ask() -> None:

@@ -12,9 +12,8 @@ import pytest
 import yaml
 from prefect.client.schemas.actions import WorkPoolUpdate
 
-from plansmith.flows.deploy.deploying import SLUG
+from plansmith.flows.deploy.deploying import FOREIGN, SLUG, job_template
 from plansmith.flows.deploy.deployments import deployments_of, load_service
-from plansmith.flows.deploy.work_pools import FOREIGN, job_template
 
 from ...support.cli.command import COMMAND, environment
 from ...support.prefect.prefect_server import PrefectServer
@@ -26,41 +25,47 @@ TYPES = ("process", "docker", "kubernetes")
 
 
 @pytest.mark.slow
-def test_prefects_own_file_has_the_deployments_of_the_service() -> None:
+def test_prefect_file_has_deployments() -> None:
+    """Prefect's own file has the deployments of the service."""
     text = (CHECKOUT / "prefect.yaml").read_text().replace("{{ $PWD }}", str(CHECKOUT))
     written = yaml.safe_load(text)
     assert written["pull"] == [], "Prefect would take the code of this folder there otherwise"
-    assert written["deployments"] == [_as_prefect_writes(one) for one in deployments_of(load_service(SERVICE).config)]
+    assert written["deployments"] == [
+        _as_prefect_writes(deployment) for deployment in deployments_of(load_service(SERVICE).config)
+    ]
 
 
 @pytest.mark.services
-def test_prefect_makes_the_same_deployments_of_it(prefect: PrefectServer) -> None:
+def test_prefect_makes_same_deployments(prefect: PrefectServer) -> None:
+    """Prefect makes the same deployments of the file."""
     variables = environment(**prefect.variables(), PWD=str(CHECKOUT))
-    for words in (
+    for arguments in (
         ("work-pool", "create", "local", "--type", "process", "--overwrite"),
         ("--no-prompt", "deploy", "--all"),
     ):
-        prefects = [sys.executable, "-m", "prefect", *words]
+        prefects = [sys.executable, "-m", "prefect", *arguments]
         done = subprocess.run(prefects, cwd=CHECKOUT, env=variables, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
     ours = [*COMMAND, "flows", "deploy", "--dry-run", "--json"]
     done = subprocess.run(ours, cwd=CHECKOUT, env=variables, capture_output=True, text=True, check=True)
     changes = json.loads(done.stdout)["changes"]
-    assert {one["outcome"] for one in changes if one["what"] != "automation"} == {"left"}
+    assert {change["outcome"] for change in changes if change["what"] != "automation"} == {"left"}
     assert len(changes) == 8
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_job_template_has_all_that_prefects_own_has(kind: str) -> None:
+def test_job_template_covers_prefect_one(kind: str) -> None:
+    """A job template has all that Prefect's own has."""
     ours, theirs = job_template(kind), _prefects_template(kind)
     # Prefect's list of collections is older than the collections themselves.
-    gone = {"docker": {"container_wait_timeout"}}.get(kind, set())
-    assert set(theirs["variables"]["properties"]) - gone <= set(ours["variables"]["properties"])
-    assert set(theirs["job_configuration"]) - gone <= set(ours["job_configuration"])
+    exceptions = {"docker": {"container_wait_timeout"}}.get(kind, set())
+    assert set(theirs["variables"]["properties"]) - exceptions <= set(ours["variables"]["properties"])
+    assert set(theirs["job_configuration"]) - exceptions <= set(ours["job_configuration"])
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_job_template_uses_the_variables_that_it_has_and_their_defaults_fit(kind: str) -> None:
+def test_job_template_uses_its_variables(kind: str) -> None:
+    """A job template uses the variables that it has and their defaults fit."""
     import jsonschema
     from prefect.utilities.templating import find_placeholders
 
@@ -68,11 +73,12 @@ def test_a_job_template_uses_the_variables_that_it_has_and_their_defaults_fit(ki
     used = {placeholder.name for placeholder in find_placeholders(template["job_configuration"])}
     properties = template["variables"]["properties"]
     assert used == set(properties)
-    defaults = {name: one["default"] for name, one in properties.items() if one.get("default") is not None}
+    defaults = {name: schema["default"] for name, schema in properties.items() if schema.get("default") is not None}
     jsonschema.validate(defaults, template["variables"])
 
 
-def test_runs_in_containers_have_a_gpu_and_what_outlives_them() -> None:
+def test_container_runs_have_gpu() -> None:
+    """Runs in containers have a GPU and what outlives them."""
     from prefect.utilities.templating import apply_values
 
     docker = job_template("docker")["variables"]["properties"]
@@ -80,18 +86,19 @@ def test_runs_in_containers_have_a_gpu_and_what_outlives_them() -> None:
     assert request == {"driver": "nvidia", "count": 1, "capabilities": [["gpu"]]}
     assert {volume.partition(":")[2] for volume in docker["volumes"]["default"]} == _worker_volumes()
     kubernetes = job_template("kubernetes")
-    values = {name: one.get("default") for name, one in kubernetes["variables"]["properties"].items()}
+    values = {name: entry.get("default") for name, entry in kubernetes["variables"]["properties"].items()}
     manifest = apply_values(kubernetes["job_configuration"]["job_manifest"], values)
     pod = manifest["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
-    mounted = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
-    assert set(mounted) == {one["name"] for one in pod["volumes"]}
+    mounted = {entry["name"]: entry["mountPath"] for entry in container["volumeMounts"]}
+    assert set(mounted) == {entry["name"] for entry in pod["volumes"]}
     assert set(mounted.values()) - {"/dev/shm"} == _worker_volumes()
 
 
 @pytest.mark.services
-def test_the_server_takes_pools_with_these_templates(service: Service) -> None:
+def test_server_takes_pool_templates(service: Service) -> None:
+    """The server takes pools with these templates."""
     for kind in ("docker", "kubernetes"):
         settings = {"type": kind, "create": True, "directory": "/work", "job_variables": {"image": "ours:1"}}
         service.values["pools"][f"{service.name}-{kind}"] = settings
@@ -103,7 +110,8 @@ def test_the_server_takes_pools_with_these_templates(service: Service) -> None:
 
 
 @pytest.mark.services
-def test_a_job_template_is_renewed_where_nobody_has_changed_it(service: Service) -> None:
+def test_unchanged_job_template_renewed(service: Service) -> None:
+    """A job template is renewed where nobody has changed it."""
     pool = f"{service.name}-docker"
     service.values["pools"][pool] = {"type": "docker", "create": True, "directory": "/work"}
     service.server.ask("work_pools/", name=pool, type="docker", base_job_template=_prefects_template("docker"))
@@ -113,34 +121,34 @@ def test_a_job_template_is_renewed_where_nobody_has_changed_it(service: Service)
     own["variables"]["properties"]["image"]["default"] = "mine:1"
     with service.client() as client:
         client.update_work_pool(pool, WorkPoolUpdate(base_job_template=own))
-    (left,) = [one for one in service.deploy().changes if one.name == pool]
+    (left,) = [change for change in service.deploy().changes if change.name == pool]
     assert (left.outcome, left.words) == ("left", (FOREIGN,))
     assert _template_of(service, pool) == own
 
 
 def _template_of(service: Service, pool: str) -> dict[str, Any]:
-    (found,) = service.server.ask("work_pools/filter", work_pools={"name": {"any_": [pool]}})
-    template = found["base_job_template"]
+    (work_pool,) = service.server.ask("work_pools/filter", work_pools={"name": {"any_": [pool]}})
+    template = work_pool["base_job_template"]
     assert isinstance(template, dict)
     return template
 
 
-def _as_prefect_writes(one: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "name": one.name,
-        "entrypoint": one.entrypoint,
-        "description": one.description,
-        "tags": list(one.tags),
-        "work_pool": {"name": one.pool, "job_variables": one.job_variables},
+def _as_prefect_writes(deployment: Any) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "name": deployment.name,
+        "entrypoint": deployment.entrypoint,
+        "description": deployment.description,
+        "tags": list(deployment.tags),
+        "work_pool": {"name": deployment.pool, "job_variables": deployment.job_variables},
         "enforce_parameter_schema": True,
     }
-    if one.parameters:
-        found["parameters"] = one.parameters
-    if one.schedules:
-        found["schedules"] = [
-            {"cron": each.cron, "timezone": each.timezone, "slug": SLUG + each.name} for each in one.schedules
+    if deployment.parameters:
+        document["parameters"] = deployment.parameters
+    if deployment.schedules:
+        document["schedules"] = [
+            {"cron": each.cron, "timezone": each.timezone, "slug": SLUG + each.name} for each in deployment.schedules
         ]
-    return found
+    return document
 
 
 def _prefects_template(kind: str) -> dict[str, Any]:
@@ -148,10 +156,12 @@ def _prefects_template(kind: str) -> dict[str, Any]:
     import prefect
 
     file = Path(prefect.__file__).parent / "server/api/collections_data/views/aggregate-worker-metadata.json"
-    workers = {name: one for collection in json.loads(file.read_text()).values() for name, one in collection.items()}
-    found = workers[kind]["default_base_job_configuration"]
-    assert isinstance(found, dict)
-    return found
+    workers = {
+        name: worker for collection in json.loads(file.read_text()).values() for name, worker in collection.items()
+    }
+    template = workers[kind]["default_base_job_configuration"]
+    assert isinstance(template, dict)
+    return template
 
 
 def _worker_volumes() -> set[str]:

@@ -30,22 +30,22 @@ _POLL_SECONDS = 2
 FLOWS = {"compile-model", "compile-fleet", "refresh", "verify", "collect"}
 
 
-def test_a_dry_run_lists_what_would_be_served_and_asks_no_server(run: CommandLine) -> None:
+def test_dry_run_lists_served_deployments(run: CommandLine) -> None:
+    """A dry run lists what would be served and asks no server."""
     text = 'specs: [specs]\npools: {a: {}}\nflows: {refresh: {schedules: {nightly: {cron: "0 3 * * *"}}}}\n'
     (run.folder / "service.yaml").write_text(text)
     answer = run("flows", "serve", "--config", "service.yaml", "--dry-run", PREFECT_API_URL="http://127.0.0.1:9/api")
     assert answer.status == 0, answer
     lines = [line.split() for line in answer.stdout.splitlines()]
-    assert {words[0] for words in lines[1:6]} == {f"{flow}/served" for flow in FLOWS}
-    assert any(words[:7] == ["refresh/served", "nightly", "0", "3", "*", "*", "*"] for words in lines)
+    assert {row[0] for row in lines[1:6]} == {f"{flow}/served" for flow in FLOWS}
+    assert any(row[:7] == ["refresh/served", "nightly", "0", "3", "*", "*", "*"] for row in lines)
     assert f"would run in {run.folder}" in answer.stdout
 
 
 @pytest.mark.services
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGKILL])
-def test_runs_end_with_the_process_that_serves_them_and_say_so(
-    signal_number: signal.Signals, served: Service, tmp_path: Path
-) -> None:
+def test_runs_end_with_serving_process(signal_number: signal.Signals, served: Service, tmp_path: Path) -> None:
+    """Runs end with the process that serves them and say so."""
     log = tmp_path / "log"
     with _serving(served, log) as (program, serving):
         run = _start(served, small_spec(tmp_path, held=True), tmp_path)
@@ -58,12 +58,15 @@ def test_runs_end_with_the_process_that_serves_them_and_say_so(
         if is_asked:
             assert not any(map(_lives, started))
             assert _deployment(served, "compile-model")["paused"], "a schedule that nobody serves makes late runs"
-        wait_until(lambda: not any(map(_lives, started)), lambda: str([one for one in started if _lives(one)]))
+        wait_until(
+            lambda: not any(map(_lives, started)), lambda: str([process for process in started if _lives(process)])
+        )
     assert _state_of(served, run) == "CRASHED"
 
 
 @pytest.mark.services
-def test_serving_outlives_its_server_and_keeps_to_its_file(served: Service, tmp_path: Path) -> None:
+def test_serving_outlives_its_server(served: Service, tmp_path: Path) -> None:
+    """Serving outlives its server and keeps to its file."""
     log = tmp_path / "log"
     with _serving(served, log) as (program, serving):
         wait_until(lambda: bool(_deployment(served, "refresh")["status"] == "READY"), log.read_text)
@@ -85,15 +88,18 @@ def test_serving_outlives_its_server_and_keeps_to_its_file(served: Service, tmp_
         assert not _deployment(served, "refresh")["schedules"]
         program.terminate()
         program.wait(60)
-    other = Service(served.server, tmp_path, f"{served.name}-other")
-    refused = subprocess.run(_command(other), env=_variables(other), capture_output=True, text=True, check=False)
+    second_service = Service(served.server, tmp_path, f"{served.name}-other")
+    refused = subprocess.run(
+        _command(second_service), env=_variables(second_service), capture_output=True, text=True, check=False
+    )
     assert refused.returncode == 2, refused
     assert f"belongs to the service '{served.name}'" in refused.stderr
     assert "serve it on a Prefect server of its own" in refused.stderr
 
 
 @pytest.mark.services
-def test_what_is_due_starts_by_itself_and_an_interrupt_ends_it_well(served: Service, tmp_path: Path) -> None:
+def test_due_work_starts_by_itself(served: Service, tmp_path: Path) -> None:
+    """What is due starts by itself, and an interrupt ends it cleanly."""
     (tmp_path / "specs").mkdir()
     (tmp_path / "specs" / "tiny.yaml").write_text(json.dumps(small_spec(tmp_path)))  # which is YAML, too
     served.values["flows"] = {
@@ -114,18 +120,18 @@ def test_what_is_due_starts_by_itself_and_an_interrupt_ends_it_well(served: Serv
 def served(service: Service) -> Iterator[Service]:
     """A service whose deployments go after the test: all services that are served on a server share their names."""
     yield service
-    for one in service.server.ask("deployments/filter", deployments={"name": {"any_": ["served"]}}):
+    for deployment in service.server.ask("deployments/filter", deployments={"name": {"any_": ["served"]}}):
         with service.client() as client:
-            client.delete_deployment(one["id"])
+            client.delete_deployment(deployment["id"])
 
 
 @contextmanager
 def _serving(service: Service, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], psutil.Process]]:
     """`plansmith flows serve`, once it serves; it has ended after the block."""
     with (
-        log.open("wb") as said,
+        log.open("wb") as output,
         subprocess.Popen(
-            _command(service), env=_variables(service), stdout=said, stderr=said, start_new_session=True
+            _command(service), env=_variables(service), stdout=output, stderr=output, start_new_session=True
         ) as program,
     ):
         try:
@@ -141,7 +147,7 @@ def _lives(process: psutil.Process) -> bool:
 
 def _carries_out(serving: psutil.Process) -> bool:
     """Whether it has a child that is a run."""
-    return any("prefect.engine" in words_of(one) for one in serving.children())
+    return any("prefect.engine" in words_of(child) for child in serving.children())
 
 
 def _command(service: Service) -> list[str]:
@@ -162,18 +168,18 @@ def _scheduled(service: Service) -> list[str]:
 
 def _start(service: Service, spec: dict[str, Any], folder: Path) -> str:
     """A run of compile-model that is due."""
-    wanted = {"parameters": {"spec": spec, "folder": str(folder)}, "state": {"type": "SCHEDULED"}}
+    body = {"parameters": {"spec": spec, "folder": str(folder)}, "state": {"type": "SCHEDULED"}}
     deployment = _deployment(service, "compile-model")["id"]
-    return str(service.server.ask(f"deployments/{deployment}/create_flow_run", **wanted)["id"])
+    return str(service.server.ask(f"deployments/{deployment}/create_flow_run", **body)["id"])
 
 
 def _state_of(service: Service, run: str) -> str:
-    (found,) = service.server.ask("flow_runs/filter", flow_runs={"id": {"any_": [run]}})
-    return str(found["state"]["type"])
+    (flow_run,) = service.server.ask("flow_runs/filter", flow_runs={"id": {"any_": [run]}})
+    return str(flow_run["state"]["type"])
 
 
 def _deployment(service: Service, flow: str) -> dict[str, Any]:
     names = {"flows": {"name": {"any_": [flow]}}, "deployments": {"name": {"any_": ["served"]}}}
-    (found,) = service.server.ask("deployments/filter", **names)
-    assert isinstance(found, dict)
-    return found
+    (deployment,) = service.server.ask("deployments/filter", **names)
+    assert isinstance(deployment, dict)
+    return deployment

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from prefect.client.schemas.objects import WorkPool
 
-from plansmith.config.service.service import Pool
-from plansmith.flows.deploy.work_pools import FOREIGN, apply_pools, job_template
+from plansmith.config.service import Pool
+from plansmith.flows.deploy.deploying import FOREIGN, apply_pools, job_template
 
 PREFECTS = {"variables": {"properties": {}}, "job_configuration": {"image": "prefects"}}
 
@@ -43,14 +43,15 @@ def _apply(server: Server, *, create: bool = True, dry_run: bool = False) -> tup
     return change.outcome, change.words
 
 
-@pytest.mark.parametrize("found", ["an older one of plansmith", "Prefect's own", "none"])
-def test_a_job_template_that_nobody_has_changed_is_renewed(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("origin", ["an older one of plansmith", "Prefect's own", "none"])
+def test_unchanged_job_template_is_renewed(origin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job template that nobody has changed is renewed."""
     server = Server()
     with monkeypatch.context() as patch:
-        patch.setattr("plansmith.flows.deploy.work_pools.job_template", lambda kind: {"older": kind})
+        patch.setattr("plansmith.flows.deploy.deploying.job_template", lambda kind: {"older": kind})
         assert _apply(server) == ("made", ())
-    if found != "an older one of plansmith":
-        changed = {"base_job_template": PREFECTS if found == "Prefect's own" else {}, "description": None}
+    if origin != "an older one of plansmith":
+        changed = {"base_job_template": PREFECTS if origin == "Prefect's own" else {}, "description": None}
         server.pools["gpus"] = server.pools["gpus"].model_copy(update=changed)
     before = server.pools["gpus"]
     assert _apply(server, create=False) == ("left", ())
@@ -61,7 +62,8 @@ def test_a_job_template_that_nobody_has_changed_is_renewed(found: str, monkeypat
     assert _apply(server) == ("left", ())
 
 
-def test_a_job_template_that_somebody_has_changed_stays_and_that_is_said() -> None:
+def test_changed_job_template_stays() -> None:
+    """A job template that somebody has changed stays and that is said."""
     server = Server()
     _apply(server)
     own = job_template("docker") | {"mine": True}

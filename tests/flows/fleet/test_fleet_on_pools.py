@@ -33,9 +33,8 @@ def worker(prefect: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.mark.usefixtures("worker")
-def test_two_fleets_at_once_start_a_model_once_and_what_failed_is_started_by_the_next(
-    prefect: PrefectServer, tmp_path: Path
-) -> None:
+def test_model_started_once_by_fleets(prefect: PrefectServer, tmp_path: Path) -> None:
+    """Two fleets at once start a model once, and what failed is started by the next."""
     lay_out(tmp_path, "k-good")
     lay_out(tmp_path, "k-wrong", shapes={"nothing": "1x8:2x8:4x8"})
     # What one has built before the other plans is fresh to that one.
@@ -55,9 +54,8 @@ def test_two_fleets_at_once_start_a_model_once_and_what_failed_is_started_by_the
     assert wrong["id"] in answers[0].outcomes["k-wrong"]["run"]
 
 
-def test_a_run_that_crashed_is_started_again_and_an_api_that_is_away_is_waited_for(
-    prefect: PrefectServer, worker: PoolWorker, tmp_path: Path
-) -> None:
+def test_crashed_run_started_again(prefect: PrefectServer, worker: PoolWorker, tmp_path: Path) -> None:
+    """A run that crashed is started again, and an API that is away is waited for."""
     lay_out(tmp_path, "l-killed", held=True)
     with Wire(prefect.port) as wire:
         fleet = FleetRun(prefect, tmp_path, port=wire.port, pools={"": POOL})
@@ -78,9 +76,8 @@ def test_a_run_that_crashed_is_started_again_and_an_api_that_is_away_is_waited_f
     assert "it is started again, 1 of 2" in fleet.log
 
 
-def test_a_cancelled_fleet_ends_the_runs_that_it_started(
-    prefect: PrefectServer, worker: PoolWorker, tmp_path: Path
-) -> None:
+def test_cancelled_fleet_ends_runs(prefect: PrefectServer, worker: PoolWorker, tmp_path: Path) -> None:
+    """A cancelled fleet ends the runs that it started."""
     lay_out(tmp_path, "m-one", "m-two", held=True)
     parameters = {"specs": ["specs"], "folder": str(tmp_path), "pools": {"": POOL}}
     fleet = _start(prefect, "compile-fleet", parameters)
@@ -93,9 +90,8 @@ def test_a_cancelled_fleet_ends_the_runs_that_it_started(
     wait_until(lambda: [state_of(prefect, run["id"]) for (run,) in children.values()] == ["CANCELLED"] * 2)
 
 
-def test_a_run_that_a_person_cancels_is_interrupted_and_not_started_again(
-    prefect: PrefectServer, worker: PoolWorker, tmp_path: Path
-) -> None:
+def test_cancelled_run_not_restarted(prefect: PrefectServer, worker: PoolWorker, tmp_path: Path) -> None:
+    """A run that a person cancels is interrupted and not started again."""
     lay_out(tmp_path, "n-left", held=True)
     fleet = FleetRun(prefect, tmp_path, pools={"": POOL})
     (run,) = _wait_for_heavy(prefect, worker, "n-left")
@@ -107,7 +103,8 @@ def test_a_run_that_a_person_cancels_is_interrupted_and_not_started_again(
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_target_that_no_worker_serves_is_a_failure_in_words(prefect: PrefectServer, tmp_path: Path) -> None:
+def test_unserved_target_is_failure(prefect: PrefectServer, tmp_path: Path) -> None:
+    """A target that no worker serves is a failure in words."""
     targets = {"o-nowhere": "local-cpu", "o-empty": "triton-26.05", "o-stuck": "triton-26.04", "o-none": "triton-26.03"}
     for name, target in targets.items():
         lay_out(tmp_path, name, target=target, repository=f"../{name}")
@@ -115,14 +112,14 @@ def test_a_target_that_no_worker_serves_is_a_failure_in_words(prefect: PrefectSe
     with _paused_queue(prefect):
         answer = FleetRun(prefect, tmp_path, pools=pools, take_up_seconds=4).answer()
     assert set(answer.ended.values()) == {"failed"}
-    said = {name: outcome["failure"]["message"] for name, outcome in answer.outcomes.items()}
+    messages = {name: outcome["failure"]["message"] for name, outcome in answer.outcomes.items()}
     codes = {name: outcome["failure"]["exit_code"] for name, outcome in answer.outcomes.items()}
     assert codes == {"o-nowhere": 2, "o-empty": 9, "o-stuck": 9, "o-none": 2}
-    assert "there is no work pool nowhere; compile-model is deployed to " in said["o-nowhere"]
-    assert not [pool for pool in (EMPTY, POOL) if pool not in said["o-nowhere"]]
-    assert f"no worker polls the work pool {EMPTY}; next: prefect worker start" in said["o-empty"]
-    assert "nobody took its run up for 4 s" in said["o-stuck"]
-    assert "no work pool builds for the target triton-26.03" in said["o-none"]
+    assert "there is no work pool nowhere; compile-model is deployed to " in messages["o-nowhere"]
+    assert not [pool for pool in (EMPTY, POOL) if pool not in messages["o-nowhere"]]
+    assert f"no worker polls the work pool {EMPTY}; next: prefect worker start" in messages["o-empty"]
+    assert "nobody took its run up for 4 s" in messages["o-stuck"]
+    assert "no work pool builds for the target triton-26.03" in messages["o-none"]
     wait_until(lambda: _states(prefect, "o-stuck", "triton-26.04") == ["CANCELLED"])
     assert not runs_named(prefect, "o-empty for triton-26.05")
 
@@ -147,8 +144,8 @@ def _paused_queue(prefect: PrefectServer) -> Iterator[None]:
 def _start(prefect: PrefectServer, flow: str, parameters: Mapping[str, object]) -> str:
     names = {"flows": {"name": {"any_": [flow]}}, "deployments": {"name": {"any_": [POOL]}}}
     (deployment,) = prefect.ask("deployments/filter", **names)
-    wanted = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
-    return str(prefect.ask(f"deployments/{deployment['id']}/create_flow_run", **wanted)["id"])
+    body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
+    return str(prefect.ask(f"deployments/{deployment['id']}/create_flow_run", **body)["id"])
 
 
 def _states(prefect: PrefectServer, model: str, target: str = "local-cpu") -> list[str]:

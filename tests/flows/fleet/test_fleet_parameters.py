@@ -11,21 +11,23 @@ from pydantic import ValidationError
 
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import EnvironmentFault
-from plansmith.fleet.overrides import SpecOverrides
+from plansmith.fleet.members import SpecOverrides
 
 
-def test_only_what_is_given_counts_over_a_spec() -> None:
-    given = SpecOverrides.model_validate({"tensorrt": {"builder": "api"}, "target": ["local-cpu", "triton-26.03"]})
-    assert set(given.given) == {"tensorrt", "target"}
-    assert set(given.given["tensorrt"]) == {"builder"}
-    assert given.given["target"] == ["local-cpu", "triton-26.03"]
-    assert SpecOverrides().given == {}
+def test_given_values_beat_spec() -> None:
+    """Only what is given counts over a spec."""
+    overrides = SpecOverrides.model_validate({"tensorrt": {"builder": "api"}, "target": ["local-cpu", "triton-26.03"]})
+    assert set(overrides.values) == {"tensorrt", "target"}
+    assert set(overrides.values["tensorrt"]) == {"builder"}
+    assert overrides.values["target"] == ["local-cpu", "triton-26.03"]
+    assert SpecOverrides().values == {}
     with pytest.raises(ValidationError, match="precison"):
         SpecOverrides.model_validate({"precison": "int8"})
 
 
-def test_prefect_knows_the_fields_and_fills_in_none_of_them() -> None:
-    from plansmith.flows.prefect_api.parameters import parameter_problems, schema_of
+def test_prefect_knows_unfilled_fields() -> None:
+    """Prefect knows the fields and fills in none of them."""
+    from plansmith.flows.prefect_api.api import parameter_problems, schema_of
 
     for flow in ("compile-fleet", "refresh"):
         schema = schema_of(flow)
@@ -34,14 +36,15 @@ def test_prefect_knows_the_fields_and_fills_in_none_of_them() -> None:
         assert not [name for name, field in fields.items() if "default" in field]
         assert schema["required"] == ["specs"]
         wrong = {"specs": ["a"], "overrides": {"precison": "int8"}, "pool": "gpu", "take_up_seconds": 0}
-        words = [said for _, said in parameter_problems(wrong, schema)]
-        assert len(words) == 3, words
+        messages = [message for _, message in parameter_problems(wrong, schema)]
+        assert len(messages) == 3, messages
         right = {"specs": ["a"], "overrides": {"precision": "int8"}, "pools": {"": "gpu"}, "models": ["b"]}
         assert not list(parameter_problems(right, schema))
 
 
-def test_a_spec_becomes_the_parameters_of_a_run_and_stays_the_same() -> None:
-    from plansmith.flows.prefect_api.parameters import parameter_problems, schema_of
+def test_spec_survives_as_parameters() -> None:
+    """A spec becomes the parameters of a run and stays the same."""
+    from plansmith.flows.prefect_api.api import parameter_problems, schema_of
 
     spec = ModelSpec.model_validate(
         {
@@ -60,28 +63,33 @@ def test_a_spec_becomes_the_parameters_of_a_run_and_stays_the_same() -> None:
     assert not list(parameter_problems({"spec": sent, "folder": "/models"}, schema_of("compile-model")))
 
 
-def test_own_folders_of_a_spec_start_from_a_given_folder() -> None:
-    from plansmith.flows.prefect_api.places import rooted
+def test_spec_folders_start_from_given() -> None:
+    """Own folders of a spec start from a given folder."""
+    from plansmith.flows.prefect_api.api import rooted
 
     spec = ModelSpec(source="hf:model", repository="/there/repository", target="own.yaml", publish=())
-    found = rooted(spec, Path("/here"))
-    assert (found.artifacts, found.repository) == ("/here/artifacts", "/there/repository")
-    assert (found.target, found.tritonserver, found.source) == ("/here/own.yaml", "", "hf:model")
+    rooted_spec = rooted(spec, Path("/here"))
+    assert (rooted_spec.artifacts, rooted_spec.repository) == ("/here/artifacts", "/there/repository")
+    assert (rooted_spec.target, rooted_spec.tritonserver, rooted_spec.source) == ("/here/own.yaml", "", "hf:model")
 
 
-def test_an_api_that_is_away_is_asked_again_and_given_up_in_words() -> None:
+def test_absent_api_given_up() -> None:
+    """An API that is away is asked again and given up in words."""
     from plansmith.flows.prefect_api import patience
 
-    told: list[str] = []
+    messages: list[str] = []
     answers: list[Any] = [httpx.ConnectError("refused"), RuntimeError("Failed to reach API at http://x"), "here"]
-    assert patience.retry_while_unavailable(_answering(answers), told.append, pause=0) == "here"
-    assert [line.partition(" (")[0] for line in told] == ["the Prefect API is away", "the Prefect API is there again"]
+    assert patience.retry_while_unavailable(_answering(answers), messages.append, pause=0) == "here"
+    assert [line.partition(" (")[0] for line in messages] == [
+        "the Prefect API is away",
+        "the Prefect API is there again",
+    ]
     with pytest.raises(EnvironmentFault, match="the Prefect API is away: refused") as given_up:
-        patience.retry_while_unavailable(_answering([httpx.ConnectError("refused")] * 2), told.append, seconds=0)
+        patience.retry_while_unavailable(_answering([httpx.ConnectError("refused")] * 2), messages.append, seconds=0)
     assert given_up.value.remedy
     with pytest.raises(httpx.HTTPStatusError):
-        patience.retry_while_unavailable(_answering([_status(409), "never asked"]), told.append, pause=0)
-    assert patience.retry_while_unavailable(_answering([_status(503), "here"]), told.append, pause=0) == "here"
+        patience.retry_while_unavailable(_answering([_status(409), "never asked"]), messages.append, pause=0)
+    assert patience.retry_while_unavailable(_answering([_status(503), "here"]), messages.append, pause=0) == "here"
 
 
 def _answering(answers: list[Any]) -> Any:

@@ -7,10 +7,11 @@ from plansmith.fleet.records import PlannedModel
 from plansmith.flows.fleet.run import _summary
 
 
-def test_models_of_one_name_in_several_repositories_keep_their_order() -> None:
+def test_same_name_models_keep_order() -> None:
+    """Models of one name in several repositories keep their order."""
     planned = [
         PlannedModel(model="a", target="local-cpu", file="/a.yaml", state="stale", repository=f"/{name}")
         for name in ("first", "second", "third")
     ]
-    ended = [outcome_of(one, "published", version=number) for number, one in enumerate(planned, 1)]
+    ended = [outcome_of(member, "published", version=number) for number, member in enumerate(planned, 1)]
     assert list(_summary(planned, ended[::-1], 0).outcomes) == ended

@@ -18,9 +18,9 @@ from prefect.exceptions import ObjectNotFound
 
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import EnvironmentFault, UsageError
-from plansmith.flows.deploy.pool_deployments import find_deployment
+from plansmith.flows.deploy.deployments import find_deployment
 from plansmith.flows.fleet import pool_runs
-from plansmith.flows.fleet.dispatching import parameters_of
+from plansmith.flows.fleet.awaiting import parameters_of
 from plansmith.flows.fleet.pool_runs import PoolRuns, WantedRun
 
 PLANNED = datetime(2026, 1, 1, tzinfo=UTC)
@@ -28,13 +28,13 @@ FLEET = uuid4()
 POOL = DeploymentResponse(id=uuid4(), name="gpu", flow_id=uuid4(), work_pool_name="gpu", labels={})
 
 
-class Asked:
+class StubClient:
     """A client: what each of its questions is answered with, by the filters that it was asked with."""
 
     def __init__(self, **answers: Any) -> None:
         self._answers = answers
 
-    def __enter__(self) -> Asked:
+    def __enter__(self) -> StubClient:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -43,16 +43,16 @@ class Asked:
     def __getattr__(self, name: str) -> Any:
         real = signature(getattr(SyncPrefectClient, name))
 
-        def ask(*given: Any, **named: Any) -> Any:
-            asked = dict(real.bind(self, *given, **named).arguments)
-            del asked["self"]
-            return self._answers[name](**asked)
+        def ask(*args: Any, **named: Any) -> Any:
+            parameters = dict(real.bind(self, *args, **named).arguments)
+            del parameters["self"]
+            return self._answers[name](**parameters)
 
         return ask
 
 
 def runs_at(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> PoolRuns:
-    monkeypatch.setattr(pool_runs, "get_client", lambda **_: Asked(**answers))
+    monkeypatch.setattr(pool_runs, "get_client", lambda **_: StubClient(**answers))
     return PoolRuns(FLEET, PLANNED, lambda _: None)
 
 
@@ -60,12 +60,12 @@ def started(monkeypatch: pytest.MonkeyPatch, fault: Exception | None = None) -> 
     """The keys of the runs that are started."""
     keys: list[str] = []
 
-    def start(*given: Any, **named: Any) -> FlowRun:
-        asked = signature(run_deployment).bind(*given, **named).arguments
-        keys.append(asked["idempotency_key"])
+    def start(*args: Any, **named: Any) -> FlowRun:
+        parameters = signature(run_deployment).bind(*args, **named).arguments
+        keys.append(parameters["idempotency_key"])
         if fault is not None:
             raise fault
-        return run_in("SCHEDULED", asked["idempotency_key"])
+        return run_in("SCHEDULED", parameters["idempotency_key"])
 
     monkeypatch.setattr(pool_runs, "run_deployment", start)
     return keys
@@ -94,40 +94,42 @@ WANTED = WantedRun(POOL, "gpu", "key", "m", (), {})
         ("CANCELLING", -60, True),
     ],
 )
-def test_a_run_that_goes_on_or_ended_since_is_the_answer_and_no_cancelled_one(
-    kind: str, updated: float, again: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found, keys = run_in(kind, updated=updated), started(monkeypatch)
-    runs = runs_at(monkeypatch, read_flow_runs=lambda **_: [found])
+def test_running_run_is_answer(kind: str, updated: float, again: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that goes on or has ended since is the answer, and a cancelled one is not."""
+    existing, keys = run_in(kind, updated=updated), started(monkeypatch)
+    runs = runs_at(monkeypatch, read_flow_runs=lambda **_: [existing])
     answer = runs.find_or_start(WANTED)
     assert keys == (["key:5"] if again else [])
-    assert (answer.id == found.id) is not again
+    assert (answer.id == existing.id) is not again
 
 
-def test_a_deployment_that_is_gone_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_deployment_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deployment that is gone is told in words."""
     started(monkeypatch, ObjectNotFound(http_exc=ValueError("404")))
-    with pytest.raises(EnvironmentFault, match="the deployment of compile-model for gpu is there no more") as gone:
+    with pytest.raises(EnvironmentFault, match="the deployment of compile-model for gpu is there no more") as error:
         runs_at(monkeypatch, read_flow_runs=lambda **_: []).find_or_start(WANTED)
-    assert gone.value.remedy == "plansmith flows deploy"
+    assert error.value.remedy == "plansmith flows deploy"
 
 
-def test_a_server_without_deployments_is_told_with_both_ways_to_make_them() -> None:
+def test_server_without_deployments_names_remedies() -> None:
+    """A server without deployments is told with both ways to make them."""
     empty: Any = SimpleNamespace(read_deployments=lambda **_: [])
     with pytest.raises(UsageError, match="the Prefect server has no deployment of compile-model") as bare:
         find_deployment(empty, "gpu")
     assert bare.value.remedy == "plansmith flows deploy, or on one machine: plansmith flows serve"
 
 
-def test_a_run_is_ours_by_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_run_known_by_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run is ours by its parent."""
     child = run_in("RUNNING")
 
     def read(flow_run_filter: Any) -> list[FlowRun]:
         assert flow_run_filter.id.any_ == [child.id]
         assert flow_run_filter.parent_flow_run_id.any_ == [FLEET]
-        return found
+        return children
 
-    for found in ([], [child]):
-        assert runs_at(monkeypatch, read_flow_runs=read).is_ours(child) is bool(found)
+    for children in ([], [child]):
+        assert runs_at(monkeypatch, read_flow_runs=read).is_ours(child) is bool(children)
 
 
 def occupied(monkeypatch: pytest.MonkeyPatch, *, limit: int | None, others: int = 0, here: bool = True) -> PoolRuns:
@@ -153,7 +155,8 @@ def occupied(monkeypatch: pytest.MonkeyPatch, *, limit: int | None, others: int 
     )
 
 
-def test_a_pool_whose_places_fleets_have_is_refused_before_anything_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exhausted_pool_refused_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool whose places fleets have is refused before anything is started."""
     for limit in (None, 0, 3):
         assert occupied(monkeypatch, limit=limit).deployment("gpu") is POOL
     assert occupied(monkeypatch, limit=2, here=False).deployment("gpu") is POOL
@@ -163,38 +166,43 @@ def test_a_pool_whose_places_fleets_have_is_refused_before_anything_is_started(m
     assert "prefect work-pool set-concurrency-limit gpu 3" in str(full.value.remedy)
 
 
-def test_who_has_the_places_of_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pool_place_holders_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The holders of the places of a pool are told."""
     alone = occupied(monkeypatch, limit=None).occupants(POOL)
     assert (alone.ending, alone.fleets) == (False, ("fleet: that", "fleet: this"))
     assert occupied(monkeypatch, limit=None, others=1).occupants(POOL).ending
     assert occupied(monkeypatch, limit=None, here=False).occupants(POOL).fleets == ()
 
 
-def test_places_in_a_fleets_folder_are_in_that_of_the_pool_where_the_fleet_was_not_given_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fleet_places_follow_pool_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Places in a fleet's folder are in the pool's, unless the fleet was given another."""
     monkeypatch.chdir(tmp_path)
     spec = ModelSpec(source="onnx:m.onnx", repository="models")
-    here = parameters_of(spec, tmp_path / "specs", ".")
-    assert here == {"spec": {"source": "onnx:m.onnx", "repository": "models"}, "folder": "specs", "directory": "."}
+    default_parameters = parameters_of(spec, tmp_path / "specs", ".")
+    assert default_parameters == {
+        "spec": {"source": "onnx:m.onnx", "repository": "models"},
+        "folder": "specs",
+        "directory": ".",
+    }
     below = parameters_of(spec, tmp_path / "specs", "sub")
     assert (below["folder"], below["directory"]) == ("sub/specs", "sub")
-    given = parameters_of(spec, tmp_path / "specs", str(tmp_path))
-    assert (given["folder"], given["directory"]) == (str(tmp_path / "specs"), str(tmp_path))
+    explicit_parameters = parameters_of(spec, tmp_path / "specs", str(tmp_path))
+    assert (explicit_parameters["folder"], explicit_parameters["directory"]) == (str(tmp_path / "specs"), str(tmp_path))
     assert parameters_of(spec, Path("/elsewhere"), ".")["folder"] == "/elsewhere"
 
 
-def test_a_compile_has_its_own_folders_where_its_run_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_has_own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compile has its own folders where its run works."""
     from plansmith.flows import compile_model
 
-    seen: list[tuple[str, str, Path]] = []
+    calls: list[tuple[str, str, Path]] = []
 
     class Noted(Exception):
         """What the compile was made with is known."""
 
     def note(spec: ModelSpec, *, relative_to: Path, listener: Any) -> Any:
         del listener
-        seen.append((spec.artifacts, spec.repository, relative_to))
+        calls.append((spec.artifacts, spec.repository, relative_to))
         raise Noted
 
     monkeypatch.chdir(tmp_path)
@@ -206,7 +214,7 @@ def test_a_compile_has_its_own_folders_where_its_run_works(tmp_path: Path, monke
         with pytest.raises(Noted):
             compile_model.compile_model.fn(spec, "specs", directory)
     specs = tmp_path / "specs"
-    assert seen == [
+    assert calls == [
         (str(tmp_path / "artifacts"), str(tmp_path / "models"), specs),
         (str(specs / "artifacts"), str(specs / "models"), specs),
     ]

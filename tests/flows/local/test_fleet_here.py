@@ -17,7 +17,8 @@ from ...support.waiting import soon, wait_until
 pytestmark = pytest.mark.services
 
 
-def test_a_fleet_builds_what_is_stale_and_a_failure_stops_nothing(prefect: PrefectServer, tmp_path: Path) -> None:
+def test_fleet_builds_stale_models(prefect: PrefectServer, tmp_path: Path) -> None:
+    """A fleet builds what is stale and a failure stops nothing."""
     lay_out(tmp_path, "mends")
     lay_out(tmp_path, "ajar", shapes={"nothing": "1x8:2x8:4x8"})
     (tmp_path / "specs" / "torn.yaml").write_text("source: [")
@@ -64,12 +65,12 @@ def _check_children(prefect: PrefectServer, fleet: str, outcomes: dict[str, dict
     (failed,), (good,) = children["ajar for local-cpu"], children["mends for local-cpu"]
     assert (failed["state"]["type"], good["state"]["type"]) == ("FAILED", "COMPLETED")
     assert {"plansmith", "model:mends", "target:local-cpu"} <= set(good["tags"])
-    told = {}
+    records = {}
     for run, name in ((failed, "ajar"), (good, "mends")):
         (row,) = table(prefect.artifacts_of(run["id"])[f"outcome-{name}-local-cpu"])
-        told[name] = json.loads(row["record"])
-    assert told["ajar"]["failure"] == outcomes["ajar"]["failure"]
-    assert (told["mends"]["ended"], told["mends"]["version"]) == ("published", 1)
+        records[name] = json.loads(row["record"])
+    assert records["ajar"]["failure"] == outcomes["ajar"]["failure"]
+    assert (records["mends"]["ended"], records["mends"]["version"]) == ("published", 1)
     log = "\n".join(prefect.logs_of(failed["id"]))
     assert "Next: its inputs are x" in log
     assert soon(lambda: _published_by(prefect, good["id"]), ["mends"]) == ["mends"]
@@ -78,19 +79,18 @@ def _check_children(prefect: PrefectServer, fleet: str, outcomes: dict[str, dict
 
 def _published_by(prefect: PrefectServer, run: str) -> list[str]:
     """The models that a run told the server's automations of."""
-    wanted = {"event": {"name": ["plansmith.release.published"]}, "related": {"id": [f"prefect.flow-run.{run}"]}}
-    return [event["payload"]["model"] for event in prefect.ask("events/filter", filter=wanted)["events"]]
+    event_filter = {"event": {"name": ["plansmith.release.published"]}, "related": {"id": [f"prefect.flow-run.{run}"]}}
+    return [event["payload"]["model"] for event in prefect.ask("events/filter", filter=event_filter)["events"]]
 
 
-def test_a_heavy_child_that_dies_and_a_run_that_is_cancelled_end_their_models_alone(
-    prefect: PrefectServer, tmp_path: Path
-) -> None:
+def test_dead_child_ends_own_model(prefect: PrefectServer, tmp_path: Path) -> None:
+    """A heavy child that dies and a run that is cancelled end only their own models."""
     lay_out(tmp_path, "a-shot", "b-stopped", "c-built")
     fleet = FleetRun(prefect, tmp_path)
     shot = _halted(fleet, tmp_path, "a-shot")
     (log,) = tmp_path.glob("artifacts/logs/a-shot-*-worker.log")
-    with log.open("a") as words:
-        words.write("".join(f"word {number}\n" for number in range(100)))
+    with log.open("a") as file:
+        file.write("".join(f"word {number}\n" for number in range(100)))
     shot.kill()
     _halted(fleet, tmp_path, "b-stopped")
     (stopped,) = runs_named(prefect, "b-stopped for local-cpu")
@@ -104,13 +104,14 @@ def test_a_heavy_child_that_dies_and_a_run_that_is_cancelled_end_their_models_al
 
 def _check_tail(prefect: PrefectServer, run: str, log: Path) -> None:
     """The run's log holds the last lines of a tool's, and says where the whole is."""
-    told = prefect.logs_of(run)
-    (tail,) = [line for line in told if line.startswith(f"the last lines of {log}:")]
+    lines = prefect.logs_of(run)
+    (tail,) = [line for line in lines if line.startswith(f"the last lines of {log}:")]
     assert tail.splitlines()[1:] == [f"word {number}" for number in range(60, 100)]
-    assert [line for line in told if line.endswith(f"Log: {log}")]
+    assert [line for line in lines if line.endswith(f"Log: {log}")]
 
 
-def test_a_fleet_that_was_killed_goes_on_after_what_is_published(prefect: PrefectServer, tmp_path: Path) -> None:
+def test_killed_fleet_goes_on(prefect: PrefectServer, tmp_path: Path) -> None:
+    """A fleet that was killed goes on after what is published."""
     lay_out(tmp_path, "d-first", "e-second")
     fleet = FleetRun(prefect, tmp_path)
     compiling = _halted(fleet, tmp_path, "e-second")
@@ -121,31 +122,30 @@ def test_a_fleet_that_was_killed_goes_on_after_what_is_published(prefect: Prefec
     assert (answer.state, answer.ended) == ("COMPLETED", {"d-first": "fresh", "e-second": "published"})
 
 
-def test_a_spec_that_the_server_refuses_for_its_size_is_a_failure_in_words(
-    prefect: PrefectServer, tmp_path: Path
-) -> None:
+def test_oversized_spec_is_failure(prefect: PrefectServer, tmp_path: Path) -> None:
+    """A spec that the server refuses for its size is a failure in words."""
     lay_out(tmp_path, "huge", task="x" * 530_000)
     answer = FleetRun(prefect, tmp_path).answer()
     assert answer.ended == {"huge": "failed"}
-    said = answer.outcomes["huge"]["failure"]
-    assert said["exit_code"] == 2
-    assert "the spec is too large for a run of compile-model" in said["message"]
-    assert "524,288 bytes" in said["message"]
-    assert "PREFECT_SERVER_API_MAX_PARAMETER_SIZE" in said["message"]
+    failure = answer.outcomes["huge"]["failure"]
+    assert failure["exit_code"] == 2
+    assert "the spec is too large for a run of compile-model" in failure["message"]
+    assert "524,288 bytes" in failure["message"]
+    assert "PREFECT_SERVER_API_MAX_PARAMETER_SIZE" in failure["message"]
 
 
 def _halted(fleet: FleetRun, folder: Path, model: str) -> psutil.Process:
     """The process that a model is compiled in, once it is; it is stopped, so that the compile is not done too soon."""
-    found: list[psutil.Process] = []
+    processes: list[psutil.Process] = []
 
     def is_halted() -> bool:
         assert fleet.process.poll() is None, "the fleet ended"
         if list(folder.glob(f"artifacts/logs/{model}-*-worker.log")):
             run_in_worker = psutil.Process(fleet.process.pid).children(recursive=True)
-            found[:] = [one for one in run_in_worker if "plansmith.steps.worker" in words_of(one)]
-            for one in found:
-                one.suspend()
-        return bool(found)
+            processes[:] = [worker for worker in run_in_worker if "plansmith.steps.worker" in words_of(worker)]
+            for worker in processes:
+                worker.suspend()
+        return bool(processes)
 
     wait_until(is_halted, lambda: fleet.log)
-    return found[0]
+    return processes[0]

@@ -20,33 +20,36 @@ pytestmark = pytest.mark.services
 STEPS = ["fetch", "export", "lower", "compile", "validate", "package", "publish"]
 
 
-def test_a_tracked_compile_is_a_run_with_a_task_for_every_step(
-    prefect: PrefectServer, run: CommandLine, tiny: str
-) -> None:
-    words = ("compile", tiny, "--name", "Shown.1", "--no-check-served", "--publish", "store", "--track", "--json")
-    answer = run(*words, **prefect.variables())
+def test_tracked_compile_has_step_tasks(prefect: PrefectServer, run: CommandLine, tiny: str) -> None:
+    """A tracked compile is a run with a task for every step."""
+    command = ("compile", tiny, "--name", "Shown.1", "--no-check-served", "--publish", "store", "--track", "--json")
+    answer = run(*command, **prefect.variables())
     assert answer.status == 0, answer
     assert answer.document["version"] == 1
     assert [step["name"] for step in answer.document["steps"]] == STEPS
-    found = prefect.run_named("Shown.1 for local-cpu")
-    assert found["state"]["type"] == "COMPLETED"
-    assert found["parameters"]["spec"]["source"] == tiny
-    assert f"/runs/flow-run/{found['id']}" in answer.stderr
-    tasks = prefect.tasks_of(found["id"], len(STEPS))
+    flow_run = prefect.run_named("Shown.1 for local-cpu")
+    assert flow_run["state"]["type"] == "COMPLETED"
+    assert flow_run["parameters"]["spec"]["source"] == tiny
+    assert f"/runs/flow-run/{flow_run['id']}" in answer.stderr
+    tasks = prefect.tasks_of(flow_run["id"], len(STEPS))
     assert [task["name"] for task in tasks] == STEPS
     assert {task["state"]["type"] for task in tasks} == {"COMPLETED"}
-    _check_artifacts(prefect.artifacts_of(found["id"]), Path(answer.document["model_path"]), run.folder / "store")
-    (told,) = answer.document["publications"]
-    assert (told["place"], told["version"], told["aliases"]) == (str(run.folder / "store"), 1, ["current"])
-    assert [line for line in prefect.logs_of(found["id"]) if f"publish: sending to {run.folder / 'store'}, " in line]
-    untracked = run(*[word for word in words if word != "--track"]).document
+    _check_artifacts(prefect.artifacts_of(flow_run["id"]), Path(answer.document["model_path"]), run.folder / "store")
+    (publication,) = answer.document["publications"]
+    assert (publication["place"], publication["version"], publication["aliases"]) == (
+        str(run.folder / "store"),
+        1,
+        ["current"],
+    )
+    assert [line for line in prefect.logs_of(flow_run["id"]) if f"publish: sending to {run.folder / 'store'}, " in line]
+    untracked = run(*[word for word in command if word != "--track"]).document
     assert untracked["unchanged"]
     assert untracked.keys() == answer.document.keys()
 
 
 def _check_artifacts(artifacts: dict[str, Any], model: Path, store: Path) -> None:
     """The plan, the gate's report, the release and the outcome."""
-    assert set(artifacts) == {f"{what}-shown-1-local-cpu" for what in ("plan", "validation", "release", "outcome")}
+    assert set(artifacts) == {f"{kind}-shown-1-local-cpu" for kind in ("plan", "validation", "release", "outcome")}
     plan = json.loads(artifacts["plan-shown-1-local-cpu"]["data"])
     assert plan[:2] == [{"step": step, "state": "would run"} for step in ("fetch", "export")]
     assert plan[-2] == {"step": "check_served", "state": "left out"}
@@ -58,9 +61,8 @@ def _check_artifacts(artifacts: dict[str, Any], model: Path, store: Path) -> Non
     assert (model / "report.html").is_file()
 
 
-def test_a_gate_that_refuses_fails_the_run_and_shows_what_it_saw_from_the_cache_too(
-    prefect: PrefectServer, run: CommandLine, bert: Path
-) -> None:
+def test_refusing_gate_fails_run(prefect: PrefectServer, run: CommandLine, bert: Path) -> None:
+    """A gate that refuses fails the run and shows what it saw, also from the cache."""
     (run.folder / "strict.yaml").write_text(
         f"source: hf:{bert}\nname: strict\ncheck_served: false\ntolerances:\n"
         "  logits: {max_relative: 0, quantile_relative: 0, min_cosine: 1}\n"
@@ -73,7 +75,7 @@ def test_a_gate_that_refuses_fails_the_run_and_shows_what_it_saw_from_the_cache_
     _check_refused_by_the_gate(prefect, first["id"], 5)
     assert run("compile", "strict.yaml", "--track", **prefect.variables()).status == 5
     named = prefect.ask("flow_runs/filter", flow_runs={"name": {"any_": ["strict for local-cpu"]}})
-    (again,) = [one["id"] for one in named if one["id"] != first["id"]]
+    (again,) = [flow_run["id"] for flow_run in named if flow_run["id"] != first["id"]]
     _check_refused_by_the_gate(prefect, again, 5)
     plan = json.loads(prefect.artifacts_of(again)["plan-strict-local-cpu"]["data"])
     assert [row["step"] for row in plan] == ["validate"]
@@ -81,9 +83,8 @@ def test_a_gate_that_refuses_fails_the_run_and_shows_what_it_saw_from_the_cache_
     assert len(run("history", "strict", "--json").document["runs"]) == 2
 
 
-def test_each_model_of_a_file_is_a_run_and_one_that_fails_stops_none(
-    prefect: PrefectServer, run: CommandLine, tiny: str
-) -> None:
+def test_model_is_own_run(prefect: PrefectServer, run: CommandLine, tiny: str) -> None:
+    """Each model of a file is a run, and one that fails stops none."""
     (run.folder / "several.yaml").write_text(
         f"defaults: {{check_served: false, source: '{tiny}'}}\n"
         "models:\n- {name: first, shapes: {nothing: 1x8:2x8:4x8}}\n- {name: second}\n"
@@ -96,9 +97,8 @@ def test_each_model_of_a_file_is_a_run_and_one_that_fails_stops_none(
     assert states == {"first": "FAILED", "second": "COMPLETED"}
 
 
-def test_a_run_that_prefect_loses_sight_of_is_finished_all_the_same(
-    prefect: PrefectServer, run: CommandLine, tiny: str
-) -> None:
+def test_lost_run_is_finished(prefect: PrefectServer, run: CommandLine, tiny: str) -> None:
+    """A run that Prefect loses sight of is finished all the same."""
     with Wire(prefect.port) as wire:
         process = subprocess.Popen(
             [*COMMAND, "compile", tiny, "--name", "lost", "--no-check-served", "--track", "--json"],
@@ -118,7 +118,8 @@ def test_a_run_that_prefect_loses_sight_of_is_finished_all_the_same(
     assert not [line for line in stderr.splitlines() if not line.startswith(("plansmith: ", "  "))]
 
 
-def test_an_interrupt_at_the_terminal_cancels_the_run(prefect: PrefectServer, run: CommandLine, tiny: str) -> None:
+def test_interrupt_cancels_run(prefect: PrefectServer, run: CommandLine, tiny: str) -> None:
+    """An interrupt at the terminal cancels the run."""
     process = subprocess.Popen(
         [*COMMAND, "compile", tiny, "--name", "interrupted", "--no-check-served", "--track"],
         cwd=run.folder,
@@ -134,9 +135,8 @@ def test_an_interrupt_at_the_terminal_cancels_the_run(prefect: PrefectServer, ru
     assert prefect.run_named("interrupted for local-cpu")["state"]["type"] == "CANCELLED"
 
 
-def test_the_hub_is_asked_again_when_it_was_not_there_for_a_moment(
-    prefect: PrefectServer, run: CommandLine, bert: Path
-) -> None:
+def test_briefly_absent_hub_asked_again(prefect: PrefectServer, run: CommandLine, bert: Path) -> None:
+    """The Hub is asked again when it was not there for a moment."""
     from ...support.servers import hub_server
 
     with hub_server.running(bert) as hub:
@@ -153,7 +153,8 @@ def test_the_hub_is_asked_again_when_it_was_not_there_for_a_moment(
     assert [(task["name"], task["run_count"]) for task in tasks][:2] == [("fetch", 2), ("export", 1)]
 
 
-def test_a_wrong_login_is_refused_with_what_to_type(prefect: PrefectServer, run: CommandLine, tiny: str) -> None:
+def test_wrong_login_refused(prefect: PrefectServer, run: CommandLine, tiny: str) -> None:
+    """A wrong login is refused with what to type."""
     answer = run("compile", tiny, "--track", "--json", **prefect.variables(login="admin:wrong"))
     check_refusal(answer, 9, ("does not let us in", "prefect config set PREFECT_API_AUTH_STRING"))
     assert "wrong" not in answer.stderr

@@ -21,14 +21,15 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.slow
-def test_without_track_prefect_is_not_imported(run: CommandLine, tiny: str) -> None:
-    words = ("compile", tiny, "--no-check-served")
+def test_untracked_compile_skips_prefect(run: CommandLine, tiny: str) -> None:
+    """Without --track, Prefect is not imported."""
+    command = ("compile", tiny, "--no-check-served")
     (run.folder / "prefect.py").write_text("open('imported', 'w')\n")
-    assert run(*words).status == 0
+    assert run(*command).status == 0
     assert not list(run.folder.glob("imported"))
     # With a list of all that it imports, once the heavy work is done.
     done = subprocess.run(
-        [*COMMAND, *words, "--repository", "another"],
+        [*COMMAND, *command, "--repository", "another"],
         cwd=run.folder,
         env=environment(PYTHONPROFILEIMPORTTIME="1"),
         capture_output=True,
@@ -41,21 +42,24 @@ def test_without_track_prefect_is_not_imported(run: CommandLine, tiny: str) -> N
 
 
 @pytest.mark.slow
-def test_no_api_is_refused_with_how_to_start_one(run: CommandLine, tiny: str) -> None:
+def test_missing_api_names_start(run: CommandLine, tiny: str) -> None:
+    """Having no API is refused with how to start one."""
     answer = run("compile", tiny, "--track", "--json", **_variables(run.folder) | {"PREFECT_API_URL": ""})
     check_refusal(answer, 9, ("no Prefect API is configured", "prefect server start", "prefect config set"))
     assert not list(run.folder.iterdir())
 
 
 @pytest.mark.slow
-def test_an_api_that_is_not_there_is_told_before_any_work(run: CommandLine, tiny: str) -> None:
+def test_absent_api_told_early(run: CommandLine, tiny: str) -> None:
+    """An API that is not there is told before any work."""
     answer = run("compile", tiny, "--track", "--json", **_variables(run.folder, free_port()))
     check_refusal(answer, 9, ("cannot be reached", "prefect server start"))
     assert not list(run.folder.iterdir())
 
 
 @pytest.mark.slow
-def test_an_address_that_is_no_api_is_told_with_how_it_ends(run: CommandLine, tiny: str) -> None:
+def test_non_api_address_told_with_end(run: CommandLine, tiny: str) -> None:
+    """An address that is no API is told with how it ends."""
     with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         answer = run("compile", tiny, "--track", "--json", **_variables(run.folder, server.server_port))
@@ -64,33 +68,35 @@ def test_an_address_that_is_no_api_is_told_with_how_it_ends(run: CommandLine, ti
 
 
 @pytest.mark.slow
-def test_an_api_is_asked_with_the_headers_of_prefects_settings(run: CommandLine, tiny: str) -> None:
-    asked: list[str | None] = []
+def test_api_asked_with_settings_headers(run: CommandLine, tiny: str) -> None:
+    """An API is asked with the headers of Prefect's settings."""
+    values: list[str | None] = []
 
     class Gate(BaseHTTPRequestHandler):
         """Lets in who has a pass, as a proxy before a server does."""
 
         def do_GET(self) -> None:
-            asked.append(self.headers["X-Pass"])
+            values.append(self.headers["X-Pass"])
             self.send_error(404 if self.headers["X-Pass"] == "ours" else 403)
 
-        def log_message(self, *words: object) -> None:
+        def log_message(self, *arguments: object) -> None:
             """Say nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Gate) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         variables = _variables(run.folder, server.server_port)
-        words = ("compile", tiny, "--track", "--json")
-        without = run(*words, **variables)
-        answer = run(*words, **variables, PREFECT_CLIENT_CUSTOM_HEADERS='{"X-Pass": "ours"}')
+        arguments = ("compile", tiny, "--track", "--json")
+        without = run(*arguments, **variables)
+        answer = run(*arguments, **variables, PREFECT_CLIENT_CUSTOM_HEADERS='{"X-Pass": "ours"}')
         server.shutdown()
     check_refusal(without, 9, ("does not let us in",))
     check_refusal(answer, 9, ("answers with status 404",))
-    assert (asked[0], asked[-1]) == (None, "ours")
+    assert (values[0], values[-1]) == (None, "ours")
 
 
 @pytest.mark.slow
-def test_an_api_that_never_answers_is_given_up(run: CommandLine, tiny: str) -> None:
+def test_silent_api_given_up(run: CommandLine, tiny: str) -> None:
+    """An API that never answers is given up."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         answer = run("compile", tiny, "--track", "--json", **_variables(run.folder, port))
@@ -98,7 +104,8 @@ def test_an_api_that_never_answers_is_given_up(run: CommandLine, tiny: str) -> N
 
 
 @pytest.mark.slow
-def test_a_prefect_that_is_not_installed_is_named(run: CommandLine, tiny: str) -> None:
+def test_missing_prefect_is_named(run: CommandLine, tiny: str) -> None:
+    """A Prefect that is not installed is named."""
     answer = run("compile", tiny, "--track", "--json", PYTHONPATH=_without_prefect(run.folder))
     check_refusal(answer, 9, ("Prefect is not installed", "pip install 'plansmith[flows]'"))
 
@@ -115,27 +122,30 @@ def test_a_prefect_that_is_not_installed_is_named(run: CommandLine, tiny: str) -
         (("what", "--pool", "p"), ("cannot tell what 'what' is",)),
     ],
 )
-def test_what_is_wrong_with_a_submission_is_told_before_an_api_is_asked(
-    words: tuple[str, ...], says: tuple[str, ...], run: CommandLine
-) -> None:
+def test_submission_mistake_precedes_api(words: tuple[str, ...], says: tuple[str, ...], run: CommandLine) -> None:
+    """What is wrong with a submission is told before an API is asked."""
     (run.folder / "wrong.yaml").write_text("source: hf:org/model\npresicion: fp16\n")
     answer = run("submit", *words, "--json", **_variables(run.folder) | {"PREFECT_API_URL": ""})
     check_refusal(answer, 2, says)
 
 
 @pytest.mark.slow
-def test_a_submission_needs_an_api_and_prefect(run: CommandLine) -> None:
-    words = ("submit", "hf:org/model", "--json")
-    without = run(*words, **_variables(run.folder) | {"PREFECT_API_URL": ""})
+def test_submission_needs_api_and_prefect(run: CommandLine) -> None:
+    """A submission needs an API and Prefect."""
+    command = ("submit", "hf:org/model", "--json")
+    without = run(*command, **_variables(run.folder) | {"PREFECT_API_URL": ""})
     check_refusal(without, 9, ("no Prefect API is configured", "prefect server start"))
     assert "--track" not in without.stderr
-    check_refusal(run(*words, **_variables(run.folder, free_port())), 9, ("cannot be reached", "prefect server start"))
-    wrong = run(*words, **_variables(run.folder) | {"PREFECT_API_URL": "http://[x"})
+    check_refusal(
+        run(*command, **_variables(run.folder, free_port())), 9, ("cannot be reached", "prefect server start")
+    )
+    wrong = run(*command, **_variables(run.folder) | {"PREFECT_API_URL": "http://[x"})
     check_refusal(wrong, 9, ("Prefect refuses its settings: ", "PREFECT_"))
-    check_refusal(run(*words, PYTHONPATH=_without_prefect(run.folder)), 9, ("pip install 'plansmith[flows]'",))
+    check_refusal(run(*command, PYTHONPATH=_without_prefect(run.folder)), 9, ("pip install 'plansmith[flows]'",))
 
 
-def test_an_api_that_is_well_and_answers_nothing_else_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_healthy_but_useless_api_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An API that is well but answers nothing else is given up."""
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     from plansmith.flows.prefect_api import api
@@ -153,12 +163,14 @@ def test_an_api_that_is_well_and_answers_nothing_else_is_given_up(monkeypatch: p
     assert "prefect server start" in caught.value.remedy
 
 
-def test_a_dry_run_is_not_tracked(run: CommandLine, tiny: str) -> None:
+def test_dry_run_not_tracked(run: CommandLine, tiny: str) -> None:
+    """A dry run is not tracked."""
     check_refusal(run("compile", tiny, "--track", "--dry-run", "--json"), 2, ("--track", "--dry-run"))
 
 
 @pytest.mark.slow
-def test_an_address_is_shown_without_what_is_secret_in_it(run: CommandLine, tiny: str) -> None:
+def test_shown_address_hides_secrets(run: CommandLine, tiny: str) -> None:
+    """An address is shown without what is secret in it."""
     variables = _variables(run.folder) | {
         "PREFECT_API_URL": f"http://me:secret@127.0.0.1:{free_port()}/api?token=hidden"
     }
@@ -167,11 +179,12 @@ def test_an_address_is_shown_without_what_is_secret_in_it(run: CommandLine, tiny
     assert not [word for word in ("secret", "hidden") if word in answer.stdout + answer.stderr]
 
 
-def test_a_run_tells_all_that_a_compile_tells() -> None:
+def test_run_tells_compile_facts() -> None:
+    """A run tells all that a compile tells."""
     from plansmith.flows.runs.listening import RunListener
 
-    told = {name for name in vars(Listener) if not name.startswith("_")}
-    assert told <= set(vars(RunListener))
+    methods = {name for name in vars(Listener) if not name.startswith("_")}
+    assert methods <= set(vars(RunListener))
 
 
 def _variables(folder: Path, port: int = 4200) -> dict[str, str]:

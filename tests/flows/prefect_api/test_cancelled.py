@@ -26,13 +26,12 @@ def _triton_runs(folder: Path) -> bool:
     return any(log.stat().st_size for log in folder.glob("artifacts/logs/*-triton.log"))
 
 
-def test_a_compile_that_is_cancelled_while_triton_runs_ends_that_too(
-    prefect: PrefectServer, run: CommandLine, tiny: str
-) -> None:
+def test_cancelled_compile_ends_triton(prefect: PrefectServer, run: CommandLine, tiny: str) -> None:
+    """A compile that is cancelled while Triton runs ends that too."""
     mark, name = uuid.uuid4().hex, "in-triton"
-    words = ["compile", tiny, "--name", name]
+    command = ["compile", tiny, "--name", name]
     process = subprocess.Popen(
-        [*COMMAND, *words, "--track"],
+        [*COMMAND, *command, "--track"],
         cwd=run.folder,
         env=environment(**prefect.variables(), **{_MARK: mark}),
         stderr=subprocess.PIPE,
@@ -48,7 +47,7 @@ def test_a_compile_that_is_cancelled_while_triton_runs_ends_that_too(
     assert prefect.run_named(f"{name} for local-cpu")["state"]["type"] == "CANCELLED"
     assert not _processes(mark)
     _check_nothing_half_made(run.folder)
-    again = run(*words, "--no-check-served")
+    again = run(*command, "--no-check-served")
     assert again.status == 0, again
 
 
@@ -59,22 +58,26 @@ def _check_nothing_half_made(folder: Path) -> None:
 
 def _heavy_processes(mark: str) -> list[psutil.Process]:
     run_in_worker = ("plansmith.steps.worker", "tritonserver", "triton_python_backend_stub")
-    return [process for process in _processes(mark) if any(word in " ".join(_words(process)) for word in run_in_worker)]
+    return [
+        process
+        for process in _processes(mark)
+        if any(word in " ".join(_command_line(process)) for word in run_in_worker)
+    ]
 
 
 def _processes(mark: str) -> list[psutil.Process]:
     """The processes that inherited this environment and still run."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         try:
             if process.environ().get(_MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                processes.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
-    return found
+    return processes
 
 
-def _words(process: psutil.Process) -> list[str]:
+def _command_line(process: psutil.Process) -> list[str]:
     try:
         return process.cmdline()
     except (psutil.NoSuchProcess, psutil.AccessDenied):

@@ -13,95 +13,98 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.logging import disable_run_logger
 
-from plansmith.flows.prefect_api import one_at_a_time
+from plansmith.flows.prefect_api import cancelling
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 DEPLOYMENT = uuid4()
 
 
-class Asked:
+class StubClient:
     """A client whose server has these runs, of which all but the last are found as those that are running."""
 
     def __init__(self, *runs: FlowRun) -> None:
         self.runs = runs
 
-    def __enter__(self) -> Asked:
+    def __enter__(self) -> StubClient:
         return self
 
     def __exit__(self, *_: object) -> None:
         return
 
-    def read_flow_run(self, *given: Any, **named: Any) -> FlowRun:
-        found: UUID = signature(SyncPrefectClient.read_flow_run).bind(self, *given, **named).arguments["flow_run_id"]
-        return next(run for run in self.runs if run.id == found)
+    def read_flow_run(self, *args: Any, **named: Any) -> FlowRun:
+        run_id: UUID = signature(SyncPrefectClient.read_flow_run).bind(self, *args, **named).arguments["flow_run_id"]
+        return next(run for run in self.runs if run.id == run_id)
 
-    def read_flow_runs(self, *given: Any, **named: Any) -> list[FlowRun]:
-        asked = signature(SyncPrefectClient.read_flow_runs).bind(self, *given, **named).arguments
-        assert asked["flow_run_filter"].state.type.any_ == [StateType.RUNNING]
-        assert asked["deployment_filter"].id.any_ == [DEPLOYMENT]
+    def read_flow_runs(self, *args: Any, **named: Any) -> list[FlowRun]:
+        parameters = signature(SyncPrefectClient.read_flow_runs).bind(self, *args, **named).arguments
+        assert parameters["flow_run_filter"].state.type.any_ == [StateType.RUNNING]
+        assert parameters["deployment_filter"].id.any_ == [DEPLOYMENT]
         return list(self.runs)
 
 
 def run_of(name: str, seconds: float, number: int = 0, **fields: Any) -> FlowRun:
     moment: Any = BEGAN + timedelta(seconds=seconds)
     state: Any = State(type=StateType.RUNNING, timestamp=moment)
-    wanted = {"id": UUID(int=number) if number else uuid4(), "deployment_id": DEPLOYMENT, "parameters": {}, **fields}
-    return FlowRun(flow_id=uuid4(), name=name, state=state, **wanted)
+    values = {"id": UUID(int=number) if number else uuid4(), "deployment_id": DEPLOYMENT, "parameters": {}, **fields}
+    return FlowRun(flow_id=uuid4(), name=name, state=state, **values)
 
 
 def found_for(this: FlowRun, *others: FlowRun) -> str | None:
-    client: Any = Asked(*others, this)
-    found = one_at_a_time.earlier_run(client, this.id)
-    return found.name if found else None
+    client: Any = StubClient(*others, this)
+    earlier = cancelling.earlier_run(client, this.id)
+    return earlier.name if earlier else None
 
 
-def test_the_run_that_ran_first_goes_on() -> None:
+def test_earliest_run_goes_on() -> None:
+    """The run that ran first goes on."""
     first, second = run_of("first", 1), run_of("second", 2)
     assert found_for(second, first) == "first"
     assert found_for(first, second) is None
     assert found_for(first) is None
 
 
-def test_of_two_that_began_at_one_moment_one_alone_goes_on() -> None:
-    one, other = run_of("one", 1, number=1), run_of("other", 1, number=2)
-    assert (found_for(one, other), found_for(other, one)) == (None, "one")
+def test_simultaneous_runs_leave_one() -> None:
+    """Of two runs that began at one moment, only one goes on."""
+    first, second = run_of("one", 1, number=1), run_of("other", 1, number=2)
+    assert (found_for(first, second), found_for(second, first)) == (None, "one")
 
 
-def test_a_run_that_does_something_else_or_has_no_deployment_goes_on() -> None:
-    other = run_of("other", 1, parameters={"model": "a"})
-    assert found_for(run_of("this", 2, parameters={"model": "b"}), other) is None
-    assert found_for(run_of("this", 2, parameters={"model": "a"}), other) == "other"
-    assert found_for(run_of("by hand", 2, deployment_id=None, parameters={"model": "a"}), other) is None
+def test_unrelated_run_goes_on() -> None:
+    """A run that does something else or has no deployment goes on."""
+    earlier = run_of("other", 1, parameters={"model": "a"})
+    assert found_for(run_of("this", 2, parameters={"model": "b"}), earlier) is None
+    assert found_for(run_of("this", 2, parameters={"model": "a"}), earlier) == "other"
+    assert found_for(run_of("by hand", 2, deployment_id=None, parameters={"model": "a"}), earlier) is None
 
 
 @pytest.mark.parametrize("flow", ["refresh", "verify", "collect"])
-def test_a_flow_ends_at_once_and_says_which_run_goes_on(
-    flow: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from plansmith.flows.prefect_api.parameters import load_flow
+def test_flow_ends_naming_other_run(flow: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A flow ends at once and says which run goes on."""
+    from plansmith.flows.prefect_api.api import load_flow
 
     first, this = run_of("nightly", 1), run_of("by hand", 2)
-    monkeypatch.setattr(one_at_a_time, "get_client", lambda **_: Asked(first, this))
+    monkeypatch.setattr(cancelling, "get_client", lambda **_: StubClient(first, this))
     monkeypatch.setenv("PREFECT__FLOW_RUN_ID", str(this.id))
-    given = {"specs": (str(tmp_path),)} if flow == "refresh" else {}
+    options = {"specs": (str(tmp_path),)} if flow == "refresh" else {}
     function = load_flow(flow).fn  # whose first import sets up logging anew
     with disable_run_logger():
-        ended = function(folder=str(tmp_path / "nowhere"), **given)
+        ended = function(folder=str(tmp_path / "nowhere"), **options)
     assert (ended.type, ended.name) == (StateType.COMPLETED, "Skipped")
     assert ended.message.startswith("skipped: nightly goes on and does the same: ")
 
 
-def test_of_runs_that_wait_for_an_earlier_one_the_last_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_waiting_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of runs that wait for an earlier one, the last goes on."""
     first, second, last = run_of("first", 1), run_of("second", 2), run_of("last", 3)
-    server = Asked(first, second, last)
-    monkeypatch.setattr(one_at_a_time, "get_client", lambda **_: server)
+    server = StubClient(first, second, last)
+    monkeypatch.setattr(cancelling, "get_client", lambda **_: server)
     # The first one ends while the last one waits.
     monkeypatch.setattr("time.sleep", lambda _: setattr(server, "runs", (last,)))
 
     def ended(run: FlowRun) -> State[Any] | None:
         monkeypatch.setenv("PREFECT__FLOW_RUN_ID", str(run.id))
         with disable_run_logger():
-            return one_at_a_time.superseded()
+            return cancelling.superseded()
 
     state = ended(second)
     assert state is not None

@@ -25,11 +25,10 @@ from plansmith.errors import EnvironmentFault, GateError, PlansmithError, UsageE
 from plansmith.fleet.records import ModelOutcome, failure_of
 from plansmith.flows.compile_model import compile_model
 from plansmith.flows.deploy.deployments import ONE_MODEL
-from plansmith.flows.prefect_api.run_logs import LogReader, text_of
+from plansmith.flows.prefect_api.run_log import LogReader, text_of
 from plansmith.flows.runs import following
-from plansmith.flows.runs.endings import RunEnded
-from plansmith.flows.runs.submitting import SubmittedRun, WantedCompile, check_parameters
-from plansmith.flows.runs.watching import Watcher
+from plansmith.flows.runs.following import Watcher
+from plansmith.flows.runs.submitting import RunEnded, SubmittedRun, WantedCompile, check_parameters
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 RUN = SubmittedRun(uuid4(), "minilm for local-cpu", "http://prefect/runs/1")
@@ -51,16 +50,16 @@ class StoredLog:
     def __init__(self, limit: int) -> None:
         self.lines: list[Log] = []
         self.limit = limit
-        self.asked = 0
+        self.request_count = 0
 
     def add(self, text: str, seconds: float) -> None:
         moment: Any = BEGAN + timedelta(seconds=seconds)  # Prefect has a class of its own for what is a datetime
         self.lines.append(Log(id=uuid4(), name="prefect.flow_runs", level=20, message=text, timestamp=moment))
 
     def read(self, after: datetime | None, offset: int) -> list[Log]:
-        self.asked += 1
-        found = [line for line in self.lines if after is None or line.timestamp >= after]
-        return sorted(found, key=lambda line: line.timestamp)[offset : offset + self.limit]
+        self.request_count += 1
+        matches = [line for line in self.lines if after is None or line.timestamp >= after]
+        return sorted(matches, key=lambda line: line.timestamp)[offset : offset + self.limit]
 
 
 def _texts(lines: list[Log]) -> list[str]:
@@ -68,7 +67,8 @@ def _texts(lines: list[Log]) -> list[str]:
 
 
 @pytest.mark.parametrize("limit", [1, 3, 200])
-def test_a_log_of_many_pages_is_read_once_and_in_order(limit: int) -> None:
+def test_long_log_read_in_order(limit: int) -> None:
+    """A log of many pages is read once and in order."""
     stored = StoredLog(limit)
     # Seven lines share each moment: more than a page of three holds.
     for number in range(50):
@@ -80,33 +80,36 @@ def test_a_log_of_many_pages_is_read_once_and_in_order(limit: int) -> None:
     assert _texts(reader.read_new()) == ["one more"]
 
 
-def test_a_line_that_comes_late_is_read_once_too() -> None:
+def test_late_line_read_once() -> None:
+    """A line that comes late is read once too."""
     stored, reader = StoredLog(4), None
     reader = LogReader(stored.read, stored.limit)
-    told: list[str] = []
-    wanted = [f"line {number}" for number in range(300)]
+    lines: list[str] = []
+    expected = [f"line {number}" for number in range(300)]
     chance = random.Random(1)
-    waiting = list(enumerate(wanted))
+    waiting = list(enumerate(expected))
     while waiting:
         for _ in range(min(5, len(waiting))):
             number, text = waiting.pop(chance.randrange(min(20, len(waiting))))
             stored.add(text, number / 10)
-        told += _texts(reader.read_new())
-    assert sorted(told) == sorted(wanted)
+        lines += _texts(reader.read_new())
+    assert sorted(lines) == sorted(expected)
 
 
-def test_a_log_in_which_nothing_is_new_is_asked_for_once() -> None:
+def test_quiet_log_asked_once() -> None:
+    """A log in which nothing is new is asked for once."""
     stored = StoredLog(200)
     for number in range(500):
         stored.add(str(number), number)
     reader = LogReader(stored.read, stored.limit)
     assert len(reader.read_new()) == 500
-    before = stored.asked
+    before = stored.request_count
     assert reader.read_new() == []
-    assert stored.asked == before + 1
+    assert stored.request_count == before + 1
 
 
-def test_an_api_that_goes_away_between_two_pages_loses_no_line() -> None:
+def test_vanishing_api_loses_no_line() -> None:
+    """An API that goes away between two pages loses no line."""
     stored = StoredLog(10)
     for number in range(35):
         stored.add(str(number), number)
@@ -124,7 +127,8 @@ def test_an_api_that_goes_away_between_two_pages_loses_no_line() -> None:
     assert _texts(reader.read_new()) == [str(number) for number in range(35)]
 
 
-def test_a_line_is_told_without_its_traceback() -> None:
+def test_line_told_without_traceback() -> None:
+    """A line is told without its traceback."""
     stored = StoredLog(1)
     stored.add("it failed: GateError('no')\nTraceback (most recent call last):\n  File 'x'", 0)
     assert text_of(stored.lines[0]) == "it failed: GateError('no')"
@@ -137,12 +141,13 @@ def _outcome(error: PlansmithError | None, ended: Any = "failed") -> ModelOutcom
     )
 
 
-def test_a_run_that_failed_ends_with_the_failure_that_it_left() -> None:
+def test_failed_run_ends_with_failure() -> None:
+    """A run that failed ends with the failure that it left."""
     error = GateError("it differs", remedy="allow more", step="validate")
     ended = RunEnded(RUN, "FAILED", "Flow run encountered an exception", _outcome(error))
     assert isinstance(ended.error, GateError)
     assert str(ended.error) == "minilm · validate: it differs\nNext: allow more"
-    assert (ended.exit_code, ended.words) == (5, "failed at validate, exit code 5")
+    assert (ended.exit_code, ended.summary) == (5, "failed at validate, exit code 5")
     document = json.loads(json.dumps(ended.document()))
     assert (document["id"], document["state"], document["exit_code"]) == (str(RUN.id), "FAILED", 5)
     assert document["error"]["remedy"] == "allow more"
@@ -156,14 +161,13 @@ def test_a_run_that_failed_ends_with_the_failure_that_it_left() -> None:
         ("DELETED", "", ("was deleted", "submit it again")),
     ],
 )
-def test_a_run_that_left_nothing_ends_with_what_prefect_says_of_it(
-    state: str, message: str, says: tuple[str, ...]
-) -> None:
+def test_silent_run_quotes_prefect(state: str, message: str, says: tuple[str, ...]) -> None:
+    """A run that left nothing ends with what Prefect says of it."""
     ended = RunEnded(RUN, state, message)
     assert ended.exit_code == 9
     assert ended.error is not None
     assert ended.error.remedy
-    assert not [words for words in says if words not in str(ended.error)], str(ended.error)
+    assert not [fragment for fragment in says if fragment not in str(ended.error)], str(ended.error)
 
 
 @pytest.mark.parametrize(
@@ -174,12 +178,13 @@ def test_a_run_that_left_nothing_ends_with_what_prefect_says_of_it(
         ("CANCELLED", "interrupted", "cancelled", 130),
     ],
 )
-def test_a_run_that_did_not_fail_is_told_in_a_few_words(state: str, ended: str, words: str, code: int) -> None:
-    found = RunEnded(RUN, state, "", _outcome(None, ended))
-    assert (found.error, found.words, found.exit_code) == (None, words, code)
+def test_unfailed_run_told_briefly(state: str, ended: str, words: str, code: int) -> None:
+    """A run that did not fail is told in a few words."""
+    result = RunEnded(RUN, state, "", _outcome(None, ended))
+    assert (result.error, result.summary, result.exit_code) == (None, words, code)
 
 
-def _wanted(**more: Any) -> WantedCompile:
+def _make_compile(**more: Any) -> WantedCompile:
     return WantedCompile("minilm", "local-cpu", make_spec({**SPEC, **more}), Path("/srv/specs"))
 
 
@@ -195,44 +200,49 @@ def _deployment(**changes: Any) -> Any:
     return SimpleNamespace(name="gpu-l4", parameter_openapi_schema=schema)
 
 
-def test_what_is_sent_is_what_was_said_and_reads_back_as_the_same_spec() -> None:
-    wanted = _wanted()
-    check_parameters(wanted, _deployment())
-    sent = json.loads(json.dumps(wanted.parameters))
-    assert ModelSpec.model_validate(sent["spec"]) == wanted.spec
+def test_sent_spec_reads_back_same() -> None:
+    """What is sent is what was said, and it reads back as the same spec."""
+    request = _make_compile()
+    check_parameters(request, _deployment())
+    sent = json.loads(json.dumps(request.parameters))
+    assert ModelSpec.model_validate(sent["spec"]) == request.spec
     assert set(sent["spec"]) == set(SPEC)
     assert sent["folder"] == "/srv/specs"
     assert compile_model.name == ONE_MODEL
 
 
-def test_a_spec_that_an_older_deployment_does_not_know_is_refused_here() -> None:
-    known = dict(_deployment().parameter_openapi_schema["definitions"]["ModelSpec"]["properties"])
-    del known["tensorrt"]
+def test_spec_unknown_to_deployment_refused() -> None:
+    """A spec that an older deployment does not know is refused here."""
+    fields = dict(_deployment().parameter_openapi_schema["definitions"]["ModelSpec"]["properties"])
+    del fields["tensorrt"]
     with pytest.raises(UsageError, match=r"minilm: the deployment compile-model/gpu-l4 does not take") as caught:
-        check_parameters(_wanted(), _deployment(properties=known))
+        check_parameters(_make_compile(), _deployment(properties=fields))
     assert "spec: Additional properties are not allowed ('tensorrt' was unexpected)" in str(caught.value)
     assert "plansmith flows deploy" in caught.value.remedy
 
 
-def test_a_parameter_that_the_flow_does_not_have_is_refused_here() -> None:
+def test_unknown_parameter_refused() -> None:
+    """A parameter that the flow does not have is refused here."""
     deployment = _deployment()
     del deployment.parameter_openapi_schema["properties"]["folder"]
     with pytest.raises(UsageError, match="'folder' is no parameter of this flow, which has directory, spec"):
-        check_parameters(_wanted(), deployment)
+        check_parameters(_make_compile(), deployment)
 
 
-def test_a_value_that_the_schema_refuses_is_told_in_one_short_line() -> None:
+def test_refused_value_told_briefly() -> None:
+    """A value that the schema refuses is told in one short line."""
     with pytest.raises(UsageError) as caught:
-        check_parameters(_wanted(source="hf:~/" + "a" * 3000), _deployment())
+        check_parameters(_make_compile(source="hf:~/" + "a" * 3000), _deployment())
     assert "spec.source: 'hf:~/aaa" in str(caught.value)
     assert "does not match" in str(caught.value)
     assert len(str(caught.value)) < 600
 
 
-def test_a_spec_beyond_what_a_server_takes_is_refused_in_words() -> None:
+def test_oversized_spec_refused() -> None:
+    """A spec beyond what a server takes is refused in words."""
     many = {f"output_{number}": {"max_relative": 0.1} for number in range(20_000)}
     with pytest.raises(UsageError, match=r"as JSON, and a Prefect server takes 512\.0 KiB") as caught:
-        check_parameters(_wanted(tolerances=many), _deployment())
+        check_parameters(_make_compile(tolerances=many), _deployment())
     assert caught.value.remedy
 
 
@@ -265,7 +275,8 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Exception]]:
         yield faults
 
 
-def test_an_api_that_stays_away_is_given_up_and_the_run_goes_on(api: list[Exception]) -> None:
+def test_absent_api_leaves_run(api: list[Exception]) -> None:
+    """An API that stays away is given up, and the run goes on."""
     api.append(httpx.ConnectError("refused"))
     watcher = Notes()
     with pytest.raises(EnvironmentFault, match=r"was away for 0 s: refused; the run goes on") as caught:
@@ -275,7 +286,8 @@ def test_an_api_that_stays_away_is_given_up_and_the_run_goes_on(api: list[Except
 
 
 @pytest.mark.parametrize("code", [401, 403])
-def test_an_api_that_does_not_let_us_in_any_more_ends_the_following(api: list[Exception], code: int) -> None:
+def test_refusing_api_ends_following(api: list[Exception], code: int) -> None:
+    """An API that no longer lets us in ends the following."""
     api += [httpx.ReadTimeout("slow"), _status(503), _status(code)]
     watcher = Notes()
     with pytest.raises(EnvironmentFault, match="does not let us in; the run goes on") as caught:

@@ -51,7 +51,8 @@ print(*hold())
 """
 
 
-def test_a_step_that_builds_takes_the_limits_of_its_gpus(nvml_stub: Path) -> None:
+def test_build_step_takes_gpu_limits(nvml_stub: Path) -> None:
+    """A step that builds takes the limits of its GPUs."""
     todo = {"lower": "cached", "compile": "would run", "validate": "would run"}
     done = {"compile": "cached", "validate": "would come from the shared cache, or run"}
     first = [f"gpu:{UUID}"]
@@ -62,7 +63,8 @@ def test_a_step_that_builds_takes_the_limits_of_its_gpus(nvml_stub: Path) -> Non
 
 
 @pytest.mark.services
-def test_two_runs_on_one_gpu_go_one_after_the_other(prefect: PrefectServer, tmp_path: Path) -> None:
+def test_runs_on_one_gpu_take_turns(prefect: PrefectServer, tmp_path: Path) -> None:
+    """Two runs on one GPU go one after the other."""
     (tmp_path / "second.may-end").touch()
     with _hold(prefect, "first", UUID, tmp_path) as first:
         wait_until((tmp_path / "first.began").exists, (tmp_path / "first.log").read_text)
@@ -79,7 +81,8 @@ def test_two_runs_on_one_gpu_go_one_after_the_other(prefect: PrefectServer, tmp_
 
 @pytest.mark.services
 @pytest.mark.slow
-def test_the_turn_of_a_run_that_was_killed_ends_with_its_lease(prefect: PrefectServer, tmp_path: Path) -> None:
+def test_killed_run_loses_its_turn(prefect: PrefectServer, tmp_path: Path) -> None:
+    """The turn of a run that was killed ends with its lease."""
     uuid = UUID.replace("1111", "3333")
     (tmp_path / "next.may-end").touch()
     with _hold(prefect, "killed", uuid, tmp_path) as killed:
@@ -109,11 +112,11 @@ def _queues(library: Path, engine: str, gpus: list[str], preview: dict[str, str]
 @contextmanager
 def _hold(prefect: PrefectServer, name: str, uuid: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A run that holds a GPU's limit until it may end, which is with the block at the latest."""
-    words = [sys.executable, "-c", _HOLD, name, uuid, str(folder)]
+    command = [sys.executable, "-c", _HOLD, name, uuid, str(folder)]
     with (
         (folder / f"{name}.log").open("wb") as log,
         subprocess.Popen(
-            words, env=own_environment(**prefect.variables()), stdout=subprocess.PIPE, stderr=log, text=True
+            command, env=own_environment(**prefect.variables()), stdout=subprocess.PIPE, stderr=log, text=True
         ) as process,
     ):
         try:
@@ -130,6 +133,6 @@ def _times(process: subprocess.Popen[str]) -> tuple[float, float]:
 
 
 def _limit(prefect: PrefectServer, uuid: str) -> dict[str, Any]:
-    (found,) = [one for one in prefect.ask("v2/concurrency_limits/filter") if one["name"].endswith(uuid)]
-    assert isinstance(found, dict)
-    return found
+    (limit,) = [entry for entry in prefect.ask("v2/concurrency_limits/filter") if entry["name"].endswith(uuid)]
+    assert isinstance(limit, dict)
+    return limit

@@ -32,10 +32,10 @@ class Limits:
         self.name = f"gpu:GPU-{uuid4()}"
         self.looks = 0.0
         self.answers = [200]
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     def answer(self, method: str, path: str) -> tuple[int, Any]:
-        self.asked.append(f"{method} {path}")
+        self.requests.append(f"{method} {path}")
         if path.endswith("/increment-with-lease"):
             status = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
             granted = {"lease_id": str(uuid4()), "limits": [{"id": str(uuid4()), "name": self.name, "limit": 1}]}
@@ -43,26 +43,26 @@ class Limits:
         if path.endswith(self.name.partition(":")[2]):
             self.looks -= 1
             slots = int(self.looks >= 0)
-            known = {"id": str(uuid4()), "name": self.name, "active": True, "limit": 1, "active_slots": slots}
-            return 200, {**known, "slot_decay_per_second": 0.0}
+            document = {"id": str(uuid4()), "name": self.name, "active": True, "limit": 1, "active_slots": slots}
+            return 200, {**document, "slot_decay_per_second": 0.0}
         if "/csrf-token" in path:
             return 404, None  # as of a server that wants none
         return (200, "3.8.8") if path.endswith("version") else (204, None)
 
     def times(self, path: str) -> int:
         """How often a path was asked for."""
-        return sum(one.endswith(path) for one in self.asked)
+        return sum(request.endswith(path) for request in self.requests)
 
 
 @pytest.fixture
 def limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Limits]:
     """An API with one limit."""
-    found = Limits()
+    fake_limits = Limits()
 
     class Handler(BaseHTTPRequestHandler):
         def _answer(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            status, body = found.answer(self.command, self.path)
+            status, body = fake_limits.answer(self.command, self.path)
             content = b"" if body is None else json.dumps(body).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
@@ -79,11 +79,11 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Limits]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setattr(gpu_queue, "_POLL_SECONDS", 0.01)
-    for told in ("acquisition", "release"):  # events, which nobody takes here
-        monkeypatch.setattr(f"prefect.concurrency._sync.emit_concurrency_{told}_events", lambda *_: None)
+    for event in ("acquisition", "release"):  # events, which nobody takes here
+        monkeypatch.setattr(f"prefect.concurrency._sync.emit_concurrency_{event}_events", lambda *_: None)
     try:
         with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{server.server_port}/api"}):
-            yield found
+            yield fake_limits
     finally:
         server.shutdown()
         server.server_close()
@@ -113,7 +113,8 @@ def compiled(limits: Limits, notes: Notes) -> str:
 
 
 @pytest.mark.slow
-def test_a_run_waits_for_its_turn_and_gives_it_back(limits: Limits) -> None:
+def test_run_gives_turn_back(limits: Limits) -> None:
+    """A run waits for its turn and gives it back."""
     limits.looks, limits.answers = 2, [LOCKED, 200]
     notes = Notes()
     assert compiled(limits, notes) == "built"
@@ -125,26 +126,26 @@ def test_a_run_waits_for_its_turn_and_gives_it_back(limits: Limits) -> None:
 
 
 @pytest.mark.slow
-def test_a_slot_that_nobody_gives_back_holds_no_build_up_for_ever(
-    limits: Limits, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_slot_expires(limits: Limits, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slot that nobody gives back holds no build up for ever."""
     monkeypatch.setattr(gpu_queue, "TURN_SECONDS", 0.2)
     limits.looks = inf
     notes = Notes()
     assert compiled(limits, notes) == "built"
     assert limits.times("/increment-with-lease") == 0
-    (said,) = notes.notices
-    assert f"Prefect's queue {limits.name} gave no turn for 0 s; the GPU's lock alone decides" in said
-    assert f"prefect gcl update {limits.name} --active-slots 0" in said
+    (notice,) = notes.notices
+    assert f"Prefect's queue {limits.name} gave no turn for 0 s; the GPU's lock alone decides" in notice
+    assert f"prefect gcl update {limits.name} --active-slots 0" in notice
     assert limits.times("/decrement-with-lease") == 0
 
 
 @pytest.mark.parametrize("status", [422, 500])
-def test_a_limit_that_cannot_be_asked_for_is_no_reason_not_to_build(limits: Limits, status: int) -> None:
+def test_missing_limit_stops_no_build(limits: Limits, status: int) -> None:
+    """A limit that cannot be asked for is no reason not to build."""
     limits.answers = [status]
     notes = Notes()
     assert compiled(limits, notes) == "built"
     assert limits.times("/increment-with-lease") == 1
-    (said,) = notes.notices
-    assert f"Prefect's queue {limits.name} cannot be asked: " in said
-    assert str(status) in said
+    (notice,) = notes.notices
+    assert f"Prefect's queue {limits.name} cannot be asked: " in notice
+    assert str(status) in notice

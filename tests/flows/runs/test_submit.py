@@ -36,9 +36,10 @@ def server(prefect_database: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         yield started
 
 
-def test_models_are_compiled_by_a_worker_and_followed_to_their_ends(
+def test_submitted_models_followed_to_end(
     server: PrefectServer, run: CommandLine, tiny: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    """Models are compiled by a worker and followed to their ends."""
     (run.folder / "several.yaml").write_text(
         f"defaults: {{check_served: false, source: '{tiny}', artifacts: made}}\n"
         "models:\n- {name: wrong, shapes: {nothing: 1x8:2x8:4x8}}\n- {name: right}\n"
@@ -58,38 +59,38 @@ def test_models_are_compiled_by_a_worker_and_followed_to_their_ends(
     prefix = "  right for local-cpu  "
     shown = [line.removeprefix(prefix) for line in answer.stderr.splitlines() if line.startswith(prefix)]
     logged = [line for text in server.logs_of(right["id"]) for line in text.splitlines()]
-    said = [line for line in shown if line in logged]
-    assert [line.partition(":")[0] for line in said if ": done in" in line or ": cached" in line] == [
+    lines = [line for line in shown if line in logged]
+    assert [line.partition(":")[0] for line in lines if ": done in" in line or ": cached" in line] == [
         *("fetch", "export", "lower", "compile", "validate", "package", "publish")
     ]
     # Those of the worker and those of the run reach the server one after the other, and not always in their order.
-    assert sorted(said) == sorted(line for line in logged if line in set(shown))
+    assert sorted(lines) == sorted(line for line in logged if line in set(shown))
     tags = server.ask("flow_runs/filter", flow_runs={"id": {"any_": [right["id"]]}})[0]["tags"]
     assert {"plansmith", "model:right", "target:local-cpu"} <= set(tags)
 
 
-def test_a_run_is_submitted_to_a_pool_without_workers_and_cancelled_by_its_name(
-    server: PrefectServer, run: CommandLine
-) -> None:
+def test_submitted_run_can_be_cancelled(server: PrefectServer, run: CommandLine) -> None:
+    """A run is submitted to a pool without workers and cancelled by its name."""
     submitted = _submit(server, run, "patient")
     assert "no worker polls the work pool idle" in submitted.stderr
     assert "prefect worker start --pool idle" in submitted.stderr
-    (told,) = submitted.document["runs"]
-    found = server.run_named("patient for local-cpu")
-    assert (found["id"], found["state"]["type"]) == (told["id"], "SCHEDULED")
+    (submission,) = submitted.document["runs"]
+    flow_run = server.run_named("patient for local-cpu")
+    assert (flow_run["id"], flow_run["state"]["type"]) == (submission["id"], "SCHEDULED")
     # A folder that is not here: the worker may have it.
-    assert found["parameters"] == {
+    assert flow_run["parameters"] == {
         "spec": {"source": "hf:/srv/models/bert", "name": "patient", "artifacts": str(run.folder / "artifacts")},
         "folder": str(run.folder),
     }
     cancelled = run("submit", "--cancel", "patient", **server.variables())
     assert (cancelled.status, cancelled.stdout) == (0, "patient for local-cpu cancelled\n")
     assert server.run_named("patient for local-cpu")["state"]["type"] == "CANCELLED"
-    again = run("submit", "--cancel", told["id"], **server.variables())
+    again = run("submit", "--cancel", submission["id"], **server.variables())
     assert (again.status, again.stdout) == (0, "patient for local-cpu had ended before: cancelled\n")
 
 
-def test_a_dry_run_sends_nothing_and_says_what_it_would_send(server: PrefectServer, run: CommandLine) -> None:
+def test_dry_run_sends_nothing(server: PrefectServer, run: CommandLine) -> None:
+    """A dry run sends nothing and says what it would send."""
     answer = run(
         *("submit", "hf:/srv/models/bert", "--name", "dry", "--pool", IDLE, "--dry-run", "--json"), **server.variables()
     )
@@ -106,29 +107,29 @@ def test_a_dry_run_sends_nothing_and_says_what_it_would_send(server: PrefectServ
         ("bare", ("not deployed to the work pool bare", "idle", "plansmith flows deploy")),
     ],
 )
-def test_a_pool_that_cannot_be_used_is_refused_with_those_that_can(
-    pool: str, says: tuple[str, ...], server: PrefectServer, run: CommandLine
-) -> None:
+def test_unusable_pool_refused(pool: str, says: tuple[str, ...], server: PrefectServer, run: CommandLine) -> None:
+    """A pool that cannot be used is refused with those that can."""
     answer = run("submit", "hf:/srv/models/bert", "--pool", pool, "--json", **server.variables())
     check_refusal(answer, 2, says)
 
 
-def test_a_run_that_nobody_knows_is_refused(server: PrefectServer, run: CommandLine) -> None:
-    for what, called in {"--follow": "nobody", "--cancel": "6f1d2c3e-4b5a-4978-8796-a5b4c3d2e1f0"}.items():
-        check_refusal(run("submit", what, called, "--json", **server.variables()), 2, (f"no flow run {called}",))
+def test_unknown_run_refused(server: PrefectServer, run: CommandLine) -> None:
+    """A run that nobody knows is refused."""
+    for option, called in {"--follow": "nobody", "--cancel": "6f1d2c3e-4b5a-4978-8796-a5b4c3d2e1f0"}.items():
+        check_refusal(run("submit", option, called, "--json", **server.variables()), 2, (f"no flow run {called}",))
 
 
-def test_a_login_or_a_token_that_the_server_wants_is_named(server: PrefectServer, run: CommandLine) -> None:
-    words = ("submit", "hf:/srv/models/bert", "--pool", IDLE, "--json")
-    wrong = run(*words, **server.variables(login="admin:wrong"))
+def test_missing_login_is_named(server: PrefectServer, run: CommandLine) -> None:
+    """A login or a token that the server wants is named."""
+    command = ("submit", "hf:/srv/models/bert", "--pool", IDLE, "--json")
+    wrong = run(*command, **server.variables(login="admin:wrong"))
     check_refusal(wrong, 9, ("does not let us in", "prefect config set PREFECT_API_AUTH_STRING"))
-    without = run(*words, **server.variables(), PREFECT_CLIENT_CSRF_SUPPORT_ENABLED="false")
+    without = run(*command, **server.variables(), PREFECT_CLIENT_CSRF_SUPPORT_ENABLED="false")
     check_refusal(without, 9, ("wants a CSRF token", "prefect config unset PREFECT_CLIENT_CSRF_SUPPORT_ENABLED"))
 
 
-def test_a_log_is_followed_over_a_restart_of_the_server_each_line_once_and_in_order(
-    server: PrefectServer, run: CommandLine
-) -> None:
+def test_log_followed_over_server_restart(server: PrefectServer, run: CommandLine) -> None:
+    """A log is followed across a restart of the server, each line once and in order."""
     followed = _submitted(server, "long")
     with _started(server, run, "--follow", followed) as process:
         _set(server, followed, "PENDING")
@@ -149,22 +150,24 @@ def test_a_log_is_followed_over_a_restart_of_the_server_each_line_once_and_in_or
     assert answer.document["runs"][0]["state"] == "COMPLETED"
 
 
-def test_runs_that_end_in_other_ways_are_told_and_give_the_exit_code(server: PrefectServer, run: CommandLine) -> None:
+def test_other_endings_give_exit_code(server: PrefectServer, run: CommandLine) -> None:
+    """Runs that end in other ways are told and give the exit code."""
     names = ("cancelled", "crashed", "failed")
     runs = {name: _submitted(server, name) for name in names}
-    for name, found in runs.items():
-        _set(server, found, "PENDING")
-        _set(server, found, "RUNNING")
-        _set(server, found, name.upper(), message="the worker was lost" if name == "crashed" else "")
-    words = [word for found in runs.values() for word in ("--follow", found)]
-    answer = run("submit", *words, "--json", **server.variables())
-    assert [one["state"] for one in answer.document["runs"]] == ["CANCELLED", "CRASHED", "FAILED"]
-    assert [one["exit_code"] for one in answer.document["runs"]] == [130, 9, 9]
+    for name, run_id in runs.items():
+        _set(server, run_id, "PENDING")
+        _set(server, run_id, "RUNNING")
+        _set(server, run_id, name.upper(), message="the worker was lost" if name == "crashed" else "")
+    arguments = [word for run_id in runs.values() for word in ("--follow", run_id)]
+    answer = run("submit", *arguments, "--json", **server.variables())
+    assert [row["state"] for row in answer.document["runs"]] == ["CANCELLED", "CRASHED", "FAILED"]
+    assert [row["exit_code"] for row in answer.document["runs"]] == [130, 9, 9]
     assert answer.status == 130
     assert "crashed for local-cpu: its run crashed: the worker was lost\nNext: submit it again" in answer.stderr
 
 
-def test_an_interrupt_leaves_the_run_and_says_how_to_go_on(server: PrefectServer, run: CommandLine) -> None:
+def test_interrupt_leaves_the_run(server: PrefectServer, run: CommandLine) -> None:
+    """An interrupt leaves the run as it is and says how to go on."""
     followed = _submitted(server, "left")
     with _started(server, run, "--follow", followed) as process:
         _wait_for("waiting", process, run)
@@ -172,7 +175,7 @@ def test_an_interrupt_leaves_the_run_and_says_how_to_go_on(server: PrefectServer
         answer = _end_of(process, run)
     assert answer.status == 130
     says = ("goes on", f"plansmith submit --follow {followed}", f"plansmith submit --cancel {followed}")
-    assert not [words for words in says if words not in answer.stderr], answer
+    assert not [fragment for fragment in says if fragment not in answer.stderr], answer
     assert "Traceback" not in answer.stderr
     assert answer.document["runs"][0]["id"] == followed
     assert server.run_named("left for local-cpu")["state"]["type"] == "SCHEDULED"
@@ -180,8 +183,8 @@ def test_an_interrupt_leaves_the_run_and_says_how_to_go_on(server: PrefectServer
 
 
 def _submit(server: PrefectServer, run: CommandLine, name: str) -> Any:
-    words = ("submit", "hf:/srv/models/bert", "--name", name, "--pool", IDLE, "--no-wait", "--json")
-    answer = run(*words, **server.variables())
+    command = ("submit", "hf:/srv/models/bert", "--name", name, "--pool", IDLE, "--no-wait", "--json")
+    answer = run(*command, **server.variables())
     assert answer.status == 0, answer
     return answer
 
@@ -189,17 +192,17 @@ def _submit(server: PrefectServer, run: CommandLine, name: str) -> Any:
 def _submitted(server: PrefectServer, name: str) -> str:
     """A run as `_submit` asks for one, through the API."""
     (deployment,) = server.ask("deployments/filter", deployments={"name": {"any_": [IDLE]}})
-    wanted = {"parameters": {"spec": {"source": "hf:x"}}, "state": {"type": "SCHEDULED"}}
-    made = server.ask(f"deployments/{deployment['id']}/create_flow_run", name=f"{name} for local-cpu", **wanted)
-    return str(made["id"])
+    body = {"parameters": {"spec": {"source": "hf:x"}}, "state": {"type": "SCHEDULED"}}
+    flow_run = server.ask(f"deployments/{deployment['id']}/create_flow_run", name=f"{name} for local-cpu", **body)
+    return str(flow_run["id"])
 
 
 @contextmanager
-def _started(server: PrefectServer, run: CommandLine, *words: str) -> Iterator[subprocess.Popen[str]]:
+def _started(server: PrefectServer, run: CommandLine, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """`plansmith submit`, going on; it ends with the block."""
-    command, variables = [*COMMAND, "submit", *words, "--json"], environment(**server.variables())
+    command, variables = [*COMMAND, "submit", *arguments, "--json"], environment(**server.variables())
     where: dict[str, Any] = {"cwd": run.folder, "env": variables, "stdout": subprocess.PIPE, "text": True}
-    with (run.folder / "said").open("w") as said, subprocess.Popen(command, stderr=said, **where) as process:
+    with (run.folder / "said").open("w") as log, subprocess.Popen(command, stderr=log, **where) as process:
         try:
             yield process
         finally:
@@ -214,9 +217,9 @@ def _end_of(process: subprocess.Popen[str], run: CommandLine) -> Answer:
 def _wait_for(words: str, process: subprocess.Popen[str], run: CommandLine) -> None:
     """Wait until a process has said something."""
     deadline = time.monotonic() + DEADLINE_SECONDS
-    while words not in (said := (run.folder / "said").read_text()):
-        assert process.poll() is None, said
-        assert time.monotonic() < deadline, said
+    while words not in (text := (run.folder / "said").read_text()):
+        assert process.poll() is None, text
+        assert time.monotonic() < deadline, text
         time.sleep(0.1)
 
 

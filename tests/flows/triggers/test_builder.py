@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from plansmith.config.service.service import ServiceConfig
+from plansmith.config.service import ServiceConfig
 from plansmith.errors import UsageError
-from plansmith.flows.triggers.builder import Builder, orders_of, spec_problems
-from plansmith.flows.triggers.triggered_runs import Order
-from plansmith.records.fingerprint import SourceOverride
+from plansmith.flows.triggers.builder import Builder, Order, orders_of, spec_problems
+from plansmith.records.release import SourceOverride
 from plansmith.triggers.inbox.entry import InboxEntry
-from plansmith.triggers.registries.event import Event
+from plansmith.triggers.registries.delivery import Event
 
 from ...support.triggers.known_runs import KnownRuns, champion, service
 
@@ -24,26 +23,27 @@ TOOLS = "tools"
 AT = 1795165608.0
 
 
-def told(change: str, value: str = "", source: str = "mlflow:models:/ranker/3") -> Event:
+def registry_event(change: str, value: str = "", source: str = "mlflow:models:/ranker/3") -> Event:
     """Something that a registry told of a model."""
     model = "org/x" if change == "branch" else "x" if change == "ready" else "ranker"
     return champion(model, source=source).model_copy(update={"change": change, "value": value})
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def service_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of the service, with a spec; whoever builds works there."""
     monkeypatch.chdir(tmp_path)
     _write(RANKER)
     return tmp_path
 
 
-def test_an_event_becomes_a_compile_of_exactly_its_version_by_the_rules_spec() -> None:
+def test_event_compiles_exact_version() -> None:
+    """An event becomes a compile of exactly its version by the rule's spec."""
     (order,) = _orders(service({"spec": SPEC}), champion())
     assert order.pool == "first"
-    assert (order.wanted.model, order.wanted.target) == ("ranker", "local-cpu")
+    assert (order.request.model, order.request.target) == ("ranker", "local-cpu")
     # Places are relative: each machine has its own directory of the service.
-    assert order.wanted.parameters == {
+    assert order.request.parameters == {
         "spec": {
             "name": "ranker",
             "source": "mlflow:models:/ranker/3",
@@ -55,56 +55,62 @@ def test_an_event_becomes_a_compile_of_exactly_its_version_by_the_rules_spec() -
     }
 
 
-def test_an_event_without_a_source_leaves_that_of_the_spec() -> None:
+def test_event_without_source_keeps_spec() -> None:
+    """An event without a source leaves the source of the spec."""
     (order,) = _orders(service({"spec": SPEC}), champion(source=""))
-    assert order.wanted.spec.source == "hf:org/ranker"
+    assert order.request.spec.source == "hf:org/ranker"
 
 
-def test_an_event_that_names_the_specs_own_source_chooses_nothing_else() -> None:
+def test_event_of_own_source_chooses_nothing() -> None:
+    """An event that names the spec's own source chooses nothing else."""
     (order,) = _orders(service({"spec": SPEC}), champion(source="hf:org/ranker"))
-    assert (order.wanted.spec.source, order.wanted.spec.source_override) == ("hf:org/ranker", None)
+    assert (order.request.spec.source, order.request.spec.source_override) == ("hf:org/ranker", None)
 
 
 @pytest.mark.parametrize(
-    ("own", "told", "is_tracked"),
+    ("own", "event", "is_tracked"),
     [
         ("mlflow:models:/ranker@champion", champion(), True),
         ("mlflow:models:/ranker@other", champion(), False),
         ("mlflow:models:/other@champion", champion(), False),
         ("mlflow:models:/ranker/latest", champion(), False),
-        ("mlflow:models:/ranker/latest", told("created"), True),
-        ("mlflow:models:/ranker@champion", told("tag", "compile=requested"), False),
-        ("hf:org/x", told("branch", "refs/heads/main", "hf:org/x@abc"), True),
-        ("hf:org/x@main", told("branch", "refs/heads/main", "hf:org/x@abc"), True),
-        ("hf:org/x", told("branch", "refs/heads/prod", "hf:org/x@abc"), False),
-        ("hf:org/x@v1", told("branch", "refs/tags/v1", "hf:org/x@abc"), True),
-        ("s3://bucket/models/x", told("ready", "", "s3://bucket/models/x@abc"), True),
-        ("s3://bucket/models/y", told("ready", "", "s3://bucket/models/x@abc"), False),
-        ("hf:/srv/models/x", told("asked", "", "hf:/srv/models/y"), False),
+        ("mlflow:models:/ranker/latest", registry_event("created"), True),
+        ("mlflow:models:/ranker@champion", registry_event("tag", "compile=requested"), False),
+        ("hf:org/x", registry_event("branch", "refs/heads/main", "hf:org/x@abc"), True),
+        ("hf:org/x@main", registry_event("branch", "refs/heads/main", "hf:org/x@abc"), True),
+        ("hf:org/x", registry_event("branch", "refs/heads/prod", "hf:org/x@abc"), False),
+        ("hf:org/x@v1", registry_event("branch", "refs/tags/v1", "hf:org/x@abc"), True),
+        ("s3://bucket/models/x", registry_event("ready", "", "s3://bucket/models/x@abc"), True),
+        ("s3://bucket/models/y", registry_event("ready", "", "s3://bucket/models/x@abc"), False),
+        ("hf:/srv/models/x", registry_event("asked", "", "hf:/srv/models/y"), False),
     ],
 )
-def test_a_spec_that_names_what_an_event_tells_of_follows_it(own: str, told: Event, is_tracked: bool) -> None:
+def test_naming_spec_follows_event(own: str, event: Event, is_tracked: bool) -> None:
+    """A spec that names what an event tells of follows it."""
     _write(f"name: ranker\nsource: {own}\n")
-    rule = {"spec": SPEC, "when": told.change, "value": "*"}
+    rule = {"spec": SPEC, "when": event.change, "value": "*"}
     config = service(rule)
-    (order,) = _orders(config, told)
-    assert order.wanted.spec.source_override == SourceOverride(replaces=own, is_tracked=is_tracked, at=AT)
+    (order,) = _orders(config, event)
+    assert order.request.spec.source_override == SourceOverride(replaces=own, is_tracked=is_tracked, at=AT)
 
 
-def test_another_service_or_pool_has_another_key() -> None:
+def test_other_service_has_other_key() -> None:
+    """Another service or pool has another key."""
     rule = {"spec": SPEC}
     services = [service(rule), service(rule, name="staging"), service(rule, pools={"other": {}})]
-    assert len({key for one in services for key in _keys(one, champion())}) == 3
+    assert len({key for config in services for key in _keys(config, champion())}) == 3
 
 
-def test_when_an_event_came_makes_no_other_key() -> None:
+def test_event_time_leaves_key() -> None:
+    """The time of an event makes no other key."""
     config = service({"spec": SPEC})
-    assert {one.key for at in (1.0, 2.0) for one in orders_of(config, champion(), TOOLS, at)} == set(
+    assert {order.key for at in (1.0, 2.0) for order in orders_of(config, champion(), TOOLS, at)} == set(
         _keys(config, champion())
     )
 
 
-def test_what_was_approved_first_gives_way_to_what_was_approved_later_in_whichever_order_they_came() -> None:
+def test_later_approval_wins() -> None:
+    """An earlier approval gives way to a later one, in whichever order they came."""
     runs = KnownRuns()
     builder = Builder(service({"spec": SPEC}), runs, lambda _: True)
     came = datetime.fromtimestamp(AT, UTC)
@@ -121,58 +127,69 @@ def test_what_was_approved_first_gives_way_to_what_was_approved_later_in_whichev
             next_try_at=came,
         )
         builder.build(entry, lambda: True, lambda _: None)
-    assert [order.wanted.spec.source_override.at for order, _ in runs.asked if order.wanted.spec.source_override] == [
+    assert [
+        order.request.spec.source_override.at for order, _ in runs.requests if order.request.spec.source_override
+    ] == [
         AT,
         AT - 60,
     ]
 
 
-def test_a_model_keeps_the_name_that_its_own_source_gives_it() -> None:
+def test_model_keeps_source_name() -> None:
+    """A model keeps the name that its own source gives it."""
     _write("source: hf:org/ranker\n")
     (order,) = _orders(service({"spec": SPEC}), champion("other"))
-    assert (order.wanted.model, order.wanted.parameters["spec"]["name"]) == ("ranker", "ranker")
+    assert (order.request.model, order.request.parameters["spec"]["name"]) == ("ranker", "ranker")
 
 
-def test_the_first_rule_that_matches_decides_and_an_event_that_none_wants_becomes_nothing() -> None:
+def test_first_matching_rule_decides() -> None:
+    """The first rule that matches decides and an event that none wants becomes nothing."""
     _write("name: second\nsource: hf:org/second\n", "specs/second.yaml")
     config = service({"spec": SPEC, "model": "ra*"}, {"spec": "specs/second.yaml", "value": "champion"})
     assert [_names(config, champion(model)) for model in ("ranker", "x")] == [["ranker"], ["second"]]
     assert _orders(service({"spec": SPEC, "value": "challenger"}), champion()) == ()
 
 
-def test_an_event_of_a_registry_that_the_file_does_not_name_is_left_to_a_person() -> None:
+def test_unknown_registry_event_left_alone() -> None:
+    """An event of a registry that the file does not name is left to a person."""
     with pytest.raises(UsageError, match="has no registry closed, but mlflow") as refused:
         _orders(service({"spec": SPEC}), champion().model_copy(update={"registry": "closed"}))
     assert "retry this entry, or drop it" in refused.value.remedy
 
 
 @pytest.mark.parametrize("named_by", ["rule", "spec"])
-def test_each_target_has_a_run_in_the_pool_that_builds_for_it(named_by: str) -> None:
+def test_target_runs_in_its_pool(named_by: str) -> None:
+    """Each target has a run in the pool that builds for it."""
     targets = ["local-cpu", "triton-26.03"]
     if named_by == "spec":
         _write(f"{RANKER}target: {targets}\n")
     rule = {"spec": SPEC, "targets": targets} if named_by == "rule" else {"spec": SPEC}
     pools = {"first": {}, "gpus": {"targets": ["triton-26.03"]}}
-    found = _orders(service(rule, pools=pools), champion())
-    assert [(one.wanted.target, one.pool) for one in found] == [("local-cpu", "first"), ("triton-26.03", "gpus")]
-    assert [one.wanted.parameters["spec"]["repository"] for one in found] == [
+    orders = _orders(service(rule, pools=pools), champion())
+    assert [(order.request.target, order.pool) for order in orders] == [
+        ("local-cpu", "first"),
+        ("triton-26.03", "gpus"),
+    ]
+    assert [order.request.parameters["spec"]["repository"] for order in orders] == [
         f"specs/../made/repository/{target}" for target in targets
     ]
 
 
-def test_the_same_content_has_the_same_key_whatever_told_of_it() -> None:
+def test_same_content_has_same_key() -> None:
+    """The same content has the same key, whatever told of it."""
     config = service({"spec": SPEC}, {"spec": SPEC, "when": "created"})
     created = champion().model_copy(update={"change": "created", "value": ""})
     assert _keys(config, champion()) == _keys(config, created)
 
 
-def test_another_version_spec_target_or_toolchain_has_another_key() -> None:
+def test_changed_input_has_other_key() -> None:
+    """Another version spec target or toolchain has another key."""
     config = service({"spec": SPEC})
     keys = [
         *_keys(config, champion()),
         *_keys(config, champion(version="4")),
         *_keys(service({"spec": SPEC, "targets": ["triton-26.03"]}), champion()),
-        *(one.key for one in orders_of(config, champion(), "newer tools", AT)),
+        *(order.key for order in orders_of(config, champion(), "newer tools", AT)),
     ]
     _write(f"{RANKER}precision: fp16\n")
     keys += _keys(config, champion())
@@ -190,37 +207,41 @@ WRONG: dict[str, tuple[str | None, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize(("text", "says"), WRONG.values(), ids=WRONG.keys())
-def test_a_spec_that_cannot_be_built_is_refused_in_words(text: str | None, says: tuple[str, ...]) -> None:
+def test_unbuildable_spec_refused(text: str | None, says: tuple[str, ...]) -> None:
+    """A spec that cannot be built is refused in words."""
     Path(SPEC).unlink() if text is None else _write(text)
     with pytest.raises(UsageError) as refused:
         _orders(service({"spec": SPEC}), champion())
-    assert not [words for words in says if words not in refused.value.message]
+    assert not [fragment for fragment in says if fragment not in refused.value.message]
     assert refused.value.remedy
 
 
-def test_models_of_one_source_are_all_built_from_that_of_the_event() -> None:
+def test_models_of_source_all_built() -> None:
+    """All models of one source are built from that of the event."""
     _write("defaults: {source: hf:org/ranker}\nmodels: [{name: small, precision: int8}, {name: exact}]\n")
-    found = _orders(service({"spec": SPEC}), champion())
-    assert [(one.wanted.model, one.wanted.spec.source) for one in found] == [
+    orders = _orders(service({"spec": SPEC}), champion())
+    assert [(order.request.model, order.request.spec.source) for order in orders] == [
         ("small", "mlflow:models:/ranker/3"),
         ("exact", "mlflow:models:/ranker/3"),
     ]
 
 
-def test_rules_whose_specs_cannot_be_read_are_named() -> None:
-    found = list(spec_problems(service({"spec": SPEC}, {"spec": "specs/absent.yaml"})))
-    assert found == [(1, f"there is no spec file specs/absent.yaml in {Path.cwd()}")]
+def test_unreadable_rules_are_named() -> None:
+    """Rules whose specs cannot be read are named."""
+    problems = list(spec_problems(service({"spec": SPEC}, {"spec": "specs/absent.yaml"})))
+    assert problems == [(1, f"there is no spec file specs/absent.yaml in {Path.cwd()}")]
 
 
-def test_rules_for_targets_that_there_are_not_are_named_but_for_those_of_files_that_builders_have() -> None:
+def test_rules_for_missing_targets_named() -> None:
+    """Rules for missing targets are named, except for those of files that builders have."""
     _write(f"{RANKER}target: nowhere\n", "specs/lost.yaml")
-    known = {"spec": SPEC, "targets": ["local-cpu", "triton-26.03-cpu", "/srv/ours.yaml"]}
-    found = list(spec_problems(service(known, {"spec": SPEC, "targets": ["nosuch"]}, {"spec": "specs/lost.yaml"})))
-    assert [(number, words.partition(" (")[0]) for number, words in found] == [
+    rule = {"spec": SPEC, "targets": ["local-cpu", "triton-26.03-cpu", "/srv/ours.yaml"]}
+    problems = list(spec_problems(service(rule, {"spec": SPEC, "targets": ["nosuch"]}, {"spec": "specs/lost.yaml"})))
+    assert [(number, message.partition(" (")[0]) for number, message in problems] == [
         (1, "there is no target 'nosuch'"),
         (2, "there is no target 'nowhere'"),
     ]
-    assert all("`plansmith targets` lists all" in words for _, words in found)
+    assert all("`plansmith targets` lists all" in message for _, message in problems)
 
 
 def _write(text: str, path: str = SPEC) -> None:
@@ -233,8 +254,8 @@ def _orders(config: ServiceConfig, event: Event) -> tuple[Order, ...]:
 
 
 def _names(config: ServiceConfig, event: Event) -> list[str]:
-    return [one.wanted.model for one in _orders(config, event)]
+    return [order.request.model for order in _orders(config, event)]
 
 
 def _keys(config: ServiceConfig, event: Event) -> list[Any]:
-    return [one.key for one in _orders(config, event)]
+    return [order.key for order in _orders(config, event)]

@@ -44,8 +44,8 @@ class LocalService:
             "ci": {"type": "hook", "secrets": ["env:CI_SECRET"]},
             "shelf": {"type": "folder", "path": "shelf", "poll_seconds": 5},
         }
-        asked = {"registry": "ci", "when": "asked"}
-        rules = [asked | {"model": name, "spec": f"specs/{name}.yaml"} for name in ("tiny", "wrong")]
+        trigger = {"registry": "ci", "when": "asked"}
+        rules = [trigger | {"model": name, "spec": f"specs/{name}.yaml"} for name in ("tiny", "wrong")]
         rules.append({"registry": "shelf", "model": "*", "when": "ready", "spec": "specs/shelved.yaml"})
         triggers = {"registries": registries, "rules": rules}
         service = {"specs": ["specs"], "pools": {"local": {}}, "triggers": triggers}
@@ -56,11 +56,11 @@ class LocalService:
         self.program = Program([*command, "--service", str(folder / "service.yaml")], self.log, variables)
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text() if self.log.exists() else ""
 
     def start(self) -> None:
-        self.program.start(lambda: "takes deliveries at " in self.said, SECONDS)
+        self.program.start(lambda: "takes deliveries at " in self.output, SECONDS)
 
     def post(self, model: str, version: str, delivery: str) -> int:
         value = {"model": model, "version": version}
@@ -78,7 +78,7 @@ class LocalService:
 
     def wait_for(self, model: str, state: str) -> InboxEntry:
         """The newest entry of a model, once it is in a state."""
-        wait_until(lambda: model in self.entries() and self.entries()[model].state == state, lambda: self.said)
+        wait_until(lambda: model in self.entries() and self.entries()[model].state == state, lambda: self.output)
         return self.entries()[model]
 
     def releases(self, model: str) -> list[str]:
@@ -88,23 +88,23 @@ class LocalService:
 
     def steps(self, model: str) -> list[dict[str, Any]]:
         """What the log says of a model's compiles."""
-        found = [json.loads(line) for line in self.said.splitlines() if line.startswith("{")]
-        return [line for line in found if line.get("model") == model and line["event"] == "compile"]
+        entries = [json.loads(line) for line in self.output.splitlines() if line.startswith("{")]
+        return [line for line in entries if line.get("model") == model and line["event"] == "compile"]
 
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[LocalService]:
-    made = LocalService(tmp_path)
+    local_service = LocalService(tmp_path)
     try:
-        made.start()
-        yield made
+        local_service.start()
+        yield local_service
     finally:
-        made.program.stop()
+        local_service.program.stop()
 
 
-def test_events_are_compiled_by_the_service_itself(service: LocalService) -> None:
+def test_service_compiles_events_itself(service: LocalService) -> None:
     """A hook and a folder each give one release, a repetition none, and what fails is set aside with its reason."""
-    assert service.said.count("no Prefect API is configured: models are compiled in this process") == 1
+    assert service.output.count("no Prefect API is configured: models are compiled in this process") == 1
     assert [service.post("tiny", "1", "d-1") for _ in range(2)] == [202, 202]
     entry = service.wait_for("tiny", "done")
     assert service.releases("tiny") == ["1"]
@@ -126,9 +126,10 @@ def test_events_are_compiled_by_the_service_itself(service: LocalService) -> Non
     assert entry.event.source == f"onnx:{model}/model.onnx"
 
 
-def test_a_service_that_is_killed_in_a_compile_builds_it_once_when_it_is_back(service: LocalService) -> None:
+def test_killed_service_builds_once(service: LocalService) -> None:
+    """A service that is killed in a compile builds it once when it is back."""
     assert service.post("tiny", "1", "d-1") == 202
-    wait_until(lambda: bool(service.steps("tiny")), lambda: service.said)
+    wait_until(lambda: bool(service.steps("tiny")), lambda: service.output)
     service.program.kill_all()
     assert service.entries()["tiny"].state == "in-work"
     service.start()

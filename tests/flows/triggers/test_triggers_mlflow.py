@@ -47,9 +47,10 @@ def mlflow(tmp_path: Path) -> Iterator[MlflowServer]:
         yield started
 
 
-def test_an_alias_that_is_set_becomes_a_run_and_one_that_moved_while_nobody_listened_does_once(
+def test_moved_alias_becomes_run(
     mlflow: MlflowServer, prefect: PrefectServer, tmp_path: Path, run: CommandLine
 ) -> None:
+    """An alias that is set becomes a run, and so does, once, one that moved while nobody listened."""
     pool, port = f"pool-{uuid4().hex[:8]}", free_port()
     workers.make_pool(prefect, pool)
     workers.deploy(prefect, pool, FLOW)
@@ -84,8 +85,8 @@ def test_an_alias_that_is_set_becomes_a_run_and_one_that_moved_while_nobody_list
         assert _runs(service, "2") == [started.id for started in made_up_for.runs]
         # Told once more, as by a repetition of MLflow's that comes late.
         _make_champion(mlflow, "2")
-        told = service.settled(3)
-    assert {started.id for entry in told[:-1] for started in entry.runs} == {made_up_for.runs[0].id}
+        entries = service.settled(3)
+    assert {started.id for entry in entries[:-1] for started in entry.runs} == {made_up_for.runs[0].id}
     assert [len(_runs(service, version)) for version in ("1", "2")] == [1, 1]
 
 

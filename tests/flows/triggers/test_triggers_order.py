@@ -32,18 +32,19 @@ OWN = f"mlflow:models:/{MODEL}@champion"
 def mlflow(tmp_path: Path) -> Iterator[MlflowServer]:
     folder = tmp_path / "mlflow"
     folder.mkdir()
-    with mlflow_server.running(folder) as found:
-        found.log_models()
-        yield found
+    with mlflow_server.running(folder) as server:
+        server.log_models()
+        yield server
 
 
-def test_the_last_event_is_served_also_where_an_alias_is_set_back_and_a_refresh_leaves_it_so(
+def test_last_event_is_served(
     prefect: PrefectServer,
     mlflow: MlflowServer,
     tmp_path: Path,
     run: CommandLine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The last event is served, also where an alias is set back, and a refresh leaves it so."""
     spec = {"source": OWN, "check_served": False}
     service = TriggeredService(prefect, tmp_path, POOL, MODEL, tracking_uri=mlflow.url, spec=spec)
     workers.make_pool(prefect, POOL)
@@ -64,7 +65,7 @@ def test_the_last_event_is_served_also_where_an_alias_is_set_back_and_a_refresh_
         assert [line["entry"] for line in receiver.lines("build") if line["outcome"] == "behind"].count(newest.id) > 0
         (first,), (second,) = (service.runs_of(MODEL, version) for version in ("1", "2"))
         assert second["start_time"] >= first["end_time"]
-        assert [one.runs[0].id for one in (oldest, newest)] == [first["id"], second["id"]]
+        assert [entry.runs[0].id for entry in (oldest, newest)] == [first["id"], second["id"]]
 
         _make_champion(mlflow, "1")
         watched = run("triggers", "watch", "--once", "--service", str(service.path))
@@ -94,8 +95,8 @@ def _make_champion(mlflow: MlflowServer, version: str) -> None:
 def _released(folder: Path, number: int) -> list[str]:
     """The versions in the registry that releases were made from, in their order, once there are so many."""
     releases = folder / "artifacts" / "repository.plansmith" / "releases" / MODEL
-    found = [releases / str(one) / "manifest.json" for one in range(1, number + 1)]
-    if not all(path.is_file() for path in found):
+    manifests = [releases / str(version) / "manifest.json" for version in range(1, number + 1)]
+    if not all(path.is_file() for path in manifests):
         time.sleep(0.5)
         return []
-    return [json.loads(path.read_text())["source"]["revision"] for path in found]
+    return [json.loads(path.read_text())["source"]["revision"] for path in manifests]

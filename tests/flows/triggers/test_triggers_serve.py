@@ -19,9 +19,9 @@ from pydantic import SecretStr
 
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import EnvironmentFault, UsageError
-from plansmith.flows.prefect_api.secret_blocks import read_secret
+from plansmith.flows.prefect_api.api import read_secret
 from plansmith.flows.runs.submitting import SubmittedRun, WantedCompile
-from plansmith.flows.triggers.triggered_runs import TRIGGERED, Blocked, Order, RunOutcome, TriggeredRuns
+from plansmith.flows.triggers.builder import TRIGGERED, Blocked, Order, RunOutcome, TriggeredRuns
 
 from ...support.cli.command import CommandLine
 from ...support.deliveries.recorded import SECRET
@@ -69,15 +69,14 @@ def service(server: PrefectServer, registry: str, tmp_path: Path) -> TriggeredSe
     return TriggeredService(server, tmp_path, POOL, *MODELS, tracking_uri=registry)
 
 
-def test_a_delivery_its_repetitions_and_those_of_a_second_receiver_are_one_run_until_a_person_retries_it(
-    service: TriggeredService, run: CommandLine
-) -> None:
-    first, other = alias_set("twice", "d-1"), alias_set("twice", "d-2")
-    with service.receiver("--workers", "2") as one, service.receiver() as two:
-        assert [one.post(first), two.post(first), one.post(first), two.post(other)] == [STORED] * 4
+def test_repeated_delivery_is_one_run(service: TriggeredService, run: CommandLine) -> None:
+    """A delivery, its repetitions and those of a second receiver are one run until a person retries it."""
+    first, second = alias_set("twice", "d-1"), alias_set("twice", "d-2")
+    with service.receiver("--workers", "2") as primary, service.receiver() as two:
+        assert [primary.post(first), two.post(first), primary.post(first), two.post(second)] == [STORED] * 4
         later, entry = service.wait_for("done", "done")
         (started,) = service.runs_of("twice")
-        assert [found.id for found in (*entry.runs, *later.runs)] == [started["id"]] * 2
+        assert [item.id for item in (*entry.runs, *later.runs)] == [started["id"]] * 2
         assert started["id"] in entry.runs[0].address
         override = {"replaces": "hf:org/twice", "is_tracked": False, "at": entry.received_at.timestamp()}
         assert started["parameters"] == {
@@ -86,7 +85,7 @@ def test_a_delivery_its_repetitions_and_those_of_a_second_receiver_are_one_run_u
             "directory": ".",
         }
         assert {"plansmith", "model:twice", "target:local-cpu"} <= set(started["tags"])
-        assert sorted(line["outcome"] for line in one.lines("delivery") + two.lines("delivery")) == [
+        assert sorted(line["outcome"] for line in primary.lines("delivery") + two.lines("delivery")) == [
             *("repeated", "repeated", "stored", "stored")
         ]
 
@@ -97,18 +96,19 @@ def test_a_delivery_its_repetitions_and_those_of_a_second_receiver_are_one_run_u
         assert run(*retry).status == 0
         (again,) = service.wait_for("done", "done")[1].runs
         assert again.id != started["id"]
-        assert {found["id"] for found in service.runs_of("twice")} == {started["id"], again.id}
+        assert {item["id"] for item in service.runs_of("twice")} == {started["id"], again.id}
 
-        assert one.ended_by(signal.SIGTERM) == 128 + signal.SIGTERM
+        assert primary.ended_by(signal.SIGTERM) == 128 + signal.SIGTERM
         assert two.ended_by(signal.SIGINT) == 0
-        for receiver in (one, two):
-            assert "no deliveries are taken any more" in receiver.said
-            assert "Traceback" not in receiver.said
+        for receiver in (primary, two):
+            assert "no deliveries are taken any more" in receiver.output
+            assert "Traceback" not in receiver.output
 
 
-def test_each_delivery_is_one_run_after_prefect_was_killed_and_receivers_were_at_each_boundary(
+def test_delivery_survives_kills(
     service: TriggeredService,
 ) -> None:
+    """Each delivery is one run after Prefect was killed and receivers were at each boundary."""
     # Kept, and nothing else was done.
     with service.receiver("--no-worker", api={}) as keeps:
         assert keeps.post(alias_set("kept", "d-1")) == STORED
@@ -150,9 +150,8 @@ def test_each_delivery_is_one_run_after_prefect_was_killed_and_receivers_were_at
         assert len(entry.runs) == 1
 
 
-def test_a_database_that_is_killed_loses_nothing_that_was_accepted_and_builds_nothing_twice(
-    server: PrefectServer, registry: str, tmp_path: Path
-) -> None:
+def test_killed_database_loses_nothing(server: PrefectServer, registry: str, tmp_path: Path) -> None:
+    """A database that is killed loses nothing that was accepted and builds nothing twice."""
     sent = alias_set("durable", "d-1")
     with (
         postgres.running() as database,
@@ -171,20 +170,19 @@ def test_a_database_that_is_killed_loses_nothing_that_was_accepted_and_builds_no
             assert soon(lambda: len(service.runs_of("durable")), 1) == 1
             database.kill()
             wire.cut()
-            told = len(receiver.lines("inbox"))
-            receiver.program.wait_until(lambda: len(receiver.lines("inbox")) > told, 180)
+            count = len(receiver.lines("inbox"))
+            receiver.program.wait_until(lambda: len(receiver.lines("inbox")) > count, 180)
             database.start()
             assert not service.entries()[0].runs
             wire.loses = b""
             wire.mend()
             (entry,) = service.wait_for("done")
-            assert "Traceback" not in receiver.said
+            assert "Traceback" not in receiver.output
     assert [run["id"] for run in service.runs_of("durable")] == [run.id for run in entry.runs]
 
 
-def test_secrets_in_prefects_blocks_count_beside_those_of_the_environment(
-    server: PrefectServer, tmp_path: Path
-) -> None:
+def test_block_secrets_count(server: PrefectServer, tmp_path: Path) -> None:
+    """Secrets in Prefect's blocks count beside those of the environment."""
     with temporary_settings(_client(server)):
         Secret(value=SecretStr("new one")).save("triggers-hook", overwrite=True)
         assert read_secret("triggers-hook") == "new one"
@@ -197,14 +195,13 @@ def test_secrets_in_prefects_blocks_count_beside_those_of_the_environment(
     both = ("block:triggers-hook", "env:MLFLOW_SECRET")
     with TriggeredService(server, tmp_path, POOL, *MODELS, secrets=both).receiver() as receiver:
         secrets = ("new one", SECRET, "older one")
-        sent = [alias_set("rotated", f"d-{number}", secret=one) for number, one in enumerate(secrets)]
-        assert [receiver.post(one) for one in sent] == [STORED, STORED, REFUSED]
-    assert not [one for one in secrets if one in receiver.said]
+        sent = [alias_set("rotated", f"d-{number}", secret=item) for number, item in enumerate(secrets)]
+        assert [receiver.post(item) for item in sent] == [STORED, STORED, REFUSED]
+    assert not [item for item in secrets if item in receiver.output]
 
 
-def test_a_receiver_comes_up_while_prefect_is_away_and_hears_what_a_block_proves_once_it_is_there(
-    server: PrefectServer, tmp_path: Path
-) -> None:
+def test_receiver_starts_without_prefect(server: PrefectServer, tmp_path: Path) -> None:
+    """A receiver starts while Prefect is away, and hears what a block proves once it is there."""
     with temporary_settings(_client(server)):
         Secret(value=SecretStr("new one")).save("triggers-late", overwrite=True)
     both = ("block:triggers-late", "env:MLFLOW_SECRET")
@@ -212,7 +209,7 @@ def test_a_receiver_comes_up_while_prefect_is_away_and_hears_what_a_block_proves
     with Wire(server.port) as wire:
         wire.cut()
         with service.receiver(api=server.variables(port=wire.port)) as receiver:
-            assert "not all secrets of mlflow are known yet: the Prefect API at " in receiver.said
+            assert "not all secrets of mlflow are known yet: the Prefect API at " in receiver.output
             late = alias_set("rotated", "d-late", secret="new one")
             assert [receiver.post(late), receiver.post(alias_set("rotated", "d-early"))] == [UNSTORED, STORED]
             wire.mend()
@@ -221,27 +218,27 @@ def test_a_receiver_comes_up_while_prefect_is_away_and_hears_what_a_block_proves
             assert receiver.post(alias_set("rotated", "d-forged", secret="forged")) == REFUSED
 
 
-def test_a_key_is_one_run_a_failed_one_starts_anew_once_and_what_cannot_be_is_refused(
-    server: PrefectServer, tmp_path: Path
-) -> None:
+def test_failed_key_starts_once_more(server: PrefectServer, tmp_path: Path) -> None:
+    """A key is one run; a failed one starts anew once, and what cannot be is refused."""
+
     def order(key: str, pool: str = POOL, *, parameters: str = ".") -> Order:
         spec = ModelSpec(source="hf:org/ranker", name="keyed")
         return Order(WantedCompile("keyed", "local-cpu", spec, tmp_path, parameters), pool, f"{TRIGGERED}{key}")
 
     runs = TriggeredRuns(server.variables()["PREFECT_API_URL"])
 
-    def asked(
-        one: Order, *before: UUID, is_so: Callable[[], bool] | None = lambda: True
+    def attempt(
+        request: Order, *before: UUID, is_so: Callable[[], bool] | None = lambda: True
     ) -> SubmittedRun | Blocked | None:
         """Ask as a worker does: later again, where the server has no time."""
         for _ in range(_BUSY_ATTEMPTS):
             with suppress(EnvironmentFault):
-                return runs.start(one, {str(run) for run in before}, is_so)
+                return runs.start(request, {str(run) for run in before}, is_so)
             time.sleep(_BUSY_SECONDS)
-        return runs.start(one, {str(run) for run in before}, is_so)
+        return runs.start(request, {str(run) for run in before}, is_so)
 
-    def start(one: Order, *before: UUID) -> SubmittedRun:
-        run = asked(one, *before)
+    def start(request: Order, *before: UUID) -> SubmittedRun:
+        run = attempt(request, *before)
         assert isinstance(run, SubmittedRun)
         return run
 
@@ -249,7 +246,7 @@ def test_a_key_is_one_run_a_failed_one_starts_anew_once_and_what_cannot_be_is_re
         server.ask(f"flow_runs/{run.id}/set_state", state={"type": how}, force=True)
 
     with temporary_settings(_client(server)):
-        assert asked(order("a"), is_so=lambda: False) is None
+        assert attempt(order("a"), is_so=lambda: False) is None
         first = start(order("a"))
         assert start(order("a")) == first
         # A repetition gives the run that failed; a person who has seen that one gets another, and the same one again.
@@ -262,15 +259,15 @@ def test_a_key_is_one_run_a_failed_one_starts_anew_once_and_what_cannot_be_is_re
         assert start(order("a"), first.id, second.id) == second, "it went well"
 
         # One of the same model that goes on is waited for, and what it replaced is built again while that is asked for.
-        other = start(order("b"))
-        assert other.id not in {first.id, second.id}
-        assert asked(order("c")) == Blocked(other)
-        end(other, "COMPLETED")
-        assert asked(order("a"), is_so=None) == second, "a tag stays so for good, and was built"
-        assert asked(order("a"), is_so=lambda: False) is None
-        assert (_ended(runs, other).is_last, _ended(runs, second).is_last) == (True, False)
+        third = start(order("b"))
+        assert third.id not in {first.id, second.id}
+        assert attempt(order("c")) == Blocked(third)
+        end(third, "COMPLETED")
+        assert attempt(order("a"), is_so=None) == second, "a tag stays so for good, and was built"
+        assert attempt(order("a"), is_so=lambda: False) is None
+        assert (_ended(runs, third).is_last, _ended(runs, second).is_last) == (True, False)
         again = start(order("a"))
-        assert again.id not in {first.id, second.id, other.id}
+        assert again.id not in {first.id, second.id, third.id}
         assert start(order("a")) == again, "asked once more, as by a worker after one that was killed"
         end(again, "COMPLETED")
         assert start(order("a")) == again
@@ -289,12 +286,12 @@ def test_a_key_is_one_run_a_failed_one_starts_anew_once_and_what_cannot_be_is_re
 
 
 def _ended(runs: TriggeredRuns, run: SubmittedRun) -> RunOutcome:
-    found = runs.ended(str(run.id))
-    assert found is not None
-    return found
+    outcome = runs.ended(str(run.id))
+    assert outcome is not None
+    return outcome
 
 
 def _client(server: PrefectServer) -> dict[Any, str]:
     """Prefect's settings of a client."""
     variables = server.variables()
-    return {one: variables[one.name] for one in (PREFECT_API_URL, PREFECT_API_AUTH_STRING)}
+    return {setting: variables[setting.name] for setting in (PREFECT_API_URL, PREFECT_API_AUTH_STRING)}

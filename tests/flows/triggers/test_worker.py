@@ -13,10 +13,10 @@ import pytest
 
 from plansmith.errors import EnvironmentFault, UsageError
 from plansmith.flows.triggers.builder import Builder
-from plansmith.flows.triggers.worker import Worker
+from plansmith.flows.triggers.workers import Worker
 from plansmith.triggers.inbox.entry import InboxEntry
 from plansmith.triggers.inbox.inbox import Inbox
-from plansmith.triggers.registries.event import Event
+from plansmith.triggers.registries.delivery import Event
 from plansmith.triggers.worker_loop import LEASE_SECONDS, WorkerContext, pause_seconds
 
 from ...support.triggers.inboxes import Clock, opened
@@ -38,7 +38,7 @@ class Service:
     def worker(self, *targets: str, told: Collection[str] = ()) -> Worker:
         config = service({"spec": SPEC, "model": "ranker*", "targets": targets}, retries=RETRIES)
         builder = Builder(config, self.runs, self.confirm)
-        return Worker(WorkerContext("w", self.inbox, RETRIES, self.clock, lambda: 0.0), builder, told=told)
+        return Worker(WorkerContext("w", self.inbox, RETRIES, self.clock, lambda: 0.0), builder, registries=told)
 
     def confirm(self, event: Event) -> bool | None:
         return self.is_so(event)
@@ -62,34 +62,35 @@ def works(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 @pytest.fixture
-def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[dict[str, Any]]]:
+def log_lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[dict[str, Any]]]:
     """The lines of JSON so far."""
     caplog.set_level("INFO", "plansmith.builds")
     return lambda: [json.loads(record.getMessage()) for record in caplog.records]
 
 
-def test_an_entry_is_done_when_it_has_become_a_run(works: Service, said: Callable[[], list[dict[str, Any]]]) -> None:
+def test_started_entry_is_done(works: Service, log_lines: Callable[[], list[dict[str, Any]]]) -> None:
+    """An entry is done when it has become a run."""
     works.take("ranker")
     worker = works.worker()
     assert worker.step()
     (run,) = works.runs.ids.values()
     entry = works.entry()
-    assert (entry.state, [one.id for one in entry.runs]) == ("done", [str(run)])
+    assert (entry.state, [item.id for item in entry.runs]) == ("done", [str(run)])
     assert not worker.step(), "nothing is left"
-    (line,) = said()
+    (line,) = log_lines()
     assert (line["outcome"], line["runs"], line["what"]) == ("built", [str(run)], "ranker, version 3 (alias champion)")
 
 
-def test_an_entry_that_no_rule_wants_is_done_without_a_run(works: Service) -> None:
+def test_unwanted_entry_is_done(works: Service) -> None:
+    """An entry that no rule wants is done without a run."""
     works.take("other")
     assert works.worker().step()
-    assert (works.entry().state, works.entry().runs, works.runs.asked) == ("done", (), [])
+    assert (works.entry().state, works.entry().runs, works.runs.requests) == ("done", (), [])
 
 
 @pytest.mark.parametrize(("told", "numbers"), [((), set()), (("mlflow",), {1})])
-def test_of_a_registry_that_is_told_each_entry_with_runs_is_to_be_told(
-    told: tuple[str, ...], numbers: set[int], works: Service
-) -> None:
+def test_entries_with_runs_are_told(told: tuple[str, ...], numbers: set[int], works: Service) -> None:
+    """Of a registry that is told, each entry with runs is to be told."""
     works.take("ranker", "other")
     worker = works.worker("local-cpu", "triton-26.03", told=told)
     assert [worker.step(), worker.step()] == [True, True]
@@ -99,7 +100,8 @@ def test_of_a_registry_that_is_told_each_entry_with_runs_is_to_be_told(
     assert [run.label for run in first.runs] == ["ranker.local-cpu", "ranker.triton-26.03"]
 
 
-def test_the_same_content_told_twice_is_one_run(works: Service) -> None:
+def test_repeated_content_is_one_run(works: Service) -> None:
+    """The same content told twice is one run."""
     works.take("ranker", "ranker")
     worker = works.worker()
     assert [worker.step() for _ in range(3)] == [True, True, False]
@@ -107,9 +109,8 @@ def test_the_same_content_told_twice_is_one_run(works: Service) -> None:
     assert {entry.runs[0].id for entry in works.inbox.entries()} == {str(next(iter(works.runs.ids.values())))}
 
 
-def test_prefect_that_is_away_means_later_and_not_never(
-    works: Service, said: Callable[[], list[dict[str, Any]]]
-) -> None:
+def test_absent_prefect_means_later(works: Service, log_lines: Callable[[], list[dict[str, Any]]]) -> None:
+    """A Prefect that is away means later and not never."""
     works.take("ranker")
     works.runs.fails = [AWAY, AWAY]
     worker = works.worker()
@@ -121,24 +122,26 @@ def test_prefect_that_is_away_means_later_and_not_never(
         assert entry.next_try_at == works.clock.go(seconds=seconds)
     assert worker.step()
     assert (works.entry().state, works.entry().reason) == ("done", "")
-    assert [line["outcome"] for line in said()] == ["put-off", "put-off", "built"]
+    assert [line["outcome"] for line in log_lines()] == ["put-off", "put-off", "built"]
 
 
-def test_what_came_of_each_step_is_counted(works: Service) -> None:
+def test_step_results_are_counted(works: Service) -> None:
+    """What came of each step is counted."""
     counted: list[tuple[str, str]] = []
     works.take("ranker", "other")
     works.runs.fails = [AWAY, UsageError("no")]
-    hand = WorkerContext("w", works.inbox, RETRIES, works.clock, lambda: 0.0, lambda *found: counted.append(found))
+    hand = WorkerContext("w", works.inbox, RETRIES, works.clock, lambda: 0.0, lambda *labels: counted.append(labels))
     builder = Builder(service({"spec": SPEC, "model": "ranker"}, retries=RETRIES), works.runs, works.confirm)
     for _ in range(3):
         assert Worker(hand, builder).step()
         works.clock.go(hours=1)
     assert works.inbox.retry(1)
     assert Worker(hand, builder).step()
-    assert counted == [("build", one) for one in ("put-off", "set-aside", "unwanted", "built")]
+    assert counted == [("build", outcome) for outcome in ("put-off", "set-aside", "unwanted", "built")]
 
 
-def test_what_is_away_is_waited_for_however_long(works: Service) -> None:
+def test_absent_service_waited_for(works: Service) -> None:
+    """What is away is waited for, however long."""
     works.take("ranker")
     works.runs.fails = [AWAY] * 100
     worker = works.worker()
@@ -151,7 +154,8 @@ def test_what_is_away_is_waited_for_however_long(works: Service) -> None:
     assert works.entry().state == "done"
 
 
-def test_a_bug_that_stays_is_set_aside_after_the_retries_with_its_reason(works: Service) -> None:
+def test_lasting_bug_set_aside(works: Service) -> None:
+    """A bug that stays is set aside after the retries with its reason."""
     works.take("ranker")
     works.runs.fails = [RuntimeError("odd")] * (RETRIES + 1)
     worker = works.worker()
@@ -165,22 +169,25 @@ def test_a_bug_that_stays_is_set_aside_after_the_retries_with_its_reason(works: 
     assert works.entry().state == "done"
 
 
-def test_what_prefect_refuses_for_good_is_set_aside_at_once_in_one_line(works: Service) -> None:
+def test_prefect_refusal_set_aside(works: Service) -> None:
+    """What Prefect refuses for good is set aside at once, in one line."""
     works.take("ranker")
     works.runs.fails = [UsageError("it does not take this spec:\n  a\n  b", remedy="mend these")]
     assert works.worker().step()
     assert (works.entry().state, works.entry().reason) == ("set-aside", "it does not take this spec: a b; mend these")
 
 
-def test_a_package_that_nothing_can_be_built_of_is_set_aside_with_what_is_wrong(works: Service) -> None:
+def test_unbuildable_package_set_aside(works: Service) -> None:
+    """A package that nothing can be built of is set aside with what is wrong."""
     poison = champion(source="").model_copy(update={"wrong": "the artefact is not in S3"})
     assert works.inbox.take("mlflow", "poison", [poison])
     assert works.worker().step()
-    assert (works.entry().state, works.runs.asked) == ("set-aside", [])
+    assert (works.entry().state, works.runs.requests) == ("set-aside", [])
     assert works.entry().reason.startswith("ranker, version 3, cannot be built: the artefact is not in S3; register it")
 
 
-def test_a_spec_that_is_wrong_sets_its_entry_aside_and_not_those_of_others(works: Service) -> None:
+def test_wrong_spec_sets_own_entry_aside(works: Service) -> None:
+    """A spec that is wrong sets its entry aside and not those of others."""
     Path(SPEC).write_text("source: hf:org/ranker\nprecison: int8\n")
     works.take("ranker", "other")
     worker = works.worker()
@@ -190,27 +197,28 @@ def test_a_spec_that_is_wrong_sets_its_entry_aside_and_not_those_of_others(works
     assert "precison" in first.reason
 
 
-def test_a_bug_is_told_with_its_place_and_tried_again(works: Service, said: Callable[[], list[dict[str, Any]]]) -> None:
+def test_bug_told_and_retried(works: Service, log_lines: Callable[[], list[dict[str, Any]]]) -> None:
+    """A bug is told with its place and tried again."""
     works.take("ranker")
     works.runs.fails = [KeyError("odd")]
     assert works.worker().step()
     assert (works.entry().state, works.entry().reason) == ("waiting", "KeyError: 'odd'")
-    assert "Traceback" in said()[0]["traceback"]
+    assert "Traceback" in log_lines()[0]["traceback"]
 
 
-def test_an_entry_that_a_person_asks_for_again_says_which_runs_were_found_wanting(works: Service) -> None:
+def test_repeated_entry_names_wanting_runs(works: Service) -> None:
+    """An entry that a person asks for again says which runs were found wanting."""
     works.take("ranker")
     worker = works.worker()
     assert worker.step()
     (run,) = works.entry().runs
     assert works.inbox.retry(works.entry().id)
     assert worker.step()
-    assert [before for _, before in works.runs.asked] == [frozenset(), {run.id}]
+    assert [before for _, before in works.runs.requests] == [frozenset(), {run.id}]
 
 
-def test_an_entry_waits_for_the_run_before_it_however_long_and_that_is_no_failure(
-    works: Service, said: Callable[[], list[dict[str, Any]]]
-) -> None:
+def test_entry_waits_for_earlier_run(works: Service, log_lines: Callable[[], list[dict[str, Any]]]) -> None:
+    """An entry waits for the run before it, however long, and that is no failure."""
     works.take("ranker")
     works.runs.goes_on = uuid4()
     worker = works.worker()
@@ -224,25 +232,26 @@ def test_an_entry_waits_for_the_run_before_it_however_long_and_that_is_no_failur
     works.runs.goes_on = None
     assert worker.step()
     assert works.entry().state == "done"
-    assert [line["outcome"] for line in said()] == ["behind"] * 4 + ["built"]
+    assert [line["outcome"] for line in log_lines()] == ["behind"] * 4 + ["built"]
 
 
 TARGETS = ("local-cpu", "triton-26.03")
 
 
 @pytest.mark.parametrize("why", ["behind", "away", "poison"])
-def test_what_has_begun_of_an_entry_is_known_while_the_rest_has_still_to(why: str, works: Service) -> None:
+def test_begun_runs_known_during_rest(why: str, works: Service) -> None:
+    """What has begun of an entry is known while the rest is still to begin."""
     works.take("ranker")
     works.runs.goes_on, works.runs.free = uuid4(), frozenset(TARGETS[:1])
     if why != "behind":
         fault = AWAY if why == "away" else UsageError("it takes no such parameters")
-        works.runs.meanwhile = lambda: works.runs.fails.extend([fault] if len(works.runs.asked) == 2 else [])
+        works.runs.meanwhile = lambda: works.runs.fails.extend([fault] if len(works.runs.requests) == 2 else [])
     worker = works.worker(*TARGETS)
     assert worker.step()
     (run,) = works.runs.ids.values()
     entry = works.entry()
     assert entry.state == ("set-aside" if why == "poison" else "waiting")
-    assert [one.id for one in entry.known_runs] == [str(run)]
+    assert [item.id for item in entry.known_runs] == [str(run)]
     works.runs.goes_on = None
     works.clock.go(hours=1)
     if why == "poison":
@@ -251,10 +260,11 @@ def test_what_has_begun_of_an_entry_is_known_while_the_rest_has_still_to(why: st
     assert (works.entry().state, len(works.entry().runs), works.entry().started) == ("done", 2, ())
     assert works.entry().runs[0].id == str(run)
     wanting = {str(run)} if why == "poison" else set()
-    assert {before for _, before in works.runs.asked[2:]} == {frozenset(wanting)}
+    assert {before for _, before in works.runs.requests[2:]} == {frozenset(wanting)}
 
 
-def test_what_has_begun_of_an_entry_stays_its_own_when_the_registry_takes_the_rest_back(works: Service) -> None:
+def test_begun_runs_stay_after_withdrawal(works: Service) -> None:
+    """What has begun of an entry stays its own when the registry takes the rest back."""
     works.take("ranker")
     works.runs.goes_on, works.runs.free = uuid4(), frozenset(TARGETS[:1])
     worker = works.worker(*TARGETS, told=("mlflow",))
@@ -264,20 +274,19 @@ def test_what_has_begun_of_an_entry_stays_its_own_when_the_registry_takes_the_re
     works.runs.goes_on = None
     works.clock.go(hours=1)
     assert worker.step()
-    assert (works.entry().state, [one.id for one in works.entry().runs]) == ("done", [str(run)])
+    assert (works.entry().state, [item.id for item in works.entry().runs]) == ("done", [str(run)])
     assert set(works.inbox.write_backs.of(1)) == {1}
 
 
-def test_what_a_later_entry_tells_otherwise_is_not_built_and_what_is_told_again_is(
-    works: Service, said: Callable[[], list[dict[str, Any]]]
-) -> None:
+def test_contradicted_entry_not_built(works: Service, log_lines: Callable[[], list[dict[str, Any]]]) -> None:
+    """What a later entry contradicts is not built, and what is told again is."""
     for version in ("3", "4", "3", "5", "3"):
         works.take("ranker", version=version)
     works.take("ranker-other", version="9")
-    works.is_so = lambda told: told.version in {"3", "9"}
+    works.is_so = lambda event: event.version in {"3", "9"}
     worker = works.worker(told=("mlflow",))
     assert [worker.step() for _ in range(7)] == [True] * 6 + [False]
-    assert [line["outcome"] for line in said()] == ["built", "outdated", "built", "outdated", "built", "built"]
+    assert [line["outcome"] for line in log_lines()] == ["built", "outdated", "built", "outdated", "built", "built"]
     entries = works.inbox.entries()[::-1]
     assert [entry.reason for entry in entries] == [*("", "entry 5 tells of a later version") * 2, "", ""]
     assert [len(entry.runs) for entry in entries] == [1, 0, 1, 0, 1, 1]
@@ -285,9 +294,8 @@ def test_what_a_later_entry_tells_otherwise_is_not_built_and_what_is_told_again_
 
 
 @pytest.mark.parametrize("told", [("4", "3"), ("3", "4")])
-def test_of_deliveries_that_came_in_any_order_what_the_registry_says_is_built(
-    told: tuple[str, ...], works: Service
-) -> None:
+def test_registry_decides_delivery_order(told: tuple[str, ...], works: Service) -> None:
+    """Of deliveries that came in any order, what the registry says is built."""
     works.runs.fails = [AWAY]
     works.is_so = lambda event: event.version == "4"
     worker = works.worker()
@@ -301,7 +309,8 @@ def test_of_deliveries_that_came_in_any_order_what_the_registry_says_is_built(
     assert {entry.state for entry in works.inbox.entries()} == {"done"}
 
 
-def test_what_no_registry_can_be_asked_of_gives_way_to_what_came_later(works: Service) -> None:
+def test_unasked_registry_takes_latest(works: Service) -> None:
+    """What no registry can be asked about gives way to what came later."""
     works.is_so = lambda _: None
     works.take("ranker", version="3")
     works.take("ranker", version="4")
@@ -310,7 +319,7 @@ def test_what_no_registry_can_be_asked_of_gives_way_to_what_came_later(works: Se
     assert [len(entry.runs) for entry in works.inbox.entries()[::-1]] == [0, 1]
 
 
-def test_what_is_set_aside_makes_nothing_outdated(works: Service) -> None:
+def test_set_aside_entry_outdates_nothing(works: Service) -> None:
     """An older version that a person asks for again is built though a later one waits for that person, too."""
     works.is_so = lambda _: None
     works.take("ranker", version="3")
@@ -325,8 +334,9 @@ def test_what_is_set_aside_makes_nothing_outdated(works: Service) -> None:
     assert [len(entry.runs) for entry in works.inbox.entries()[::-1]] == [1, 0]
 
 
-def test_what_no_rule_wants_is_not_asked_for(works: Service) -> None:
-    works.is_so = lambda event: pytest.fail(f"{event.words} is nobody's")
+def test_unwanted_event_not_asked_for(works: Service) -> None:
+    """An event that no rule wants is not asked about."""
+    works.is_so = lambda event: pytest.fail(f"{event.label} is nobody's")
     works.take("other", version="3")
     works.take("other", version="4")
     worker = works.worker()
@@ -334,7 +344,9 @@ def test_what_no_rule_wants_is_not_asked_for(works: Service) -> None:
     assert {entry.state for entry in works.inbox.entries()} == {"done"}
 
 
-def test_an_entry_is_not_left_while_its_registry_cannot_be_asked(works: Service) -> None:
+def test_entry_kept_while_registry_silent(works: Service) -> None:
+    """An entry is not left while its registry cannot be asked."""
+
     def away(_: Event) -> bool:
         raise EnvironmentFault("the registry is away", transient=True)
 
@@ -348,7 +360,8 @@ def test_an_entry_is_not_left_while_its_registry_cannot_be_asked(works: Service)
     assert (entry.state, entry.reason) == ("waiting", "the registry is away")
 
 
-def test_a_tag_stays_beside_later_ones(works: Service) -> None:
+def test_tag_stays_beside_later_ones(works: Service) -> None:
+    """A tag stays beside later ones."""
     config = service({"spec": SPEC, "when": "tag"}, retries=RETRIES)
     for number in ("3", "4"):
         tagged = champion(version=number).model_copy(update={"change": "tag", "value": "compile=requested"})
@@ -359,12 +372,13 @@ def test_a_tag_stays_beside_later_ones(works: Service) -> None:
     assert len(works.runs.ids) == 2
 
 
-def test_a_package_that_is_rejected_while_it_waits_is_not_built(works: Service) -> None:
+def test_rejected_package_not_built(works: Service) -> None:
+    """A package that is rejected while it waits is not built."""
     config = service({"spec": SPEC, "when": "approved"}, retries=RETRIES)
     approved = champion().model_copy(update={"change": "approved", "value": ""})
     assert works.inbox.take("mlflow", "approved", [approved, approved.model_copy(update={"version": "4"})])
     works.runs.fails = [AWAY]
-    works.is_so = lambda told: told.version == "4" or not works.runs.asked
+    works.is_so = lambda event: event.version == "4" or not works.runs.requests
     worker = Worker(
         WorkerContext("w", works.inbox, RETRIES, works.clock, lambda: 0.0), Builder(config, works.runs, works.confirm)
     )
@@ -376,9 +390,8 @@ def test_a_package_that_is_rejected_while_it_waits_is_not_built(works: Service) 
     assert (second.state, len(second.runs)) == ("done", 1)
 
 
-def test_what_the_registry_says_otherwise_is_waited_for_a_while_and_not_built(
-    works: Service, said: Callable[[], list[dict[str, Any]]]
-) -> None:
+def test_contradiction_waited_for(works: Service, log_lines: Callable[[], list[dict[str, Any]]]) -> None:
+    """What the registry contradicts is waited for a while and not built."""
     works.take("ranker")
     works.is_so = lambda _: False
     worker = works.worker(told=("mlflow",))
@@ -389,11 +402,12 @@ def test_what_the_registry_says_otherwise_is_waited_for_a_while_and_not_built(
     assert worker.step()
     assert (works.entry().state, works.entry().runs) == ("done", ())
     assert works.entry().reason == "the registry says otherwise"
-    assert [line["outcome"] for line in said()] == ["behind", "outdated"]
+    assert [line["outcome"] for line in log_lines()] == ["behind", "outdated"]
     assert works.inbox.write_backs.of(1) == {}
 
 
-def test_an_entry_that_is_outdated_when_it_is_retried_keeps_what_it_became(works: Service) -> None:
+def test_outdated_retry_keeps_its_result(works: Service) -> None:
+    """An entry that is outdated when it is retried keeps what it became."""
     works.take("ranker")
     worker = works.worker(told=("mlflow",))
     assert worker.step()
@@ -406,7 +420,8 @@ def test_an_entry_that_is_outdated_when_it_is_retried_keeps_what_it_became(works
     assert set(works.inbox.write_backs.of(1)) == {1}
 
 
-def test_a_worker_that_lost_its_entry_to_another_one_starts_nothing_more_and_changes_nothing(works: Service) -> None:
+def test_worker_without_entry_starts_nothing(works: Service) -> None:
+    """A worker that lost its entry to another one starts nothing more and changes nothing."""
     works.take("ranker")
     slow = works.worker("local-cpu", "triton-26.03")
     others: list[InboxEntry | None] = []
@@ -417,13 +432,14 @@ def test_a_worker_that_lost_its_entry_to_another_one_starts_nothing_more_and_cha
 
     works.runs.meanwhile = take_long
     assert slow.step()
-    assert len(works.runs.asked) == 1
+    assert len(works.runs.requests) == 1
     assert works.entry().worker == "other"
     assert others[0] is not None
     assert works.inbox.finish(others[0], ())
 
 
-def test_workers_end_when_told_to_and_finish_what_they_have(works: Service) -> None:
+def test_workers_end_cleanly(works: Service) -> None:
+    """Workers end when told to and finish what they have."""
     works.take("ranker")
     begun, go_on, stop = threading.Event(), threading.Event(), threading.Event()
 
@@ -443,27 +459,29 @@ def test_workers_end_when_told_to_and_finish_what_they_have(works: Service) -> N
 
 
 @pytest.mark.slow
-def test_an_inbox_that_fails_for_a_while_ends_no_worker(
-    works: Service, monkeypatch: pytest.MonkeyPatch, said: Callable[[], list[dict[str, Any]]]
+def test_failing_inbox_ends_no_worker(
+    works: Service, monkeypatch: pytest.MonkeyPatch, log_lines: Callable[[], list[dict[str, Any]]]
 ) -> None:
+    """An inbox that fails for a while ends no worker."""
     works.take("ranker")
     claim, stop = works.inbox.claim, threading.Event()
     failed: list[bool] = []
 
-    def fail_once(*given: Any) -> Any:
+    def fail_once(*args: Any) -> Any:
         if not failed:
             failed.append(True)
             raise EnvironmentFault("the inbox has no space left", transient=True)
-        if (found := claim(*given)) is None:
+        if (result := claim(*args)) is None:
             stop.set()
-        return found
+        return result
 
     monkeypatch.setattr(works.inbox, "claim", fail_once)
     works.worker().work(stop)
     assert works.entry().state == "done"
-    assert [line["event"] for line in said()] == ["inbox", "build"]
+    assert [line["event"] for line in log_lines()] == ["inbox", "build"]
 
 
-def test_pauses_grow_to_five_minutes_and_are_shortened_by_chance() -> None:
+def test_pauses_grow_to_five_minutes() -> None:
+    """Pauses grow to five minutes and are shortened by chance."""
     assert [pause_seconds(attempts, 0.0) for attempts in (1, 2, 3, 11, 12, 1000)] == [2, 4, 8, 300, 300, 300]
     assert pause_seconds(1000, 1.0) == 150

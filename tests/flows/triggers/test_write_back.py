@@ -30,14 +30,15 @@ SECONDS = 300
 
 @pytest.fixture(scope="module")
 def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
-    with mlflow_server.running(tmp_path_factory.mktemp("mlflow")) as found:
-        found.log_models()
-        yield found
+    with mlflow_server.running(tmp_path_factory.mktemp("mlflow")) as server:
+        server.log_models()
+        yield server
 
 
-def test_versions_are_told_what_came_of_them_after_a_service_was_killed(
+def test_killed_service_still_tells_versions(
     prefect: PrefectServer, mlflow: MlflowServer, tmp_path: Path, run: CommandLine
 ) -> None:
+    """Versions are told what came of them after a service was killed."""
     service = _service(prefect, mlflow, tmp_path)
     for model in MODELS:
         mlflow.post("registered-models/alias", name=model, alias="champion", version="1")
@@ -54,8 +55,8 @@ def test_versions_are_told_what_came_of_them_after_a_service_was_killed(
         for model in ("net", "pickled"):
             _wait_until_ended(service, model)
     with service.receiver() as second:
-        second.program.wait_until(lambda: len(_told(second)) == 3, SECONDS)
-        assert sorted(line["verdict"] for line in _told(second)) == ["failed", "failed", "published"]
+        second.program.wait_until(lambda: len(_written_lines(second)) == 3, SECONDS)
+        assert sorted(line["verdict"] for line in _written_lines(second)) == ["failed", "failed", "published"]
 
     net = _tags(mlflow, "net")
     assert net["plansmith.verdict"] == net["plansmith.net.local-cpu.verdict"] == "published"
@@ -87,7 +88,7 @@ def _service(prefect: PrefectServer, mlflow: MlflowServer, folder: Path) -> Trig
     return service
 
 
-def _told(receiver: Receiver) -> list[dict[str, Any]]:
+def _written_lines(receiver: Receiver) -> list[dict[str, Any]]:
     """What it logged of entries that were told; where a server was slow to answer, it put some off before."""
     return [line for line in receiver.lines("write-back") if line["outcome"] == "written"]
 
@@ -101,10 +102,10 @@ def _wait_until_ended(service: TriggeredService, model: str) -> None:
 
 def _tags(mlflow: MlflowServer, model: str) -> dict[str, str]:
     """The tags of a model's first version."""
-    found = mlflow.get("model-versions/get", name=model, version="1")["model_version"]
-    return {tag["key"]: tag["value"] for tag in found.get("tags", [])}
+    model_version = mlflow.get("model-versions/get", name=model, version="1")["model_version"]
+    return {tag["key"]: tag["value"] for tag in model_version.get("tags", [])}
 
 
 def _aliases(mlflow: MlflowServer, model: str) -> dict[str, str]:
-    found = mlflow.get("registered-models/get", name=model)["registered_model"]
-    return {one["alias"]: one["version"] for one in found.get("aliases", [])}
+    registered_model = mlflow.get("registered-models/get", name=model)["registered_model"]
+    return {alias["alias"]: alias["version"] for alias in registered_model.get("aliases", [])}

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from plansmith.config.pipeline import PipelineOptions
-from plansmith.pipelines.audio.pipeline import AUDIO, plan_sound
-from plansmith.pipelines.audio.samples import drawn_sound, wav
+from plansmith.pipelines.audio.pipeline import AUDIO, drawn_sound, plan_sound, wav
 from plansmith.pipelines.draft import write_part
-from plansmith.pipelines.image.samples import bytes_array
+from plansmith.pipelines.image.reference import bytes_array
 from plansmith.pipelines.served.compressed import read_compressed
 from plansmith.pipelines.served.requests import Refusal
 from plansmith.pipelines.served.sound import SoundStep
@@ -38,7 +37,7 @@ def written(samples: Any, file_format: str, rate: int = RATE, **options: Any) ->
 
 
 @pytest.mark.parametrize(("channels", "bits"), [(1, 16), (2, 16), (5, 24)])
-def test_a_flac_file_is_the_wav_file_that_it_was_made_of(channels: int, bits: int) -> None:
+def test_flac_equals_its_wav(channels: int, bits: int) -> None:
     """To the bit."""
     samples = drawn_sound(50_000, 44_100, 3, channels=channels)
     plain, rate = read_wav(wav(samples, 44_100, bits=bits))
@@ -52,7 +51,7 @@ def test_a_flac_file_is_the_wav_file_that_it_was_made_of(channels: int, bits: in
     np.testing.assert_allclose(heard, plain, atol=1e-7)
 
 
-def test_an_mp3_file_sounds_like_what_it_was_made_of() -> None:
+def test_mp3_sounds_like_its_origin() -> None:
     """But for what its encoder leaves out, which is noise here."""
     samples = drawn_sound(3 * RATE, RATE, 4)
     heard, rate = read_compressed(written(samples, "MP3"), 60)
@@ -61,7 +60,7 @@ def test_an_mp3_file_sounds_like_what_it_was_made_of() -> None:
     assert near.max() > 0.9 * np.square(samples[RATE // 4 : 2 * RATE - RATE // 4]).sum()
 
 
-def test_no_more_is_decoded_than_is_heard() -> None:
+def test_decoding_stops_at_heard_part() -> None:
     """However little an hour of silence takes."""
     silence = written(np.zeros((40 * 60 * RATE, 1)), "FLAC")
     assert len(silence) < 1_000_000
@@ -91,7 +90,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_file_is_no_sound(name: str) -> None:
+def test_hostile_file_is_no_sound(name: str) -> None:
     """In words of its own, and no other exception."""
     file, message = HOSTILE[name]
     with pytest.raises(Unheard, match=message):
@@ -99,7 +98,7 @@ def test_a_hostile_file_is_no_sound(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_pipeline_reads_them_where_the_spec_asks_for_it(tmp_path: Path) -> None:
+def test_pipeline_reads_compressed_on_request(tmp_path: Path) -> None:
     """Its part then names the library, its questions hold such files, and one that is too long is refused."""
     model, config, extractor, fields = MODELS["wave"]
     folder = save(tmp_path / "model", model, config, extractor, **fields)
@@ -128,4 +127,4 @@ def test_a_pipeline_reads_them_where_the_spec_asks_for_it(tmp_path: Path) -> Non
     assert isinstance(plain, dict)
     require_near(flac["input_values"], plain["input_values"], atol=1e-3)
     assert isinstance(long, Refusal)
-    assert f"to {settings['most']} are taken" in long.words
+    assert f"to {settings['most']} are taken" in long.message

@@ -16,11 +16,9 @@ from plansmith.config.pipeline import PipelineOptions
 from plansmith.errors import EnvironmentFault, SourceError, UsageError
 from plansmith.pipelines.audio import pipeline
 from plansmith.pipelines.audio.kinds import SOUNDS
-from plansmith.pipelines.audio.pipeline import AUDIO, plan_sound
-from plansmith.pipelines.audio.preprocessing import FILTERS_FILE, sound_recipe_of
-from plansmith.pipelines.audio.samples import drawn_sound, wav
+from plansmith.pipelines.audio.pipeline import AUDIO, FILTERS_FILE, drawn_sound, plan_sound, sound_recipe_of, wav
 from plansmith.pipelines.draft import write_part
-from plansmith.pipelines.image.samples import bytes_array
+from plansmith.pipelines.image.reference import bytes_array
 from plansmith.pipelines.served.requests import Refusal
 from plansmith.pipelines.served.sound import SoundStep
 from plansmith.pipelines.served.wav import read_wav, resampled
@@ -45,7 +43,7 @@ EXTRACTORS: dict[str, Any] = {
 pytestmark = pytest.mark.filterwarnings("ignore:At least one mel filter has all zero values")
 
 
-def asked(extractor: Any, folder: Path, *files: bytes) -> Any:
+def ask_part(extractor: Any, folder: Path, *files: bytes) -> Any:
     """What the part answers to one request: the model's input, or a refusal."""
     recipe = sound_recipe_of(extractor)
     if recipe.filters is not None:
@@ -69,16 +67,17 @@ def asked(extractor: Any, folder: Path, *files: bytes) -> Any:
 
 @pytest.mark.parametrize("samples", [1_601, 16_000, 48_123, 200_000])
 @pytest.mark.parametrize("name", EXTRACTORS)
-def test_a_sound_becomes_what_the_feature_extractor_makes(name: str, samples: int, tmp_path: Path) -> None:
+def test_sound_matches_feature_extractor(name: str, samples: int, tmp_path: Path) -> None:
+    """A sound becomes what the feature extractor makes."""
     extractor = EXTRACTORS[name]()
     file = wav(drawn_sound(samples, RATE, 1), RATE)
     heard, _ = read_wav(file)
 
-    made = asked(extractor, tmp_path, file)
+    result = ask_part(extractor, tmp_path, file)
 
     own = extractor(heard, sampling_rate=RATE, return_tensors="np")[extractor.model_input_names[0]]
-    assert made.shape == own.shape
-    require_near(made, own, atol=1e-4)
+    assert result.shape == own.shape
+    require_near(result, own, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +91,8 @@ def test_a_sound_becomes_what_the_feature_extractor_makes(name: str, samples: in
         (64, True, 3, 1e-7),
     ],
 )
-def test_every_kind_of_wav_is_read_and_mixed_down(bits: int, floats: bool, channels: int, off: float) -> None:
+def test_wav_kinds_are_mixed_down(bits: int, floats: bool, channels: int, off: float) -> None:
+    """Every kind of WAV file is read and mixed down."""
     samples = drawn_sound(999, 22_050, 2, channels=channels)
 
     heard, rate = read_wav(wav(samples, 22_050, bits=bits, floats=floats))
@@ -102,7 +102,8 @@ def test_every_kind_of_wav_is_read_and_mixed_down(bits: int, floats: bool, chann
     require_near(heard, samples.mean(axis=1), atol=off * 1.01)
 
 
-def test_other_chunks_and_the_extensible_form_are_read() -> None:
+def test_extensible_wav_is_read() -> None:
+    """Other chunks and the extensible form are read."""
     plain = wav(drawn_sound(500, RATE, 3), RATE)
     note = b"LIST" + struct.pack("<I", 5) + b"hello\0"
     with_notes = plain[:12] + note + plain[12:]
@@ -114,27 +115,27 @@ def test_other_chunks_and_the_extensible_form_are_read() -> None:
 
 
 @pytest.mark.parametrize("rate", [8_000, 11_025, 22_050, 44_100, 44_101, 48_000, 96_000])
-def test_another_rate_keeps_what_both_rates_can_hold(rate: int) -> None:
+def test_resampling_keeps_shared_band(rate: int) -> None:
     """Tones that both hold are kept to a thousandth; scipy's own resampling, with a longer filter, hears the same."""
-    times, wanted = np.arange(2 * rate) / rate, np.arange(2 * RATE) / RATE
+    times, target_times = np.arange(2 * rate) / rate, np.arange(2 * RATE) / RATE
     tones = [(0.5, 440.0), (0.2, 1_500.0), (0.1, 2_900.0)]
     sound = sum(loud * np.sin(2 * np.pi * tone * times) for loud, tone in tones)
-    own = sum(loud * np.sin(2 * np.pi * tone * wanted) for loud, tone in tones)
+    own = sum(loud * np.sin(2 * np.pi * tone * target_times) for loud, tone in tones)
 
-    made = resampled(np.asarray(sound, np.float32), rate, RATE)
+    result = resampled(np.asarray(sound, np.float32), rate, RATE)
 
-    assert len(made) == 2 * RATE
-    require_near(made[200:-200], np.asarray(own)[200:-200], atol=1.5e-3)
+    assert len(result) == 2 * RATE
+    require_near(result[200:-200], np.asarray(own)[200:-200], atol=1.5e-3)
     divisor = math.gcd(rate, RATE)
     poly = scipy.signal.resample_poly(np.asarray(sound), RATE // divisor, rate // divisor)
-    require_near(made[200:-200], poly[200 : len(made) - 200], atol=5e-3)
+    require_near(result[200:-200], poly[200 : len(result) - 200], atol=5e-3)
 
 
-def test_what_the_lower_rate_cannot_hold_is_not_folded_into_it() -> None:
+def test_resampling_folds_nothing_in() -> None:
     """But for less than a two-hundredth: 46 dB."""
     times = np.arange(48_000) / 48_000
-    made = resampled(np.sin(2 * np.pi * 11_000 * times).astype(np.float32), 48_000, RATE)
-    assert np.abs(made[200:-200]).max() < 5e-3
+    result = resampled(np.sin(2 * np.pi * 11_000 * times).astype(np.float32), 48_000, RATE)
+    assert np.abs(result[200:-200]).max() < 5e-3
 
 
 GOOD = wav(drawn_sound(4_000, RATE, 4), RATE)
@@ -154,22 +155,23 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_sound_is_refused_in_words_that_name_its_row(name: str, tmp_path: Path) -> None:
-    file, words = HOSTILE[name]
+def test_hostile_sound_names_its_row(name: str, tmp_path: Path) -> None:
+    """A hostile sound is refused in words that name its row."""
+    file, fragment = HOSTILE[name]
 
-    answer = asked(waves(), tmp_path, GOOD, file)
+    answer = ask_part(waves(), tmp_path, GOOD, file)
 
     assert isinstance(answer, Refusal)
-    assert answer.words.startswith("audio: the sound in row 1 is refused: ")
-    assert words in answer.words
+    assert answer.message.startswith("audio: the sound in row 1 is refused: ")
+    assert fragment in answer.message
 
 
 @pytest.mark.slow
-def test_a_sound_at_another_rate_is_resampled_before_its_features_are_made(tmp_path: Path) -> None:
+def test_resampling_precedes_features(tmp_path: Path) -> None:
     """What follows the samples that count does not change them, however long the file is."""
     samples = drawn_sound(30 * 48_000, 48_000, 6)
-    short = asked(ast(max_length=64, num_mel_bins=16), tmp_path, wav(samples[: 3 * 48_000], 48_000))
-    long = asked(ast(max_length=64, num_mel_bins=16), tmp_path, wav(samples, 48_000))
+    short = ask_part(ast(max_length=64, num_mel_bins=16), tmp_path, wav(samples[: 3 * 48_000], 48_000))
+    long = ask_part(ast(max_length=64, num_mel_bins=16), tmp_path, wav(samples, 48_000))
     heard = resampled(read_wav(wav(samples, 48_000))[0], 48_000, RATE)
     own = ast(max_length=64, num_mel_bins=16)(heard, sampling_rate=RATE, return_tensors="np")["input_values"]
 
@@ -177,17 +179,19 @@ def test_a_sound_at_another_rate_is_resampled_before_its_features_are_made(tmp_p
     require_near(long, own, atol=1e-4)
 
 
-def test_sounds_of_different_lengths_need_a_mask(tmp_path: Path) -> None:
-    answer = asked(waves(), tmp_path, GOOD, wav(drawn_sound(4_001, RATE, 5), RATE))
+def test_different_lengths_need_mask(tmp_path: Path) -> None:
+    """Sounds of different lengths need a mask."""
+    answer = ask_part(waves(), tmp_path, GOOD, wav(drawn_sound(4_001, RATE, 5), RATE))
 
     assert isinstance(answer, Refusal)
-    assert "have 4000 to 4001 samples, and the model has no mask" in answer.words
+    assert "have 4000 to 4001 samples, and the model has no mask" in answer.message
 
 
-def test_an_extractor_of_another_kind_is_refused_by_its_name() -> None:
-    other: Any = transformers.SeamlessM4TFeatureExtractor
+def test_foreign_extractor_refused_by_name() -> None:
+    """An extractor of another kind is refused by its name."""
+    extractor: Any = transformers.SeamlessM4TFeatureExtractor
     with pytest.raises(SourceError, match="cannot do what SeamlessM4TFeatureExtractor does"):
-        sound_recipe_of(other())
+        sound_recipe_of(extractor())
     with pytest.raises(SourceError, match="adds noise"):
         sound_recipe_of(whisper(dither=0.1))
 
@@ -222,8 +226,8 @@ def serve(name: str, tmp_path: Path, **options: Any) -> Served:
     folder = save(tmp_path / "model", model, config, extractor, **fields | {"id2label": LABELS})
     live = load(folder)
     onnx = graph(live).model_copy(update={"mask_input": live.inputs.mask_input})
-    told = PipelineOptions.model_validate({"input": "audio"} | options)
-    draft = plan_sound(live, folder, told, onnx, task="", trust_remote_code=False)
+    settings = PipelineOptions.model_validate({"input": "audio"} | options)
+    draft = plan_sound(live, folder, settings, onnx, task="", trust_remote_code=False)
     for part in (*draft.before, *draft.after):
         write_part(part, np.__version__, tmp_path / "out")
     return Served(live, draft, tmp_path / "out")
@@ -231,7 +235,8 @@ def serve(name: str, tmp_path: Path, **options: Any) -> Served:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
-def test_a_classifier_answers_as_transformers_pipeline_does(name: str, tmp_path: Path) -> None:
+def test_classifier_answers_like_transformers(name: str, tmp_path: Path) -> None:
+    """A classifier answers as the Transformers pipeline does."""
     served = serve(name, tmp_path, top_k=3)
 
     assert served.draft.output == "labels"
@@ -242,7 +247,8 @@ def test_a_classifier_answers_as_transformers_pipeline_does(name: str, tmp_path:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_models_own_outputs_are_given_where_that_is_asked_for(name: str, tmp_path: Path) -> None:
+def test_own_outputs_given_on_request(name: str, tmp_path: Path) -> None:
+    """The model's own outputs are given where that is asked for."""
     served = serve(name, tmp_path, output="tensors")
 
     for request in served.draft.questions.values():
@@ -251,7 +257,8 @@ def test_the_models_own_outputs_are_given_where_that_is_asked_for(name: str, tmp
         require_near(answer["logits"], owed["logits"], atol=1e-4)
 
 
-def test_sounds_of_different_lengths_are_masked_as_the_extractor_masks_them(tmp_path: Path) -> None:
+def test_masks_match_extractor(tmp_path: Path) -> None:
+    """Sounds of different lengths are masked as the extractor masks them."""
     served = serve("masked wave", tmp_path, output="tensors")
     files = [wav(drawn_sound(count, RATE, count), RATE) for count in (9_000, 16_000, 5_001)]
     request = {AUDIO: bytes_array(files)}
@@ -259,7 +266,8 @@ def test_sounds_of_different_lengths_are_masked_as_the_extractor_masks_them(tmp_
     require_near(served.answer(request)["logits"], served.draft.ask(request)["logits"], atol=1e-4)
 
 
-def test_what_cannot_be_is_refused_from_files_alone(tmp_path: Path) -> None:
+def test_impossible_pipeline_refused_from_files(tmp_path: Path) -> None:
+    """An impossible pipeline is refused from its files alone."""
     usual = PipelineOptions(input="audio")
     processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
     images = save(tmp_path / "images", "ViTModel", "ViTConfig", processor, **IMAGE)
@@ -274,9 +282,7 @@ def test_what_cannot_be_is_refused_from_files_alone(tmp_path: Path) -> None:
         SOUNDS.refuse("hf", sounds, PipelineOptions(output="text"), task="")
 
 
-def test_compressed_files_are_not_promised_without_their_library(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_compressed_files_need_their_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The refusal says what to install."""
     monkeypatch.setattr(pipeline, "find_spec", lambda _: None)
     with pytest.raises(EnvironmentFault, match="needs the library soundfile") as raised:

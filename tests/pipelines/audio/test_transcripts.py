@@ -13,11 +13,10 @@ import transformers
 from plansmith.config.pipeline import PipelineOptions
 from plansmith.errors import UsageError
 from plansmith.pipelines.audio.kinds import sound_output
-from plansmith.pipelines.audio.pipeline import AUDIO, plan_sound
-from plansmith.pipelines.audio.samples import drawn_sound, wav
+from plansmith.pipelines.audio.pipeline import AUDIO, drawn_sound, plan_sound, wav
 from plansmith.pipelines.detect import raw_input
 from plansmith.pipelines.draft import write_part
-from plansmith.pipelines.image.samples import bytes_array
+from plansmith.pipelines.image.reference import bytes_array
 from plansmith.pipelines.served.postprocessing.transcript import TranscriptStep
 
 from ...support.models.architectures import SPEECH, load, save
@@ -45,8 +44,8 @@ def recogniser(folder: Path, *, masked: bool = False, words: Any = None, **chang
     kind: Any = transformers.Wav2Vec2FeatureExtractor
     extractor = kind(return_attention_mask=masked)
     fields = SPEECH | {"vocab_size": len(TOKENS), "feat_extract_norm": "layer" if masked else "group"} | changed
-    made = words or tokenizer(folder / "letters")
-    return save(folder / "model", "Wav2Vec2ForCTC", "Wav2Vec2Config", extractor, made, change=lively, **fields)
+    processor = words or tokenizer(folder / "letters")
+    return save(folder / "model", "Wav2Vec2ForCTC", "Wav2Vec2Config", extractor, processor, change=lively, **fields)
 
 
 def serve(folder: Path, out: Path, **options: Any) -> Served:
@@ -61,7 +60,7 @@ def serve(folder: Path, out: Path, **options: Any) -> Served:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("masked", [True, False])
-def test_a_recogniser_writes_what_transformers_pipeline_writes(masked: bool, tmp_path: Path) -> None:
+def test_transcripts_match_transformers(masked: bool, tmp_path: Path) -> None:
     """Whatever the file, and sounds of different lengths in one request where the model has a mask for them."""
     folder = recogniser(tmp_path, masked=masked)
     served = serve(folder, tmp_path / "out")
@@ -71,8 +70,8 @@ def test_a_recogniser_writes_what_transformers_pipeline_writes(masked: bool, tmp
     assert [(t.name, t.dtype, t.dims) for t in served.draft.outputs] == [("text", "string", ("batch", 1))]
     assert ("mixed" in served.draft.questions) is masked
     for request in served.draft.questions.values():
-        found = served.answer(request)["text"]
-        assert found.tolist() == dict(served.draft.ask(request))["text"].tolist()
+        transcripts = served.answer(request)["text"]
+        assert transcripts.tolist() == dict(served.draft.ask(request))["text"].tolist()
     sounds = [drawn_sound(count, RATE, count) for count in ((16_000, 9_000, 30_001) if masked else (16_000,) * 3)]
     answer = served.answer({AUDIO: bytes_array([wav(sound, RATE, bits=32, floats=True) for sound in sounds])})
     texts = [text.decode() for (text,) in answer["text"]]
@@ -84,19 +83,19 @@ def test_a_recogniser_writes_what_transformers_pipeline_writes(masked: bool, tmp
     "changed",
     [{}, {"do_lower_case": True}, {"clean_up_tokenization_spaces": True}, {"replace_word_delimiter_char": "_"}],
 )
-def test_frames_are_joined_as_the_tokenizer_joins_them(changed: dict[str, Any], tmp_path: Path) -> None:
+def test_frames_joined_like_tokenizer(changed: dict[str, Any], tmp_path: Path) -> None:
     """Repeats, blanks between them, words, pieces of several letters, and the tokenizer's own options."""
-    words = tokenizer(tmp_path / "letters", **changed)
+    word_tokenizer = tokenizer(tmp_path / "letters", **changed)
     settings: dict[str, Any] = {
         "logits": "logits",
         "mask": "",
         "convolutions": [],
-        "tokens": words.convert_ids_to_tokens(list(range(len(TOKENS)))),
-        "blank": words.pad_token,
-        "delimiter": words.word_delimiter_token,
-        "space": words.replace_word_delimiter_char,
-        "lower": words.do_lower_case,
-        "cleaned": words.clean_up_tokenization_spaces,
+        "tokens": word_tokenizer.convert_ids_to_tokens(list(range(len(TOKENS)))),
+        "blank": word_tokenizer.pad_token,
+        "delimiter": word_tokenizer.word_delimiter_token,
+        "space": word_tokenizer.replace_word_delimiter_char,
+        "lower": word_tokenizer.do_lower_case,
+        "cleaned": word_tokenizer.clean_up_tokenization_spaces,
     }
     ids = np.random.default_rng(0).integers(0, len(TOKENS), (40, 60))
     ids[:, ::3] = ids[:, 1::3]
@@ -106,10 +105,10 @@ def test_frames_are_joined_as_the_tokenizer_joins_them(changed: dict[str, Any], 
     (answer,) = step.answer([{"logits": np.eye(len(TOKENS), dtype=np.float32)[ids]}])
 
     assert isinstance(answer, dict)
-    assert [text.decode() for (text,) in answer["text"]] == words.batch_decode(ids)
+    assert [text.decode() for (text,) in answer["text"]] == word_tokenizer.batch_decode(ids)
 
 
-def test_a_recogniser_is_sent_sounds_though_it_has_a_tokenizer(tmp_path: Path) -> None:
+def test_recogniser_takes_sounds(tmp_path: Path) -> None:
     """Its directory alone says so; asked for other tensors, it gives its logits."""
     folder = recogniser(tmp_path)
     assert raw_input("hf", folder, PipelineOptions()) == "audio"
@@ -118,7 +117,7 @@ def test_a_recogniser_is_sent_sounds_though_it_has_a_tokenizer(tmp_path: Path) -
     assert [tensor.name for tensor in serve(folder, tmp_path / "out", output="tensors").draft.outputs] == ["logits"]
 
 
-def test_a_tokenizer_that_joins_otherwise_is_refused(tmp_path: Path) -> None:
+def test_other_joining_tokenizer_refused(tmp_path: Path) -> None:
     """Of phonemes, for example, which have spaces between them."""
     folder = recogniser(tmp_path)
     live = load(folder)

@@ -12,12 +12,19 @@ import pytest
 from PIL import Image, ImageOps
 
 from plansmith.config.pipeline import DaliOptions
-from plansmith.config.target.targets import load_target, require_dali
+from plansmith.config.targets import load_target, require_dali
 from plansmith.errors import EngineError, EnvironmentFault, UsageError
-from plansmith.pipelines.dali.agreement import Difference, difference
-from plansmith.pipelines.dali.parts import DALI_PART, ENCODED, DaliPlace, dali_part, with_dali
-from plansmith.pipelines.dali.pipelines import PIPELINE_FILE, run_pipeline, serialise_pipeline
-from plansmith.pipelines.dali.recipe import Recipe, recipe_from_settings
+from plansmith.pipelines.dali.parts import (
+    DALI_PART,
+    ENCODED,
+    PIPELINE_FILE,
+    DaliPlace,
+    dali_part,
+    run_pipeline,
+    serialise_pipeline,
+    with_dali,
+)
+from plansmith.pipelines.dali.recipe import Difference, Recipe, difference, recipe_from_settings
 from plansmith.pipelines.draft import Draft, DraftPart, run_parts, write_part
 from plansmith.pipelines.served.encoded import EncodedStep
 from plansmith.pipelines.served.images import ImagesStep
@@ -50,15 +57,14 @@ def written(recipe: Recipe, site: Path, out: Path, device: Device = "cpu") -> Pa
 
 def tensors(recipe: Recipe, images: list[bytes], site: Path, folder: Path) -> np.ndarray[Any, Any]:
     pipeline = written(recipe, site, folder / PIPELINE_FILE)
-    made = run_pipeline(pipeline, images, site=site, input_name=ENCODED.name)
-    assert made.dtype.name == recipe.dtype
-    return made
+    output = run_pipeline(pipeline, images, site=site, input_name=ENCODED.name)
+    assert output.dtype.name == recipe.dtype
+    return output
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_the_same_recipe_gives_the_same_bytes_which_name_no_place_of_this_machine(
-    device: Device, site: Path, tmp_path: Path
-) -> None:
+def test_same_recipe_gives_same_bytes(device: Device, site: Path, tmp_path: Path) -> None:
+    """The same recipe gives the same bytes, which name no place of this machine."""
     recipe = recipe_from_settings(settings())
     first, second = (written(recipe, site, tmp_path / name, device).read_bytes() for name in ("a", "b"))
     assert sha256(first).digest() == sha256(second).digest()
@@ -68,7 +74,8 @@ def test_the_same_recipe_gives_the_same_bytes_which_name_no_place_of_this_machin
         assert place not in first
 
 
-def test_the_part_holds_the_pipeline_and_what_its_configuration_needs(site: Path, tmp_path: Path) -> None:
+def test_part_holds_pipeline_and_needs(site: Path, tmp_path: Path) -> None:
+    """The part holds the pipeline and what its configuration needs."""
     recipe = recipe_from_settings(settings())
     part = write_part(dali_part(recipe, DaliPlace(site, "cpu", 4)), "1.26.4", tmp_path)
     assert (part.backend, part.files, part.parameters) == ("dali", ("model.dali",), {"num_threads": "4"})
@@ -138,20 +145,18 @@ TIMM: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", TIMM)
-def test_tensors_are_those_of_timms_own_transform_within_the_bound(
-    name: str, images: list[bytes], site: Path, tmp_path: Path
-) -> None:
+def test_tensors_match_timm_transform(name: str, images: list[bytes], site: Path, tmp_path: Path) -> None:
+    """Tensors are those of timm's own transform within the bound."""
     config, changes = TIMM[name]
     recipe = recipe_from_settings(settings(**changes))
     _, expected = timm_tensors(images, **config)
-    found = difference(tensors(recipe, images, site, tmp_path), expected, recipe)
-    assert found.is_within_bound, found
-    assert found != Difference(0, 0)
+    deviation = difference(tensors(recipe, images, site, tmp_path), expected, recipe)
+    assert deviation.is_within_bound, deviation
+    assert deviation != Difference(0, 0)
 
 
-def test_tensors_are_those_of_a_processor_of_transformers_within_the_bound(
-    images: list[bytes], site: Path, tmp_path: Path
-) -> None:
+def test_tensors_match_transformers_processor(images: list[bytes], site: Path, tmp_path: Path) -> None:
+    """Tensors are those of a Transformers processor within the bound."""
     from transformers import CLIPImageProcessor
 
     processor = CLIPImageProcessor()
@@ -162,8 +167,8 @@ def test_tensors_are_those_of_a_processor_of_transformers_within_the_bound(
         "std": list(processor.image_std),
     }
     recipe = recipe_from_settings(settings(**changes))
-    found = difference(tensors(recipe, images, site, tmp_path), expected, recipe)
-    assert found.is_within_bound, found
+    deviation = difference(tensors(recipe, images, site, tmp_path), expected, recipe)
+    assert deviation.is_within_bound, deviation
 
 
 def by_pillow(image: bytes, size: tuple[int, int], at: tuple[int, int], crop: tuple[int, int]) -> np.ndarray[Any, Any]:
@@ -177,11 +182,9 @@ PLAIN = {"scale": 1.0, "mean": [0.0] * 3, "std": [1.0] * 3}
 
 
 @pytest.mark.parametrize(("rounding", "at"), [("even", (38, 14)), ("down", (37, 13))])
-def test_sizes_and_crops_are_those_of_python_to_the_pixel(
-    rounding: str, at: tuple[int, int], site: Path, tmp_path: Path
-) -> None:
+def test_sizes_and_crops_match_python(rounding: str, at: tuple[int, int], site: Path, tmp_path: Path) -> None:
     """Margins of 75 and 27 pixels: half of the one is rounded up to be even, that of the other, too."""
-    (image,) = [one for one in real_images() if opened(one).size == (640, 427)][:1]
+    (image,) = [candidate for candidate in real_images() if opened(candidate).size == (640, 427)][:1]
     width = 230 * 640 // 427
     crop = (width - 75, 230 - 27)
     steps = [
@@ -189,13 +192,15 @@ def test_sizes_and_crops_are_those_of_python_to_the_pixel(
         {**CROP, "height": crop[1], "width": crop[0], "rounding": rounding},
     ]
     recipe = recipe_from_settings(settings(steps=steps, width=crop[0], height=crop[1], **PLAIN))
-    found = difference(tensors(recipe, [image], site, tmp_path), by_pillow(image, (width, 230), at, crop)[None], recipe)
-    assert found.is_within_bound, found
+    deviation = difference(
+        tensors(recipe, [image], site, tmp_path), by_pillow(image, (width, 230), at, crop)[None], recipe
+    )
+    assert deviation.is_within_bound, deviation
 
 
-def test_the_shorter_side_reaches_its_part_of_a_size_by_one_ratio(site: Path, tmp_path: Path) -> None:
+def test_shorter_side_uses_one_ratio(site: Path, tmp_path: Path) -> None:
     """640 x 427 to at least 200 x 150: 224.82 x 150, rounded."""
-    (image,) = [one for one in real_images() if opened(one).size == (640, 427)][:1]
+    (image,) = [candidate for candidate in real_images() if opened(candidate).size == (640, 427)][:1]
     steps = [{"do": "ratio", "height": 150, "width": 200, "longest": 0.0, "filter": "lanczos"}]
     steps.append({**CROP, "height": 150, "width": 225, "rounding": "down"})
     recipe = recipe_from_settings(settings(steps=steps, width=225, height=150, **PLAIN))
@@ -204,22 +209,22 @@ def test_the_shorter_side_reaches_its_part_of_a_size_by_one_ratio(site: Path, tm
 
 
 @pytest.mark.parametrize(("before", "begin"), [("less", 1), ("more", 2)])
-def test_what_is_smaller_than_its_crop_gets_its_border(before: str, begin: int, site: Path, tmp_path: Path) -> None:
+def test_small_image_gets_border(before: str, begin: int, site: Path, tmp_path: Path) -> None:
+    """What is smaller than its crop gets its border."""
     content = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
     out = io.BytesIO()
     Image.fromarray(content).save(out, "PNG")
     steps = [{**CROP, "height": 7, "width": 4, "fill": [7, 8, 9], "before": before}]
     recipe = recipe_from_settings(settings(steps=steps, height=7, width=4, **PLAIN))
-    (made,) = tensors(recipe, [out.getvalue()], site, tmp_path)
+    (tensor,) = tensors(recipe, [out.getvalue()], site, tmp_path)
     expected = np.full((7, 4, 3), (7, 8, 9))
     expected[begin : begin + 4] = content[:, 1:5]
-    np.testing.assert_array_equal(made, expected.transpose(2, 0, 1))
+    np.testing.assert_array_equal(tensor, expected.transpose(2, 0, 1))
 
 
 @pytest.mark.parametrize("upright", [True, False])
-def test_an_image_is_turned_as_its_orientation_says_where_the_source_turns_it(
-    upright: bool, images: list[bytes], site: Path, tmp_path: Path
-) -> None:
+def test_orientation_followed_like_source(upright: bool, images: list[bytes], site: Path, tmp_path: Path) -> None:
+    """An image is turned as its orientation says where the source turns it."""
     orientation = Image.Exif()
     orientation[0x112] = 6
     out = io.BytesIO()
@@ -234,31 +239,31 @@ def test_an_image_is_turned_as_its_orientation_says_where_the_source_turns_it(
     recipe = recipe_from_settings(settings(steps=steps, upright=upright, order=[2, 1, 0], **PLAIN))
     resized = np.asarray(shown.resize(size, Image.Resampling.LANCZOS), np.float32)
     expected = resized[at[1] :, at[0] :][:224, :224, ::-1].transpose(2, 0, 1)
-    found = difference(tensors(recipe, [out.getvalue()], site, tmp_path), expected[None], recipe)
-    assert found.is_within_bound, found
+    deviation = difference(tensors(recipe, [out.getvalue()], site, tmp_path), expected[None], recipe)
+    assert deviation.is_within_bound, deviation
 
 
-def test_a_resnet_gives_the_same_labels_and_all_but_the_same_embeddings(
-    images: list[bytes], site: Path, tmp_path: Path
-) -> None:
+def test_resnet_keeps_labels_and_embeddings(images: list[bytes], site: Path, tmp_path: Path) -> None:
+    """A ResNet gives the same labels and nearly the same embeddings."""
     import timm
     import torch
 
     torch.manual_seed(0)
     model = timm.create_model("resnet18", num_classes=10).eval()
     _, expected = timm_tensors(images, crop_pct=0.95, interpolation="bicubic")
-    made = tensors(recipe_from_settings(settings()), images, site, tmp_path)
+    result = tensors(recipe_from_settings(settings()), images, site, tmp_path)
     with torch.inference_mode():
-        theirs, ours = (model.forward_features(torch.from_numpy(batch)) for batch in (expected, made))
-        theirs, ours = (model.forward_head(one, pre_logits=True) for one in (theirs, ours))
-        labels = [model.get_classifier()(one).argmax(1).tolist() for one in (theirs, ours)]
+        theirs, ours = (model.forward_features(torch.from_numpy(batch)) for batch in (expected, result))
+        theirs, ours = (model.forward_head(features, pre_logits=True) for features in (theirs, ours))
+        labels = [model.get_classifier()(features).argmax(1).tolist() for features in (theirs, ours)]
     cosines = torch.nn.functional.cosine_similarity(theirs, ours)
     assert float(cosines.min()) > 0.9999
     assert labels[0] == labels[1]
     assert len(set(labels[0])) > 1
 
 
-def test_half_precision_is_what_single_precision_rounds_to(images: list[bytes], site: Path, tmp_path: Path) -> None:
+def test_half_precision_rounds_single_precision(images: list[bytes], site: Path, tmp_path: Path) -> None:
+    """Half precision is what single precision rounds to."""
     single, half = (
         tensors(recipe_from_settings(settings(dtype=dtype)), images[:4], site, tmp_path)
         for dtype in ("float32", "float16")
@@ -266,12 +271,14 @@ def test_half_precision_is_what_single_precision_rounds_to(images: list[bytes], 
     np.testing.assert_allclose(half.astype(np.float32), single, rtol=1e-3, atol=1e-4)
 
 
-def test_an_image_that_cannot_be_decoded_is_an_error_with_dalis_words(site: Path, tmp_path: Path) -> None:
+def test_undecodable_image_quotes_dali(site: Path, tmp_path: Path) -> None:
+    """An image that cannot be decoded is an error with DALI's words."""
     with pytest.raises(EngineError, match="decoders"):
         tensors(recipe_from_settings(settings()), [b"no image"], site, tmp_path)
 
 
-def test_a_folder_without_dali_is_told_with_what_to_type(tmp_path: Path) -> None:
+def test_missing_dali_names_remedy(tmp_path: Path) -> None:
+    """A folder without DALI is told with what to type."""
     with pytest.raises(EnvironmentFault, match="cannot be loaded") as fault:
         written(recipe_from_settings(settings()), tmp_path, tmp_path / PIPELINE_FILE)
     assert "plansmith serve-env add TARGET --dali" in fault.value.remedy
@@ -286,23 +293,23 @@ def drafted(step: type[Any] = ImagesStep) -> Draft:
 RAW = Tensor(name="image", dtype="string", dims=("batch", 1))
 
 
-def test_dali_takes_the_place_of_pillow_in_a_pipeline_and_both_parts_agree_with_it(
-    images: list[bytes], site: Path, tmp_path: Path
-) -> None:
+def test_dali_replaces_pillow(images: list[bytes], site: Path, tmp_path: Path) -> None:
+    """DALI takes the place of Pillow in a pipeline, and both parts agree with it."""
     draft = with_dali(drafted(), DaliPlace(site, "gpu", 4))
     assert [part.name for part in draft.before] == ["encoded", "dali"]
     for part in draft.before:
         write_part(part, "1.26.4", tmp_path)
     rows = np.empty((3, 1), object)
     rows[:, 0] = images[:3]
-    known = run_parts(draft.before, tmp_path, {"image": rows})
+    values = run_parts(draft.before, tmp_path, {"image": rows})
     (pillow,) = ImagesStep(settings(), tmp_path).answer([{"image": rows}])
     assert isinstance(pillow, dict)
-    apart = np.abs(known["x"].astype(np.float64) - pillow["x"]).mean(axis=(1, 2, 3)).max()
+    apart = np.abs(values["x"].astype(np.float64) - pillow["x"]).mean(axis=(1, 2, 3)).max()
     assert 0 < apart < draft.bounds["x"]
-    assert difference(known["x"], pillow["x"], recipe_from_settings(settings())).is_within_bound
+    assert difference(values["x"], pillow["x"], recipe_from_settings(settings())).is_within_bound
 
 
-def test_a_pipeline_that_reads_no_images_takes_no_dali(site: Path) -> None:
+def test_imageless_pipeline_takes_no_dali(site: Path) -> None:
+    """A pipeline that reads no images takes no DALI."""
     with pytest.raises(UsageError, match="is for images"):
         with_dali(drafted(EncodedStep), DaliPlace(site, "cpu", 4))

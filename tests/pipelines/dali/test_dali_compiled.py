@@ -49,9 +49,8 @@ def run(run_alone: CommandLine) -> CommandLine:
         pytest.param(("memory.yaml", "--target", "triton-26.08"), 9, "add triton-26.08 --dali", id="memory of a GPU"),
     ],
 )
-def test_without_what_is_asked_of_dali_nothing_is_begun(
-    words: tuple[str, ...], status: int, says: str, run: CommandLine
-) -> None:
+def test_missing_dali_begins_nothing(words: tuple[str, ...], status: int, says: str, run: CommandLine) -> None:
+    """Without what is asked of DALI, nothing is begun."""
     refused = run("compile", *words, "--repository", "repository", PLANSMITH_SERVE_ENV="empty")
     assert refused.status == status
     assert says in refused.message

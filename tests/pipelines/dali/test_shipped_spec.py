@@ -13,8 +13,8 @@ import pytest
 import yaml
 from PIL import Image
 
-from plansmith.config.target.names import shipped_file
-from plansmith.config.target.targets import load_target
+from plansmith.config.target_names import shipped_file
+from plansmith.config.targets import load_target
 from plansmith.errors import ServedCheckError
 from plansmith.sources.timm import make_random
 from plansmith.steps.worker.__main__ import RANDOM_SEED
@@ -38,9 +38,13 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     terminal = CommandLine(tmp_path_factory.mktemp("inception"))
     spec = yaml.safe_load((ROOT / "configs" / "models" / f"{NAME}.yaml").read_text())
     own, container = spec["target"]
-    here = load_target(own)
-    assert here.onnxruntime is not None
-    installed = {"onnxruntime": here.onnxruntime.model_dump(mode="json"), "dali": here.dali, "devices": ["cpu"]}
+    local_target = load_target(own)
+    assert local_target.onnxruntime is not None
+    installed = {
+        "onnxruntime": local_target.onnxruntime.model_dump(mode="json"),
+        "dali": local_target.dali,
+        "devices": ["cpu"],
+    }
     runtime = yaml.safe_load(shipped_file(container).read_text()) | installed
     (terminal.folder / f"{container}.yaml").write_text(yaml.safe_dump(runtime))
     targets = [own, f"{container}.yaml"]
@@ -52,11 +56,11 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return models
 
 
-def test_inception_is_compiled_for_both_targets(releases: list[dict[str, Any]]) -> None:
+def test_inception_compiled_for_both_targets(releases: list[dict[str, Any]]) -> None:
     """Both releases answer as timm does, here and on Triton, and their DALI has the threads of the spec."""
     for release in releases:
         assert list(release["members"]) == ["encoded", "dali", "model", "labels"]
-        assert all(found["same"] for found in release["pipeline"]["agreements"])
+        assert all(agreement["same"] for agreement in release["pipeline"]["agreements"])
         assert json.loads(Path(release["manifest"]).read_text())["served"]["dali"] == "stand-in"
         config = (Path(release["model_path"]) / "members" / "dali" / "config.pbtxt").read_text()
         assert 'key: "num_threads"' in config
@@ -76,14 +80,14 @@ def scores_of_timm(files: list[bytes], folder: Path) -> np.ndarray[Any, Any]:
         return np.asarray(model(pixels).softmax(-1).topk(5).values)
 
 
-def test_bad_images_harm_no_other_request(releases: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_bad_images_harm_no_request(releases: list[dict[str, Any]], tmp_path: Path) -> None:
     """Photographs get timm's scores while stripes and damaged files of other requests are refused in words."""
     files = [encoded(photographs()["flower"], "PNG"), encoded(photographs()["china"], "JPEG", quality=95)]
     stripes = [encoded(Image.new("RGB", size), "PNG") for size in ((1, 100_000), (100_000, 1))]
     bad = [*stripes, files[0][:-100], files[1][: len(files[1]) // 2], b"no image", b""]
     expected = scores_of_timm(files, tmp_path / "source")
     with Followed(Path(releases[0]["repository"])) as server:
-        server.told(NAME)
+        server.wait_for_models(NAME)
 
         def ask(number: int) -> None:
             with Client(server.http_url, model=NAME) as client:

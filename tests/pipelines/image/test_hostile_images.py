@@ -15,11 +15,11 @@ import pytest
 from PIL import Image
 
 from plansmith.pipelines.image.preprocessing import MOST_PIXELS, ImageRecipe, crop, exact, shortest
-from plansmith.pipelines.image.samples import bytes_array
+from plansmith.pipelines.image.reference import bytes_array
 from plansmith.pipelines.served.images import ImagesStep
 from plansmith.pipelines.served.requests import Refusal
 
-from ...support.pipelines.images import MADE, RAW, asked, encoded, photographs, shapes
+from ...support.pipelines.images import MADE, RAW, ask_part, encoded, photographs, shapes
 
 USUAL = ImageRecipe(
     steps=(shortest(224, "bicubic"), crop(224, 224, rounding="even")),
@@ -91,18 +91,20 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_file_is_refused_in_words_that_name_its_row(name: str) -> None:
-    file, words = HOSTILE[name]
+def test_hostile_file_names_its_row(name: str) -> None:
+    """A hostile file is refused in words that name its row."""
+    file, fragment = HOSTILE[name]
 
-    answer = asked(USUAL, [FLOWER, file])
+    answer = ask_part(USUAL, [FLOWER, file])
 
     assert isinstance(answer, Refusal)
-    assert answer.words.startswith("image: the image in row 1 is refused: ")
-    assert words in answer.words
-    assert len(answer.words) < 300
+    assert answer.message.startswith("image: the image in row 1 is refused: ")
+    assert fragment in answer.message
+    assert len(answer.message) < 300
 
 
-def test_a_refusal_does_not_touch_the_other_requests_of_an_execution() -> None:
+def test_refusal_spares_other_requests() -> None:
+    """A refusal does not touch the other requests of an execution."""
     step = ImagesStep(USUAL.settings(raw=RAW, name=MADE, dtype="float32"), Path())
     bad = [{RAW: bytes_array([file])} for file, _ in HOSTILE.values()]
     good = {RAW: bytes_array([FLOWER])}
@@ -112,11 +114,11 @@ def test_a_refusal_does_not_touch_the_other_requests_of_an_execution() -> None:
     assert [isinstance(answer, Refusal) for answer in answers] == [False, *[True] * len(bad), False]
     for answer in (answers[0], answers[-1]):
         assert isinstance(answer, dict)
-        assert np.array_equal(answer[MADE], asked(USUAL, [FLOWER]))
+        assert np.array_equal(answer[MADE], ask_part(USUAL, [FLOWER]))
 
 
 @pytest.mark.slow
-def test_damaged_files_are_answered_or_refused_and_never_more() -> None:
+def test_damaged_files_answered_or_refused() -> None:
     """Each is a real file with some bytes changed, taken out or doubled, or cut off; the same ones every time."""
     chance = random.Random(10)
     small = photographs()["china"].resize((60, 40))
@@ -137,7 +139,7 @@ def test_damaged_files_are_answered_or_refused_and_never_more() -> None:
             else:
                 file[min(place, 200) :][:4] = chance.randbytes(4)
             file = file or bytearray(b"x")
-        answer = asked(USUAL, [bytes(file)])
+        answer = ask_part(USUAL, [bytes(file)])
         if isinstance(answer, Refusal):
             refused += 1
         else:
@@ -146,19 +148,21 @@ def test_damaged_files_are_answered_or_refused_and_never_more() -> None:
     assert 200 < refused < 1200
 
 
-def test_the_largest_image_that_is_taken_is_the_one_that_the_settings_say() -> None:
+def test_settings_bound_image_size() -> None:
+    """The largest image that is taken is the one that the settings say."""
     settings = USUAL.settings(raw=RAW, name=MADE, dtype="float32") | {"most_pixels": 250 * 300}
     step = ImagesStep(settings, Path())
 
-    (taken,) = step.answer([{RAW: bytes_array([_in_format(250, 300, "PNG")])}])
+    (output,) = step.answer([{RAW: bytes_array([_in_format(250, 300, "PNG")])}])
     (refused,) = step.answer([{RAW: bytes_array([_in_format(251, 300, "PNG")])}])
 
-    assert isinstance(taken, dict)
+    assert isinstance(output, dict)
     assert refused == Refusal("image: the image in row 0 is refused: 251 x 300 pixels are more than 75000")
     assert MOST_PIXELS == Image.MAX_IMAGE_PIXELS
 
 
-def test_an_image_without_pixels_left_is_refused() -> None:
+def test_image_without_pixels_refused() -> None:
+    """An image without pixels left is refused."""
     recipe = ImageRecipe(
         steps=({"do": "ratio", "height": 64, "width": 64, "longest": 1.0, "filter": "bilinear"}, exact(8, 8, "box")),
         scale=1.0,
@@ -167,31 +171,32 @@ def test_an_image_without_pixels_left_is_refused() -> None:
         upright=False,
     )
 
-    answer = asked(recipe, [_in_format(1000, 1, "PNG")])
+    answer = ask_part(recipe, [_in_format(1000, 1, "PNG")])
 
     assert isinstance(answer, Refusal)
-    assert "1000 x 1 pixels would become 64 x 0" in answer.words
+    assert "1000 x 1 pixels would become 64 x 0" in answer.message
 
 
-def test_a_damaged_orientation_is_a_refusal_or_an_image() -> None:
+def test_damaged_orientation_is_handled() -> None:
+    """A damaged orientation is a refusal or an image."""
     exif = photographs()["flower"].getexif()
     exif[0x0112] = 6
     file = bytearray(encoded(photographs()["flower"], "JPEG", exif=exif))
     start = file.index(b"Exif")
     for place in range(start, start + 40):
         broken = bytes(file[:place]) + b"\xff" + bytes(file[place + 1 :])
-        answer = asked(USUAL, [broken])
+        answer = ask_part(USUAL, [broken])
         assert isinstance(answer, Refusal) or answer.shape == (1, 3, 224, 224)
 
 
 _MEASURE = """
 import resource, sys
 from tests.pipelines.image.test_hostile_images import FLOWER, HOSTILE, USUAL
-from tests.support.pipelines.images import asked
-asked(USUAL, [FLOWER])
+from tests.support.pipelines.images import ask_part
+ask_part(USUAL, [FLOWER])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for file, _ in HOSTILE.values():
-    asked(USUAL, [file])
+    ask_part(USUAL, [file])
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
 
@@ -205,11 +210,12 @@ def test_hostile_files_take_little_memory() -> None:
     assert int(done.stdout) < 150
 
 
-def test_what_is_not_the_first_frame_is_not_read() -> None:
+def test_only_first_frame_is_read() -> None:
+    """What is not the first frame is not read."""
     frames = [Image.new("RGB", (40, 30), colour) for colour in ("red", "lime", "blue")]
     out = BytesIO()
     frames[0].save(out, "TIFF", save_all=True, append_images=frames[1:])
 
-    answer = asked(USUAL, [out.getvalue()])
+    answer = ask_part(USUAL, [out.getvalue()])
 
     assert answer[0, :, 0, 0].tolist() == [1.0, -1.0, -1.0]

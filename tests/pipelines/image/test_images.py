@@ -15,11 +15,16 @@ from PIL import Image
 from transformers.image_utils import load_image
 
 from plansmith.errors import SourceError
-from plansmith.pipelines.image.preprocessing import EQUAL, TENSORS, Agreement, ImageRecipe
-from plansmith.pipelines.image.processor_preprocessing import recipe_of
-from plansmith.pipelines.image.timm_preprocessing import recipe_from_transform
+from plansmith.pipelines.image.preprocessing import (
+    EQUAL,
+    TENSORS,
+    Agreement,
+    ImageRecipe,
+    recipe_from_transform,
+    recipe_of,
+)
 
-from ...support.pipelines.images import asked, encoded, files_of_all_kinds, levels, photographs, shapes
+from ...support.pipelines.images import ask_part, encoded, files_of_all_kinds, levels, photographs, shapes
 
 KINDS = dict(files_of_all_kinds())
 
@@ -59,36 +64,41 @@ def _require_equal(ours: Any, own: Any, recipe: ImageRecipe, agreement: Agreemen
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRANSFORMS)
-def test_a_photograph_becomes_what_timms_transform_makes(name: str) -> None:
+def test_photograph_matches_timm_transform(name: str) -> None:
+    """A photograph becomes what timm's transform makes."""
     transform, recipe = _transform(name)
     for image in photographs().values():
         for file in (encoded(image, "JPEG", quality=87), encoded(image, "PNG")):
-            _require_equal(asked(recipe, [file]), _by_timm(transform, recipe, file), recipe)
+            _require_equal(ask_part(recipe, [file]), _by_timm(transform, recipe, file), recipe)
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)
-def test_odd_shapes_round_as_timms_transform_rounds(name: str) -> None:
+def test_odd_shapes_round_like_timm(name: str) -> None:
+    """Odd shapes round as timm's transform rounds."""
     transform, recipe = _transform(name)
     for image in shapes().values():
         file = encoded(image, "PNG")
-        _require_equal(asked(recipe, [file]), _by_timm(transform, recipe, file), recipe)
+        _require_equal(ask_part(recipe, [file]), _by_timm(transform, recipe, file), recipe)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["usual", "border", "grey"])
-def test_every_mode_and_format_is_read_as_timms_data_sets_read_it(name: str, kind: str) -> None:
+def test_modes_read_like_timm_data_sets(name: str, kind: str) -> None:
+    """Every mode and format is read as timm's data sets read it."""
     transform, recipe = _transform(name)
-    _require_equal(asked(recipe, [KINDS[kind]]), _by_timm(transform, recipe, KINDS[kind]), recipe)
+    _require_equal(ask_part(recipe, [KINDS[kind]]), _by_timm(transform, recipe, KINDS[kind]), recipe)
 
 
-def test_a_transform_of_random_steps_is_refused_by_their_names() -> None:
+def test_random_transform_refused_by_names() -> None:
+    """A transform of random steps is refused by their names."""
     transform = timm.data.create_transform(224, is_training=True)
 
     with pytest.raises(SourceError, match="RandomResizedCrop"):
         recipe_from_transform(transform, 3, upright=False)
 
 
-def test_a_transform_for_other_channels_than_it_normalises_is_refused() -> None:
+def test_channel_mismatch_refused() -> None:
+    """A transform for other channels than it normalises is refused."""
     transform = timm.data.create_transform((1, 96, 96), is_training=False)
 
     with pytest.raises(SourceError, match="normalises 3 channels of images that have 1"):
@@ -144,34 +154,37 @@ def _by_transformers(processor: Any, file: bytes) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
-def test_a_photograph_becomes_what_the_processor_makes(form: str) -> None:
+def test_photograph_matches_processor(form: str) -> None:
+    """A photograph becomes what the processor makes."""
     processor = _processor(form)
     recipe = recipe_of(processor)
     for image in (*photographs().values(), shapes()["225x224"], shapes()["977x131"], shapes()["3x5"]):
         file = encoded(image, "PNG")
-        _require_equal(asked(recipe, [file]), _by_transformers(processor, file), recipe, recipe.agreement)
+        _require_equal(ask_part(recipe, [file]), _by_transformers(processor, file), recipe, recipe.agreement)
     assert (recipe.agreement == EQUAL) == form.partition(",")[0].endswith("Pil")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", ["CLIPImageProcessor", "CLIPImageProcessorPil"])
-def test_every_mode_and_format_is_read_as_transformers_pipelines_read_it(form: str, kind: str) -> None:
+def test_modes_read_like_transformers(form: str, kind: str) -> None:
+    """Every mode and format is read as Transformers pipelines read it."""
     processor = _processor(form)
     recipe = recipe_of(processor)
     own = _by_transformers(processor, KINDS[kind])
-    _require_equal(asked(recipe, [KINDS[kind]]), own, recipe, recipe.agreement)
+    _require_equal(ask_part(recipe, [KINDS[kind]]), own, recipe, recipe.agreement)
 
 
 @pytest.mark.parametrize("resample", [0, 1, 2, 3, 4, 5])
-def test_each_filter_of_pillow_is_the_processors(resample: int) -> None:
+def test_pillow_filters_match_processor(resample: int) -> None:
+    """Each filter of Pillow is the processor's."""
     processor = transformers.ViTImageProcessorPil(resample=resample)
     recipe = recipe_of(processor)
     file = encoded(photographs()["china"], "PNG")
-    _require_equal(asked(recipe, [file]), _by_transformers(processor, file), recipe)
+    _require_equal(ask_part(recipe, [file]), _by_transformers(processor, file), recipe)
 
 
 @pytest.mark.slow
-def test_tensors_resized_by_torchvision_differ_no_more_than_is_written() -> None:
+def test_torchvision_difference_is_bounded() -> None:
     """On photographs; `TENSORS` says so, and that bilinear resizing is never more than two levels apart."""
     for resample in (1, 2, 3):
         processor = transformers.CLIPImageProcessor(resample=resample)
@@ -179,7 +192,7 @@ def test_tensors_resized_by_torchvision_differ_no_more_than_is_written() -> None
         assert recipe.agreement is TENSORS
         for image in photographs().values():
             file = encoded(image, "PNG")
-            apart = levels(asked(recipe, [file]), _by_transformers(processor, file), recipe)
+            apart = levels(ask_part(recipe, [file]), _by_transformers(processor, file), recipe)
             assert 0 < apart.mean() <= 0.13
             assert resample != 2 or apart.max() < 2.01
 
@@ -193,7 +206,8 @@ def test_tensors_resized_by_torchvision_differ_no_more_than_is_written() -> None
         ("VivitImageProcessor", "is of no kind that transformers describes by attributes"),
     ],
 )
-def test_a_processor_that_does_more_is_refused_by_its_name(processor: str, words: str) -> None:
+def test_overreaching_processor_refused_by_name(processor: str, words: str) -> None:
+    """A processor that does more is refused by its name."""
     with pytest.raises(SourceError, match=f"{processor} {words}"):
         recipe_of(getattr(transformers, processor)())
 
@@ -208,12 +222,15 @@ def test_a_processor_that_does_more_is_refused_by_its_name(processor: str, words
         ({"do_pad": True, "pad_size": {"height": 300, "width": 300}}, "pads to height 300, width 300"),
     ],
 )
-def test_settings_that_the_part_has_not_are_refused_by_their_names(settings: dict[str, Any], words: str) -> None:
+def test_unknown_settings_refused_by_names(settings: dict[str, Any], words: str) -> None:
+    """Settings that the part does not have are refused by their names."""
     with pytest.raises(SourceError, match=words):
         recipe_of(transformers.ViTImageProcessor(**settings))
 
 
-def test_a_processor_of_somebodys_own_class_is_refused_where_it_does_more() -> None:
+def test_custom_processor_refused() -> None:
+    """A processor of somebody's own class is refused where it does more."""
+
     class ConvNextImageProcessor(transformers.ViTImageProcessor):
         def convert_to_rgb(self, image: Any, _: Any = None) -> Any:
             return image.flip(0)
@@ -222,13 +239,14 @@ def test_a_processor_of_somebodys_own_class_is_refused_where_it_does_more() -> N
         recipe_of(ConvNextImageProcessor())
 
 
-def test_the_tensor_has_the_models_type_and_a_row_for_each_image() -> None:
+def test_tensor_has_model_type_and_rows() -> None:
+    """The tensor has the model's type and a row for each image."""
     _, recipe = _transform("usual")
     files = [encoded(image, "JPEG") for image in photographs().values()]
 
-    together = asked(recipe, files, "float16")
+    together = ask_part(recipe, files, "float16")
 
     assert together.dtype == np.float16
     assert together.shape == (len(files), 3, 224, 224)
     for row, file in enumerate(files):
-        assert np.array_equal(together[row], asked(recipe, [file], "float16")[0])
+        assert np.array_equal(together[row], ask_part(recipe, [file], "float16")[0])

@@ -32,21 +32,19 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, An
     import torch
     from timm.models import save_for_hf
 
-    folder, made = tmp_path_factory.mktemp("images"), {}
+    folder, by_name = tmp_path_factory.mktemp("images"), {}
     for seed, name in enumerate(NAMES):
         torch.manual_seed(seed)
         values = {"mean": (0.2, 0.3, 0.4), "std": (0.5, 0.5, 0.5)} if name == "grey" else {}
         model: Any = timm.create_model("test_resnet", pretrained=False, num_classes=CLASSES).eval()
         model.pretrained_cfg = {**model.pretrained_cfg, **values}
         save_for_hf(model, str(folder / name), safe_serialization=True)
-        made[name] = model
-    return folder, made
+        by_name[name] = model
+    return folder, by_name
 
 
 @pytest.mark.parametrize("preprocessing", MEMBERS)
-def test_models_beside_each_other_label_an_image(
-    models: tuple[Path, dict[str, Any]], tmp_path: Path, preprocessing: str
-) -> None:
+def test_models_label_image_together(models: tuple[Path, dict[str, Any]], tmp_path: Path, preprocessing: str) -> None:
     """Models that normalise images alike share what reads them; scores are those that timm gives."""
     folder, networks = models
     first, *others = NAMES
@@ -55,12 +53,15 @@ def test_models_beside_each_other_label_an_image(
     beside = {name: {"source": f"timm:{folder / name}", "shapes": shapes, "pipeline": own} for name in others}
     spec = {"source": f"timm:{folder / first}", "shapes": shapes, "pipeline": {**own, "models": beside}}
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump({"name": "looker", **spec}))
-    made = compile_model(tmp_path / "artifacts", str(tmp_path / "spec.yaml"))
-    assert (made["verdict"], {model["verdict"] for model in made["beside"].values()}) == ("passed", {"passed"})
-    makers = [member for member in made["members"] if not member.endswith(("model", "labels"))]
+    document = compile_model(tmp_path / "artifacts", str(tmp_path / "spec.yaml"))
+    assert (document["verdict"], {model["verdict"] for model in document["beside"].values()}) == ("passed", {"passed"})
+    makers = [member for member in document["members"] if not member.endswith(("model", "labels"))]
     assert makers == MEMBERS[preprocessing]
     files = [encoded(image, "PNG") for image in list(photographs().values())[:3]]
-    with serve(made["repository"], "looker", tmp_path / "said") as (http, _), Client(http, model="looker") as client:
+    with (
+        serve(document["repository"], "looker", tmp_path / "said") as (http, _),
+        Client(http, model="looker") as client,
+    ):
         answer = client.infer({"image": column(*files)})
     for name in NAMES:
         start = "" if name == first else f"{name}_"

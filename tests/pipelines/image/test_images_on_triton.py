@@ -12,7 +12,7 @@ import pytest
 from plansmith.errors import EnvironmentFault
 from plansmith.pipelines.audio.pipeline import AUDIO
 from plansmith.pipelines.image.pipeline import IMAGE
-from plansmith.pipelines.image.samples import bytes_array
+from plansmith.pipelines.image.reference import bytes_array
 from plansmith.triton.server.installation import find_installation, require_python
 from plansmith.triton.server.server import TritonServer
 
@@ -20,7 +20,7 @@ from ...support.pipelines.images import encoded, files_of_all_kinds, photographs
 from ...support.pipelines.texts import Served
 from ...support.waiting import soon
 from ..audio import test_sound
-from ..text.test_text_on_triton import Asked, config
+from ..text.test_text_on_triton import ServedPipeline, config
 from .test_hostile_images import HOSTILE
 from .test_plan_images import save_timm, serve
 
@@ -38,7 +38,7 @@ def _lay_out(served: Served, repository: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Asked, Asked]]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServedPipeline, ServedPipeline]]:
     """A server, asked for images and for sounds."""
     folder = tmp_path_factory.mktemp("images-on-triton")
     try:
@@ -51,46 +51,49 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Asked, A
     for served in (images, sounds):
         _lay_out(served, folder / "repository")
     with TritonServer(folder / "repository", installation, folder / "log", deadline_seconds=240) as server:
-        yield Asked(server.http_url, images), Asked(server.http_url, sounds)
+        yield ServedPipeline(server.http_url, images), ServedPipeline(server.http_url, sounds)
 
 
-def test_images_over_the_wire_become_the_tensor_that_they_become_here(running: tuple[Asked, Asked]) -> None:
-    asked, _ = running
+def test_images_over_wire_match_local(running: tuple[ServedPipeline, ServedPipeline]) -> None:
+    """Images over the wire become the tensor that they become here."""
+    server, _ = running
     request = {IMAGE: bytes_array([file for _, file in files_of_all_kinds()])}
 
-    made = asked.ask("images", request)
+    output = server.ask("images", request)
 
-    assert isinstance(made, dict)
-    (owed,) = asked.served.step(asked.served.draft.before[0]).answer([request])
-    np.testing.assert_array_equal(made["pixel_values"], owed["pixel_values"])
+    assert isinstance(output, dict)
+    (owed,) = server.served.step(server.served.draft.before[0]).answer([request])
+    np.testing.assert_array_equal(output["pixel_values"], owed["pixel_values"])
 
 
-def test_hostile_images_that_come_with_good_ones_harm_none_of_them(running: tuple[Asked, Asked]) -> None:
-    asked, _ = running
+def test_hostile_images_harm_no_others(running: tuple[ServedPipeline, ServedPipeline]) -> None:
+    """Hostile images that come with good ones harm none of them."""
+    server, _ = running
     good = [{IMAGE: bytes_array([encoded(image, "JPEG")])} for image in photographs().values()]
     bad = [{IMAGE: bytes_array([file])} for file, _ in HOSTILE.values()]
-    before = asked.executions("images")
+    before = server.executions("images")
 
     with ThreadPoolExecutor(len(good) + len(bad)) as clients:
-        answers = list(clients.map(lambda request: asked.ask("images", request), [*good, *bad]))
+        answers = list(clients.map(lambda request: server.ask("images", request), [*good, *bad]))
 
-    assert soon(lambda: asked.executions("images") > before, True)
+    assert soon(lambda: server.executions("images") > before, True)
     for request, answer in zip(good, answers, strict=False):
         assert isinstance(answer, dict)
-        (owed,) = asked.served.step(asked.served.draft.before[0]).answer([request])
+        (owed,) = server.served.step(server.served.draft.before[0]).answer([request])
         np.testing.assert_array_equal(answer["pixel_values"], owed["pixel_values"])
-    for (_, words), answer in zip(HOSTILE.values(), answers[len(good) :], strict=True):
+    for (_, fragment), answer in zip(HOSTILE.values(), answers[len(good) :], strict=True):
         assert isinstance(answer, str)
-        assert words in answer
+        assert fragment in answer
 
 
-def test_sounds_over_the_wire_become_the_spectra_that_they_become_here(running: tuple[Asked, Asked]) -> None:
-    _, asked = running
-    for request in asked.served.draft.questions.values():
-        made = asked.ask("sound", dict(request))
-        assert isinstance(made, dict)
-        (owed,) = asked.served.step(asked.served.draft.before[0]).answer([request])
-        np.testing.assert_array_equal(made["input_features"], owed["input_features"])
-    refusal = asked.ask("sound", {AUDIO: bytes_array([b"no sound"])})
+def test_sounds_over_wire_match_local(running: tuple[ServedPipeline, ServedPipeline]) -> None:
+    """Sounds over the wire become the spectra that they become here."""
+    _, server = running
+    for request in server.served.draft.questions.values():
+        output = server.ask("sound", dict(request))
+        assert isinstance(output, dict)
+        (owed,) = server.served.step(server.served.draft.before[0]).answer([request])
+        np.testing.assert_array_equal(output["input_features"], owed["input_features"])
+    refusal = server.ask("sound", {AUDIO: bytes_array([b"no sound"])})
     assert isinstance(refusal, str)
     assert "audio: the sound in row 0 is refused: it is no WAV file" in refusal

@@ -18,7 +18,7 @@ from plansmith.pipelines.dali.recipe import recipe_from_settings
 from plansmith.pipelines.draft import run_parts, write_part
 from plansmith.pipelines.image.kinds import image_output
 from plansmith.pipelines.image.pipeline import IMAGE, plan_images
-from plansmith.pipelines.image.samples import bytes_array
+from plansmith.pipelines.image.reference import bytes_array
 from plansmith.pipelines.served.postprocessing.objects import ObjectsStep
 from plansmith.records.model import Precision, Tensor
 from plansmith.validation.comparison import LIMITS
@@ -94,8 +94,10 @@ def serve(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: A
     processor = kind(**settings)
     load_by_pillow(monkeypatch, processor)
     live = load(build(folder / "model", processor))
-    told = PipelineOptions.model_validate(options)
-    draft = plan_images(live, folder / "model", told, graph(live), scheme="hf", task="", trust_remote_code=False)
+    pipeline_options = PipelineOptions.model_validate(options)
+    draft = plan_images(
+        live, folder / "model", pipeline_options, graph(live), scheme="hf", task="", trust_remote_code=False
+    )
     for part in (*draft.before, *draft.after):
         write_part(part, np.__version__, folder / "out")
     return Served(live, draft, folder / "out")
@@ -103,22 +105,22 @@ def serve(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: A
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
-def test_objects_are_those_of_transformers_pipeline(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_objects_match_transformers(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Their labels, scores and boxes, in files of all kinds, and in photographs of different sizes in one request."""
     served = serve(name, tmp_path, monkeypatch, threshold=0.25)
     files = [encoded(image, "JPEG") for image in photographs().values()]
 
     assert served.draft.output == "objects"
     assert served.draft.outputs == (Tensor(name="objects", dtype="string", dims=("batch", 1)),)
-    seen: list[dict[str, Any]] = []
+    objects: list[dict[str, Any]] = []
     for case, request in {**served.draft.questions, "photographs": {IMAGE: bytes_array(files)}}.items():
         answer = served.answer(request)
-        found = compare(case, served.draft.ask(request), answer, LIMIT)
-        assert found.same, found.failures
-        seen += [one for row in answer["objects"].reshape(-1) for one in json.loads(row)]
-    assert len(seen) > 10
-    assert len({tuple(one["box"].values()) for one in seen}) > 5
-    assert all(one["score"] > 0.25 and one["label"] in CLASSES.values() for one in seen)
+        comparison = compare(case, served.draft.ask(request), answer, LIMIT)
+        assert comparison.same, comparison.failures
+        objects += [entry for row in answer["objects"].reshape(-1) for entry in json.loads(row)]
+    assert len(objects) > 10
+    assert len({tuple(entry["box"].values()) for entry in objects}) > 5
+    assert all(entry["score"] > 0.25 and entry["label"] in CLASSES.values() for entry in objects)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +134,7 @@ def test_objects_are_those_of_transformers_pipeline(name: str, monkeypatch: pyte
     ],
 )
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.5])
-def test_every_processor_has_its_own_way_to_choose(kind: Any, most: int | None, threshold: float) -> None:
+def test_processors_choose_their_own_way(kind: Any, most: int | None, threshold: float) -> None:
     """Those of its own postprocessing, for logits of any kind and images of any size."""
     chance = np.random.default_rng(3)
     logits = chance.normal(0, 2, (3, 30, 5)).astype(np.float32)
@@ -147,34 +149,32 @@ def test_every_processor_has_its_own_way_to_choose(kind: Any, most: int | None, 
     output: Any = type("Output", (), {"logits": torch.from_numpy(logits), "pred_boxes": torch.from_numpy(boxes)})
     owed = kind().post_process_object_detection(output, threshold, torch.from_numpy(sizes))
     assert isinstance(answer, dict)
-    for row, one in zip(answer["objects"].reshape(-1), owed, strict=True):
-        found = json.loads(row)
-        assert [names.index(each["label"]) for each in found] == one["labels"].tolist()
-        require_near([each["score"] for each in found], one["scores"].numpy(), atol=1e-6)
-        assert [[*each["box"].values()] for each in found] == one["boxes"].int().tolist()
+    for row, expected in zip(answer["objects"].reshape(-1), owed, strict=True):
+        objects = json.loads(row)
+        assert [names.index(each["label"]) for each in objects] == expected["labels"].tolist()
+        require_near([each["score"] for each in objects], expected["scores"].numpy(), atol=1e-6)
+        assert [[*each["box"].values()] for each in objects] == expected["boxes"].int().tolist()
 
 
-def test_boxes_are_of_the_image_as_it_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_boxes_fit_image_as_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One that is turned by its orientation has the height and width that it is shown in."""
     served = serve("detr", tmp_path, monkeypatch)
-    known = run_parts(served.draft.before, served.folder, served.draft.questions["turned"])
-    assert known["image_sizes"].tolist() == [[400, 300]]
-    assert known["image_sizes"].dtype == np.int32
+    values = run_parts(served.draft.before, served.folder, served.draft.questions["turned"])
+    assert values["image_sizes"].tolist() == [[400, 300]]
+    assert values["image_sizes"].dtype == np.int32
 
 
-def test_what_fills_an_image_up_is_masked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_padding_is_masked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The mask is the processor's own, and no pixel beyond it is anything but zero."""
     served = serve("padded detr", tmp_path, monkeypatch)
-    known = run_parts(served.draft.before, served.folder, served.draft.questions["batch"])
-    pixels, mask = np.asarray(known["pixel_values"], np.float32), np.asarray(known["pixel_mask"], np.int64)
-    assert known["pixel_mask"].dtype == np.int64
+    values = run_parts(served.draft.before, served.folder, served.draft.questions["batch"])
+    pixels, mask = np.asarray(values["pixel_values"], np.float32), np.asarray(values["pixel_mask"], np.int64)
+    assert values["pixel_mask"].dtype == np.int64
     assert mask.sum(axis=(1, 2)).tolist() == [96 * 30, 54 * 96, 64 * 85]
     assert not (pixels * (1 - mask[:, None])).any()
 
 
-def test_images_of_many_sizes_are_refused_with_the_setting_that_helps(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_mixed_sizes_name_helpful_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A usual DETR pads to the largest of a batch; one size for all is a line in its processor's file."""
     processor = transformers.DetrImageProcessor()
     load_by_pillow(monkeypatch, processor)
@@ -185,7 +185,7 @@ def test_images_of_many_sizes_are_refused_with_the_setting_that_helps(
     assert 'pad_size: {"height": 1333, "width": 1333}' in raised.value.remedy
 
 
-def test_a_detector_of_another_kind_can_give_its_tensors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_foreign_detector_gives_tensors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Whose postprocessing is not known here; and its mask is made for it all the same."""
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["OwlViTForObjectDetection"]}))
     assert image_output("hf", tmp_path, "") == "objects"
@@ -199,7 +199,7 @@ def test_a_detector_of_another_kind_can_give_its_tensors(monkeypatch: pytest.Mon
         serve("other", tmp_path / "other", monkeypatch)
 
 
-def test_dali_is_refused_where_boxes_need_the_size_of_an_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_dali_refused_where_boxes_need_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """And where images are padded, before anything is made with it."""
     (first,) = serve("padded detr", tmp_path, monkeypatch).draft.before
     with pytest.raises(EngineError, match=r"does not fill images up .*; nor make a mask .*; nor say how large"):
@@ -208,11 +208,11 @@ def test_dali_is_refused_where_boxes_need_the_size_of_an_image(monkeypatch: pyte
 
 def objects(score: float = 0.9, label: str = "cat", xmin: int = 3) -> dict[str, Any]:
     """One row with one object."""
-    found = [{"label": label, "score": score, "box": {"xmin": xmin, "ymin": 2, "xmax": 9, "ymax": 8}}]
-    return {"objects": column(json.dumps(found).encode())}
+    entries = [{"label": label, "score": score, "box": {"xmin": xmin, "ymin": 2, "xmax": 9, "ymax": 8}}]
+    return {"objects": column(json.dumps(entries).encode())}
 
 
-def test_objects_of_equal_scores_change_places() -> None:
+def test_equal_scores_change_places() -> None:
     """Others do not, and none may be there twice for another one."""
     first, second, third = (
         json.loads(objects(score, label)["objects"][0, 0])
@@ -220,7 +220,7 @@ def test_objects_of_equal_scores_change_places() -> None:
     )
 
     def rows(*lists: Any) -> dict[str, Any]:
-        return {"objects": column(json.dumps([one for each in lists for one in each]).encode())}
+        return {"objects": column(json.dumps([entry for each in lists for entry in each]).encode())}
 
     assert compare("one", rows(first, second), rows(second, first), LIMIT).same
     assert not compare("one", rows(first, third), rows(third, first), LIMIT).same
@@ -238,6 +238,6 @@ def test_objects_of_equal_scores_change_places() -> None:
         ({"objects": column(b"[]")}, False),
     ],
 )
-def test_objects_agree_but_for_the_rounding_of_scores_and_boxes(answer: dict[str, Any], same: bool) -> None:
+def test_objects_agree_within_rounding(answer: dict[str, Any], same: bool) -> None:
     """A box may be one pixel off, where its side is all but a whole one."""
     assert compare("one", objects(), answer, LIMIT).same is same

@@ -22,7 +22,7 @@ from plansmith.pipelines.draft import run_parts, write_part
 from plansmith.pipelines.image import reference
 from plansmith.pipelines.image.kinds import IMAGES
 from plansmith.pipelines.image.pipeline import IMAGE, plan_images
-from plansmith.pipelines.image.samples import bytes_array, image_questions
+from plansmith.pipelines.image.reference import bytes_array, image_questions
 from plansmith.pipelines.served.requests import Refusal
 from plansmith.records.model import BATCH, Component, OnnxModel, Precision, ReferenceSet, Tensor
 from plansmith.sources import timm as timm_models
@@ -67,13 +67,15 @@ def save_timm(folder: Path, *, classes: int = 9, **changed: Any) -> Path:
 
 def save_vit(folder: Path, processor: Any = None, **fields: Any) -> Path:
     """A ViT classifier and its processor."""
-    made = processor or transformers.ViTImageProcessor(size={"height": 32, "width": 32})
-    return save(folder, "ViTForImageClassification", "ViTConfig", made, **SMALL | {"id2label": CLASSES} | fields)
+    image_processor = processor or transformers.ViTImageProcessor(size={"height": 32, "width": 32})
+    return save(
+        folder, "ViTForImageClassification", "ViTConfig", image_processor, **SMALL | {"id2label": CLASSES} | fields
+    )
 
 
 def graph(live: LoadedModel) -> OnnxModel:
     """The record of a graph with a model's interface, images in their usual size."""
-    sizes = {axis: 2 if axis == BATCH else known.opt for axis, known in live.inputs.axes.items()}
+    sizes = {axis: 2 if axis == BATCH else size_range.opt for axis, size_range in live.inputs.axes.items()}
     answer = live.ask(live.inputs.make(sizes))
     outputs = [Tensor(name=n, dtype=str(a.dtype), dims=(BATCH, *a.shape[1:])) for n, a in answer.items()]
     component = Component(
@@ -98,8 +100,8 @@ def graph(live: LoadedModel) -> OnnxModel:
 def serve(folder: Path, out: Path, scheme: Any = "hf", *, task: str = "", **options: Any) -> Served:
     """Plan and write the pipeline around a model."""
     live = timm_models.load(folder, task=task) if scheme == "timm" else load(folder, task=task)
-    told = PipelineOptions.model_validate({"input": "image"} | options)
-    draft = plan_images(live, folder, told, graph(live), scheme=scheme, task=task, trust_remote_code=False)
+    settings = PipelineOptions.model_validate({"input": "image"} | options)
+    draft = plan_images(live, folder, settings, graph(live), scheme=scheme, task=task, trust_remote_code=False)
     for part in (*draft.before, *draft.after):
         write_part(part, np.__version__, out)
     return Served(live, draft, out)
@@ -121,11 +123,14 @@ def compare(served: Served, files: list[bytes], *, score: float) -> None:
 
 def real_files() -> list[bytes]:
     """Every mode and format of a photograph, and all photographs."""
-    return [file for _, file in files_of_all_kinds()] + [encoded(one, "JPEG") for one in photographs().values()]
+    return [file for _, file in files_of_all_kinds()] + [
+        encoded(photograph, "JPEG") for photograph in photographs().values()
+    ]
 
 
 @pytest.mark.slow
-def test_a_classifier_of_timm_answers_as_timms_transform_and_pytorch_do(tmp_path: Path) -> None:
+def test_timm_classifier_matches_pytorch(tmp_path: Path) -> None:
+    """A classifier of timm answers as timm's transform and PyTorch do."""
     served = serve(save_timm(tmp_path / "model"), tmp_path / "out", "timm")
 
     compare(served, real_files(), score=1e-6)
@@ -140,7 +145,8 @@ def test_a_classifier_of_timm_answers_as_timms_transform_and_pytorch_do(tmp_path
 
 
 @pytest.mark.slow
-def test_plansmiths_own_questions_are_answered_as_the_source_answers_them(tmp_path: Path) -> None:
+def test_own_questions_match_source(tmp_path: Path) -> None:
+    """The questions of plansmith's own are answered as the source answers them."""
     folders = {"timm": save_timm(tmp_path / "timm"), "hf": save_vit(tmp_path / "hf")}
     for scheme, folder in folders.items():
         served = serve(folder, tmp_path / f"{scheme}-out", scheme)
@@ -151,7 +157,8 @@ def test_plansmiths_own_questions_are_answered_as_the_source_answers_them(tmp_pa
             require_near(answer["score"], owed["score"], atol=1e-6 if scheme == "timm" else 1e-2)
 
 
-def test_questions_are_the_same_every_time_and_fit_the_batch() -> None:
+def test_questions_are_stable() -> None:
+    """Questions are the same every time and fit the batch."""
     first, again, alone = (image_questions("image", max_batch=batch) for batch in (8, 8, 1))
 
     assert {name: feed["image"].tolist() for name, feed in first.items()} == {
@@ -162,7 +169,7 @@ def test_questions_are_the_same_every_time_and_fit_the_batch() -> None:
 
 
 @pytest.mark.slow
-def test_classes_of_imagenet_have_its_names_and_others_their_numbers(tmp_path: Path) -> None:
+def test_imagenet_classes_have_names(tmp_path: Path) -> None:
     """Weights that were trained on ImageNet, as their tag says, have its classes; a directory's own names go first."""
     own = [f"kind {number}" for number in range(1000)]
     tags: dict[str, tuple[dict[str, Any], str]] = {
@@ -181,7 +188,7 @@ def test_classes_of_imagenet_have_its_names_and_others_their_numbers(tmp_path: P
 @pytest.mark.parametrize(
     ("kind", "count"), [(None, 5), ("multi_label_classification", 5), ("regression", 5), (None, 1)]
 )
-def test_a_classifier_of_transformers_answers_as_its_pipeline_does(
+def test_transformers_classifier_matches_pipeline(
     monkeypatch: pytest.MonkeyPatch, kind: str | None, count: int, tmp_path: Path
 ) -> None:
     """With a processor of Pillow's, so that nothing but rounding is between them."""
@@ -200,7 +207,7 @@ def test_a_classifier_of_transformers_answers_as_its_pipeline_does(
 
 
 @pytest.mark.slow
-def test_where_torchvision_resizes_the_draft_tells_the_bound(tmp_path: Path) -> None:
+def test_draft_tells_torchvision_bound(tmp_path: Path) -> None:
     """The source's own answer is that of torchvision; the part's tensors are within the bound of it."""
     served = serve(save_vit(tmp_path / "model"), tmp_path / "out")
     automatic: Any = transformers.AutoImageProcessor
@@ -212,15 +219,16 @@ def test_where_torchvision_resizes_the_draft_tells_the_bound(tmp_path: Path) -> 
 
     means = []
     for image in photographs().values():
-        known = run_parts(served.draft.before, served.folder, {IMAGE: bytes_array([encoded(image, "PNG")])})
-        apart = np.abs(known["pixel_values"] - own(images=image, return_tensors="np")["pixel_values"])
+        result = run_parts(served.draft.before, served.folder, {IMAGE: bytes_array([encoded(image, "PNG")])})
+        apart = np.abs(result["pixel_values"] - own(images=image, return_tensors="np")["pixel_values"])
         means.append(float(apart.mean()))
     assert 0 < max(means) < bound
     compare(served, [encoded(image, "PNG") for image in photographs().values()], score=1e-2)
 
 
 @pytest.mark.slow
-def test_an_embedding_is_the_models_own_pooled_output(tmp_path: Path) -> None:
+def test_embedding_is_pooled_output(tmp_path: Path) -> None:
+    """An embedding is the model's own pooled output."""
     processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
     folders = {
         "timm": (save_timm(tmp_path / "timm"), "image-feature-extraction", "features", ("batch", 512)),
@@ -237,9 +245,8 @@ def test_an_embedding_is_the_models_own_pooled_output(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_all_outputs_of_a_model_are_given_where_that_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outputs_given_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All outputs of a model are given where that is asked for."""
     processor = transformers.ConvNextImageProcessorPil(size={"shortest_edge": 64})
     load_by_pillow(monkeypatch, processor)
     folder = save(tmp_path / "model", "ResNetModel", "ResNetConfig", processor, **RESNET)
@@ -254,20 +261,21 @@ def test_all_outputs_of_a_model_are_given_where_that_is_asked_for(
         require_near(answer[name], array, atol=1e-4)
 
 
-def test_a_bad_image_is_refused_and_the_others_of_its_execution_are_answered(tmp_path: Path) -> None:
+def test_bad_image_refused_alone(tmp_path: Path) -> None:
+    """A bad image is refused and the others of its execution are answered."""
     served = serve(save_timm(tmp_path / "model"), tmp_path / "out", "timm")
     good = {IMAGE: bytes_array([encoded(photographs()["flower"], "JPEG")])}
 
     first, refused, last = served.answers([good, {IMAGE: bytes_array([b"no image"])}, good])
 
     assert isinstance(refused, Refusal)
-    assert refused.words.startswith("image: the image in row 0 is refused: it is no image of a format that is read")
+    assert refused.message.startswith("image: the image in row 0 is refused: it is no image of a format that is read")
     assert not isinstance(first, Refusal)
     assert not isinstance(last, Refusal)
     assert first["label"].tolist() == last["label"].tolist()
 
 
-def test_the_part_runs_where_there_is_nothing_but_numpy_and_pillow(tmp_path: Path) -> None:
+def test_part_needs_numpy_and_pillow_only(tmp_path: Path) -> None:
     """From its folder alone: no plansmith, no PyTorch, no transformers."""
     served = serve(save_timm(tmp_path / "model"), tmp_path / "out", "timm")
     folder = tmp_path / "out" / "images"
@@ -297,40 +305,40 @@ print(sorted({{"plansmith", "torch", "torchvision", "transformers", "timm"}} & s
     assert [line.partition("==")[0] for line in pinned] == ["numpy", "pillow"]
 
 
-def test_a_model_of_another_size_than_its_processor_is_refused(tmp_path: Path) -> None:
+def test_mismatched_model_size_refused(tmp_path: Path) -> None:
+    """A model of another size than its processor is refused."""
     folder = save_timm(tmp_path / "model")
     live = timm_models.load(folder, task="")
     model = graph(live)
     component = model.components["model"]
     images = Tensor(name="pixel_values", dtype="float32", dims=("batch", 3, 96, 96))
-    other = model.model_copy(update={"components": {"model": component.model_copy(update={"inputs": (images,)})}})
+    variant = model.model_copy(update={"components": {"model": component.model_copy(update={"inputs": (images,)})}})
 
     with pytest.raises(
         SourceError, match=r"images become 3 x 64 x 64, and the model's pixel_values is .batch, 3, 96, 96."
     ):
-        plan_images(live, folder, PipelineOptions(), other, scheme="timm", task="", trust_remote_code=False)
+        plan_images(live, folder, PipelineOptions(), variant, scheme="timm", task="", trust_remote_code=False)
 
 
-def test_a_model_that_takes_more_than_images_is_refused(tmp_path: Path) -> None:
+def test_model_beyond_images_refused(tmp_path: Path) -> None:
+    """A model that takes more than images is refused."""
     folder = save_timm(tmp_path / "model")
     live = timm_models.load(folder, task="")
     model = graph(live)
     component = model.components["model"]
     more = (*component.inputs, Tensor(name="input_ids", dtype="int64", dims=("batch", "sequence")))
-    other = model.model_copy(update={"components": {"model": component.model_copy(update={"inputs": more})}})
+    variant = model.model_copy(update={"components": {"model": component.model_copy(update={"inputs": more})}})
 
     with pytest.raises(UsageError, match=r"the model takes pixel_values .*, input_ids int64"):
-        plan_images(live, folder, PipelineOptions(), other, scheme="timm", task="", trust_remote_code=False)
+        plan_images(live, folder, PipelineOptions(), variant, scheme="timm", task="", trust_remote_code=False)
 
 
-def test_preprocessing_that_is_not_what_its_settings_say_is_found_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_contradicting_preprocessing_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a release of transformers that does something new: the part is tried before it is served."""
-    from plansmith.pipelines.image import processor_preprocessing
+    from plansmith.pipelines.image import preprocessing
 
     def off_by_a_pixel(processor: Any) -> Any:
-        recipe = processor_preprocessing.recipe_of(processor)
+        recipe = preprocessing.recipe_of(processor)
         return replace(recipe, steps=({**recipe.steps[0], "filter": "box"},))
 
     monkeypatch.setattr(reference, "recipe_of", off_by_a_pixel)
@@ -338,7 +346,8 @@ def test_preprocessing_that_is_not_what_its_settings_say_is_found_out(
         serve(save_vit(tmp_path / "model"), tmp_path / "out")
 
 
-def test_what_cannot_be_is_refused_from_files_alone(tmp_path: Path) -> None:
+def test_impossible_pipeline_refused_from_files(tmp_path: Path) -> None:
+    """An impossible pipeline is refused from its files alone."""
     vit = save_vit(tmp_path / "vit")
     resnet = save_timm(tmp_path / "timm")
     bare = save(tmp_path / "bare", "ViTForImageClassification", "ViTConfig", **SMALL)

@@ -17,7 +17,7 @@ from plansmith.pipelines.agreement import RawLimits, compare
 from plansmith.pipelines.draft import write_part
 from plansmith.pipelines.image.kinds import image_output
 from plansmith.pipelines.image.pipeline import IMAGE, plan_images
-from plansmith.pipelines.image.samples import bytes_array
+from plansmith.pipelines.image.reference import bytes_array
 from plansmith.pipelines.served.postprocessing.segmentation import class_map
 from plansmith.pipelines.served.requests import Refusal
 from plansmith.records.model import Precision
@@ -59,8 +59,8 @@ def serve(folder: Path, monkeypatch: pytest.MonkeyPatch, classes: int = 7, **opt
     processor = transformers.SegformerImageProcessorPil(size={"height": 64, "width": 96})
     load_by_pillow(monkeypatch, processor)
     live = load(segformer(folder / "model", processor, classes))
-    told = PipelineOptions.model_validate(options)
-    draft = plan_images(live, folder / "model", told, graph(live), scheme="hf", task="", trust_remote_code=False)
+    settings = PipelineOptions.model_validate(options)
+    draft = plan_images(live, folder / "model", settings, graph(live), scheme="hf", task="", trust_remote_code=False)
     for part in (*draft.before, *draft.after):
         write_part(part, np.__version__, folder / "out")
     return Served(live, draft, folder / "out")
@@ -68,9 +68,7 @@ def serve(folder: Path, monkeypatch: pytest.MonkeyPatch, classes: int = 7, **opt
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("classes", "dtype"), [(7, "uint8"), (300, "int32")])
-def test_a_map_is_that_of_transformers(
-    classes: int, dtype: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_map_matches_transformers(classes: int, dtype: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In files of all kinds, several images of one size in one request, and in numbers that hold all classes."""
     served = serve(tmp_path, monkeypatch, classes)
 
@@ -81,23 +79,23 @@ def test_a_map_is_that_of_transformers(
     ]
     assert len(served.draft.questions["batch"][IMAGE]) == 3
     photos = {name: {IMAGE: bytes_array([encoded(image, "JPEG")])} for name, image in photographs().items()}
-    seen: set[int] = set()
+    ids: set[int] = set()
     for case, request in {**served.draft.questions, **photos}.items():
         answer = served.answer(request)
-        found = compare(case, served.draft.ask(request), answer, LIMIT)
-        assert found.same, found.failures
-        for row, (told,) in zip(answer["class_map"], answer["segments"], strict=True):
-            segments = json.loads(told)
-            seen |= {one["id"] for one in segments}
-            assert {one["id"]: one["pixels"] for one in segments} == dict(
+        comparison = compare(case, served.draft.ask(request), answer, LIMIT)
+        assert comparison.same, comparison.failures
+        for row, (text,) in zip(answer["class_map"], answer["segments"], strict=True):
+            segments = json.loads(text)
+            ids |= {segment["id"] for segment in segments}
+            assert {segment["id"]: segment["pixels"] for segment in segments} == dict(
                 zip(*(part.tolist() for part in np.unique(row, return_counts=True)), strict=True)
             )
-            assert all(one["label"] == f"kind {one['id']}" for one in segments)
-    assert len(seen) > 2
+            assert all(segment["label"] == f"kind {segment['id']}" for segment in segments)
+    assert len(ids) > 2
 
 
 @pytest.mark.parametrize("size", [(64, 96), (480, 641), (17, 5), (1, 1), (16, 24), (33, 700)])
-def test_logits_are_enlarged_as_pytorch_enlarges_them(size: tuple[int, int]) -> None:
+def test_logits_enlarged_like_pytorch(size: tuple[int, int]) -> None:
     """To larger and smaller sizes, and to their own."""
     logits = np.random.default_rng(1).normal(0, 1, (11, 16, 24)).astype(np.float32)
     enlarged = torch.nn.functional.interpolate(torch.from_numpy(logits)[None], size=size, mode="bilinear")
@@ -105,7 +103,7 @@ def test_logits_are_enlarged_as_pytorch_enlarges_them(size: tuple[int, int]) -> 
     assert (class_map(logits, *size, "uint8") != owed).sum() <= 1e-4 * owed.size
 
 
-def test_images_of_different_sizes_are_refused_in_one_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_mixed_sizes_refused_in_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A tensor has one height and width; requests of another size that come at the same time are answered."""
     served = serve(tmp_path, monkeypatch)
     jpeg, png = (served.draft.questions[name][IMAGE][0, 0] for name in ("jpeg", "png"))
@@ -113,23 +111,23 @@ def test_images_of_different_sizes_are_refused_in_one_request(monkeypatch: pytes
     refused, first, second = served.answers([{IMAGE: bytes_array(files)} for files in ([jpeg, png], [jpeg], [png])])
 
     assert isinstance(refused, Refusal)
-    assert "400 x 300 to 281 x 500 pixels" in refused.words
+    assert "400 x 300 to 281 x 500 pixels" in refused.message
     assert not isinstance(first, Refusal)
     assert not isinstance(second, Refusal)
     assert (first["class_map"].shape, second["class_map"].shape) == ((1, 300, 400), (1, 500, 281))
 
 
-def test_an_image_too_large_for_a_map_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_oversized_map_image_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Before its pixels are decoded."""
     from PIL import Image
 
     served = serve(tmp_path, monkeypatch)
     (refused,) = served.answers([{IMAGE: bytes_array([encoded(Image.new("L", (5000, 4000)), "PNG")])}])
     assert isinstance(refused, Refusal)
-    assert "5000 x 4000 pixels are more than 16777216" in refused.words
+    assert "5000 x 4000 pixels are more than 16777216" in refused.message
 
 
-def test_which_models_make_maps_is_told_by_their_files(tmp_path: Path) -> None:
+def test_segmenters_known_by_files(tmp_path: Path) -> None:
     """A task of segmentation has models of other kinds, whose answers are other ones."""
     for name, task, output in (
         ("SegformerForSemanticSegmentation", "", "segmentation"),
@@ -142,7 +140,7 @@ def test_which_models_make_maps_is_told_by_their_files(tmp_path: Path) -> None:
         assert image_output("hf", tmp_path, task) == output
 
 
-def test_a_segmenter_without_its_logits_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_segmenter_without_logits_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """And so is one whose processor makes maps by other rules."""
     processor = transformers.ViTImageProcessorPil(size={"height": 64, "width": 64})
     load_by_pillow(monkeypatch, processor)
@@ -154,11 +152,11 @@ def test_a_segmenter_without_its_logits_is_refused(monkeypatch: pytest.MonkeyPat
 
 def mapped(classes: Any, **counts: int) -> dict[str, Any]:
     """An answer with one map of 100 x 100."""
-    told = [{"id": number, "label": name, "pixels": count} for number, (name, count) in enumerate(counts.items())]
-    return {"class_map": classes[None].astype(np.uint8), "segments": column(json.dumps(told).encode())}
+    segments = [{"id": number, "label": name, "pixels": count} for number, (name, count) in enumerate(counts.items())]
+    return {"class_map": classes[None].astype(np.uint8), "segments": column(json.dumps(segments).encode())}
 
 
-def test_maps_agree_but_for_few_pixels() -> None:
+def test_maps_agree_within_few_pixels() -> None:
     """One of a thousand may be of another class where two are all but equally likely."""
     owed = np.zeros((100, 100))
     few, many = owed.copy(), owed.copy()

@@ -20,13 +20,12 @@ from plansmith.pipelines.agreement import RawLimits, compare, limits_of
 from plansmith.pipelines.detect import raw_input, refuse_raw, settled_task
 from plansmith.pipelines.draft import run_parts, write_part
 from plansmith.pipelines.image.pipeline import IMAGE, plan_images
-from plansmith.pipelines.image.reference import open_image
-from plansmith.pipelines.image.samples import bytes_array
+from plansmith.pipelines.image.reference import bytes_array, open_image
 from plansmith.pipelines.image.zero_shot import TEXTS
 from plansmith.pipelines.served.requests import Refusal
 from plansmith.records.model import Precision, Tensor
 from plansmith.records.validation import ValidationReport
-from plansmith.sources.huggingface.zero_shot import SCORES, ZERO_SHOT
+from plansmith.sources.huggingface.outputs import SCORES, ZERO_SHOT
 from plansmith.validation.comparison import LIMITS, compare_output
 
 from ...support.models.architectures import IMAGE as SMALL
@@ -47,22 +46,22 @@ def processor() -> Any:
 
 def chinese_clip(folder: Path, images: Any) -> Path:
     """A Chinese CLIP, whose texts are read by a BERT that needs to know what fills them up."""
-    words = word_piece(model_max_length=40)
-    text = SIZES | {"vocab_size": len(words), "pad_token_id": words.pad_token_id}
+    tokenizer = word_piece(model_max_length=40)
+    text = SIZES | {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
     fields = {"text_config": text, "vision_config": SMALL, "projection_dim": 16}
 
     def lively(model: Any) -> None:
         model.logit_scale.fill_(4.0)
 
-    return save(folder, "ChineseCLIPModel", "ChineseCLIPConfig", words, images, change=lively, **fields)
+    return save(folder, "ChineseCLIPModel", "ChineseCLIPConfig", tokenizer, images, change=lively, **fields)
 
 
 def served_by(folder: Path, out: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Served:
     """Plan and write the pipeline around a model."""
     load_by_pillow(monkeypatch, processor())
     live = load(folder, task=ZERO_SHOT)
-    told = PipelineOptions.model_validate(options)
-    draft = plan_images(live, folder, told, graph(live), scheme="hf", task=ZERO_SHOT, trust_remote_code=False)
+    settings = PipelineOptions.model_validate(options)
+    draft = plan_images(live, folder, settings, graph(live), scheme="hf", task=ZERO_SHOT, trust_remote_code=False)
     for part in (*draft.before, *draft.after):
         write_part(part, np.__version__, out)
     return Served(live, draft, out)
@@ -104,7 +103,7 @@ def library(folder: Path) -> Any:
     "build", [clip, chinese_clip, partial(clip, family="MetaClip2")], ids=["clip", "chinese", "meta"]
 )
 @pytest.mark.parametrize("template", ["This is a photo of {}.", "{}", "Ein Bild: {}!"])
-def test_texts_are_ranked_as_transformers_ranks_them(
+def test_texts_ranked_like_transformers(
     build: Callable[[Path, Any], Path], template: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """One text or many, in any language, twice the same one; several images at once, each with its own."""
@@ -126,24 +125,24 @@ def test_texts_are_ranked_as_transformers_ranks_them(
         answer = served.answer(request(images, *texts))
         for row, image in enumerate(images):
             owed = own(open_image(image), candidate_labels=texts[row], hypothesis_template=template)
-            assert [text.decode() for text in answer["label"][row]] == [one["label"] for one in owed]
-            require_near(answer["score"][row], [one["score"] for one in owed], atol=1e-5)
+            assert [text.decode() for text in answer["label"][row]] == [entry["label"] for entry in owed]
+            require_near(answer["score"][row], [entry["score"] for entry in owed], atol=1e-5)
             first.add(answer["label"][row, 0])
     assert len(first) > 2
 
 
 @pytest.mark.slow
-def test_every_question_is_answered_as_the_library_answers_it(small: Served) -> None:
+def test_questions_answered_like_library(small: Served) -> None:
     """Texts that are too long included: both cut them."""
     counts = set()
     for name, question in small.draft.questions.items():
         counts.add(question[TEXTS].shape[1])
-        found = compare(name, small.draft.ask(question), small.answer(question), LIMIT)
-        assert found.same, found.failures
+        comparison = compare(name, small.draft.ask(question), small.answer(question), LIMIT)
+        assert comparison.same, comparison.failures
     assert counts == {1, 2, 3, 5, 16}
 
 
-def test_a_wrong_scale_is_refused_by_the_gate(small: Served, tmp_path: Path) -> None:
+def test_wrong_scale_refused_by_gate(small: Served, tmp_path: Path) -> None:
     """Which leaves the order as it is: of the scores, with what the gate allows the model's own in FP32."""
 
     def larger(model: Any) -> None:
@@ -152,15 +151,15 @@ def test_a_wrong_scale_is_refused_by_the_gate(small: Served, tmp_path: Path) -> 
     spoilt = clip(tmp_path / "spoilt", processor(), change=larger)
     wrong = Served(load(spoilt, task=ZERO_SHOT), small.draft, small.folder)
     question = small.draft.questions["batch"]
-    known = run_parts(small.draft.before, small.folder, question)
-    own, other = (
-        one.live.ask({t.name: known[t.name] for t in one.live.inputs.tensors})[SCORES] for one in (small, wrong)
+    values = run_parts(small.draft.before, small.folder, question)
+    own, scores = (
+        side.live.ask({t.name: values[t.name] for t in side.live.inputs.tensors})[SCORES] for side in (small, wrong)
     )
     tolerance = LIMITS[Precision.FP32].tolerance
-    found = compare_output("batch", SCORES, own, other, tolerance)
-    assert found.failures
+    comparison = compare_output("batch", SCORES, own, scores, tolerance)
+    assert comparison.failures
     report: Any = ValidationReport.model_construct(
-        tolerances={SCORES: tolerance}, comparisons=(found,), precision=Precision.FP32
+        tolerances={SCORES: tolerance}, comparisons=(comparison,), precision=Precision.FP32
     )
     owed, answer = small.draft.ask(question), wrong.answer(question)
     assert compare("batch", owed, small.answer(question), LIMIT).failures == ()
@@ -168,7 +167,7 @@ def test_a_wrong_scale_is_refused_by_the_gate(small: Served, tmp_path: Path) -> 
     assert "and should have" in compare("batch", owed, answer, limits_of(report)).failures[0]
 
 
-def test_what_cannot_be_ranked_is_refused_for_its_own_request(small: Served) -> None:
+def test_unrankable_request_refused_alone(small: Served) -> None:
     """With one message; the others of the execution are answered as if they were alone."""
     (image,) = files(1)
     good = request([image], ["cat", "dog"])
@@ -183,14 +182,14 @@ def test_what_cannot_be_ranked_is_refused_for_its_own_request(small: Served) -> 
 
     *refused, answer = small.answers([*bad.values(), good])
 
-    for words, refusal in zip(bad, refused, strict=True):
+    for prefix, refusal in zip(bad, refused, strict=True):
         assert isinstance(refusal, Refusal)
-        assert refusal.words.startswith(words)
+        assert refusal.message.startswith(prefix)
     assert not isinstance(answer, Refusal)
     assert answer["label"].tolist() == small.answer(good)["label"].tolist()
 
 
-def test_other_texts_of_other_images_change_no_answer(small: Served) -> None:
+def test_other_texts_change_no_answer(small: Served) -> None:
     """However many come in one request."""
     images = files(2)
     texts = (["cat", "dog", "кошка"], ["a red car", "fish", "Zürich"])
@@ -201,18 +200,18 @@ def test_other_texts_of_other_images_change_no_answer(small: Served) -> None:
         require_near(whole["score"][row], alone["score"][0], atol=1e-6)
 
 
-def test_the_models_own_scores_can_be_had(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_own_scores_on_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In the order of the texts, as the model gives them."""
     folder = clip(tmp_path / "model", processor())
     served = served_by(folder, tmp_path / "out", monkeypatch, output="tensors")
     question = served.draft.questions["batch"]
     assert [tensor.name for tensor in served.draft.outputs] == ["logits_per_image"]
-    found, owed = (one["logits_per_image"] for one in (served.answer(question), served.draft.ask(question)))
-    require_near(found, owed, atol=1e-4)
-    assert found.shape == question[TEXTS].shape
+    scores, owed = (result["logits_per_image"] for result in (served.answer(question), served.draft.ask(question)))
+    require_near(scores, owed, atol=1e-4)
+    assert scores.shape == question[TEXTS].shape
 
 
-def test_which_models_rank_texts_is_told_by_their_files(tmp_path: Path) -> None:
+def test_text_rankers_known_by_files(tmp_path: Path) -> None:
     """They are sent images without the spec saying so, and are loaded for that task."""
     folder = clip(tmp_path / "model", processor())
     options = PipelineOptions()
@@ -231,7 +230,7 @@ def test_which_models_rank_texts_is_told_by_their_files(tmp_path: Path) -> None:
     assert refuse_raw("hf", folder, PipelineOptions(input="image"), task="") == "labels"
 
 
-def test_a_model_without_a_tokenizer_ranks_no_texts(tmp_path: Path) -> None:
+def test_model_without_tokenizer_ranks_nothing(tmp_path: Path) -> None:
     """It is refused before anything is loaded."""
     folder = clip(tmp_path / "model", processor())
     for file in folder.glob("tokenizer*"):
@@ -241,13 +240,13 @@ def test_a_model_without_a_tokenizer_ranks_no_texts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("template", ["a photo", "{} and {}", "{0}", "{label}", "{{}}", "{} }"])
-def test_a_template_has_one_place_for_a_text(template: str) -> None:
+def test_template_has_one_text_place(template: str) -> None:
     """Braces that mean more to Python mean nothing here."""
     with pytest.raises(UsageError, match=r"has to hold \{\} once"):
         make_spec({"source": "hf:org/clip", "pipeline": {"hypothesis_template": template}})
 
 
-def test_a_model_has_the_form_that_batches_for_this_task_alone(tmp_path: Path) -> None:
+def test_model_form_batches_for_task(tmp_path: Path) -> None:
     """Every image has texts of its own, and its scores are those that the model itself gives."""
     import torch
 

@@ -79,14 +79,16 @@ WHOLE: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_a_whole_image_is_handed_on_with_all_its_bytes(step: EncodedStep, name: str) -> None:
+def test_whole_image_keeps_its_bytes(step: EncodedStep, name: str) -> None:
+    """A whole image is handed on with all its bytes."""
     (answer,) = step.answer([request(WHOLE[name])])
     assert not isinstance(answer, Refusal)
     assert answer["encoded"].tobytes() == WHOLE[name]
     assert answer["encoded"].dtype == np.uint8
 
 
-def test_images_of_a_request_lie_side_by_side_with_zeros_behind_the_shorter(step: EncodedStep) -> None:
+def test_shorter_images_padded_with_zeros(step: EncodedStep) -> None:
+    """Images of a request lie side by side, with zeros behind the shorter ones."""
     (answer,) = step.answer([request(JPEG, PNG)])
     assert not isinstance(answer, Refusal)
     assert answer["encoded"].shape == (2, max(len(JPEG), len(PNG)))
@@ -117,22 +119,24 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_cannot_or_must_not_be_decoded_is_refused_in_words(step: EncodedStep, name: str) -> None:
-    file, words = HOSTILE[name]
+def test_undecodable_image_refused_with_words(step: EncodedStep, name: str) -> None:
+    """What cannot or must not be decoded is refused in words."""
+    file, fragment = HOSTILE[name]
     good, bad = step.answer([request(JPEG), request(PNG, file)])
     assert not isinstance(good, Refusal)
     assert isinstance(bad, Refusal)
-    assert bad.words.startswith("image: the image in row 1 is refused: ")
-    assert words in bad.words
+    assert bad.message.startswith("image: the image in row 1 is refused: ")
+    assert fragment in bad.message
 
 
-def test_a_transparent_colour_is_refused_where_the_source_makes_it_white(step: EncodedStep) -> None:
+def test_transparent_colour_refused(step: EncodedStep) -> None:
+    """A transparent colour is refused where the source makes it white."""
     file = encoded("PNG", transparency=(1, 2, 3))
     (shown,) = step.answer([request(file)])
     (refused,) = EncodedStep({**SETTINGS, "whitened": True}, Path()).answer([request(file)])
     assert not isinstance(shown, Refusal)
     assert isinstance(refused, Refusal)
-    assert "transparent colour" in refused.words
+    assert "transparent colour" in refused.message
 
 
 RATIO = {"do": "ratio", "height": 100, "width": 50, "filter": "bilinear"}
@@ -141,16 +145,18 @@ RATIO = {"do": "ratio", "height": 100, "width": 50, "filter": "bilinear"}
 @pytest.mark.parametrize(
     ("longest", "is_refused"), [pytest.param(0, True, id="the shorter side"), pytest.param(1, False, id="the longer")]
 )
-def test_a_stripe_is_refused_where_scaling_by_its_ratio_makes_it_huge(longest: int, is_refused: bool) -> None:
+def test_huge_scaled_stripe_refused(longest: int, is_refused: bool) -> None:
+    """A stripe is refused where scaling by its ratio makes it huge."""
     step = EncodedStep({**SETTINGS, "steps": [{**RATIO, "longest": longest}]}, Path())
     (answer,) = step.answer([request(png(50_000, 2_00 // 100))])
     assert isinstance(answer, Refusal)
-    assert ("2500000 x 100" in answer.words) == is_refused
-    assert ("50 x 0" in answer.words) != is_refused
+    assert ("2500000 x 100" in answer.message) == is_refused
+    assert ("50 x 0" in answer.message) != is_refused
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_damage_anywhere_ends_in_an_answer_or_in_words(step: EncodedStep, seed: int) -> None:
+def test_damaged_image_answered_or_refused(step: EncodedStep, seed: int) -> None:
+    """Damage anywhere ends in an answer or in a refusal in words."""
     generator = np.random.default_rng(seed)
     damage: tuple[Callable[[bytearray], bytearray], ...] = (
         lambda file: file[: generator.integers(len(file))],

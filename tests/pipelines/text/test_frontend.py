@@ -37,8 +37,8 @@ def test_classifier_for_dynamo(tmp_path: Path) -> None:
         text = grpc.InferInput("text", list(texts.shape), "BYTES")
         text.set_data_from_numpy(texts)
         scores = client.infer("topics", [text]).as_numpy("score")
-        asked = [grpc.InferRequestedOutput("score", class_count=1)]
-        best = client.infer("topics", [text], outputs=asked).as_numpy("score")
+        selection = [grpc.InferRequestedOutput("score", class_count=1)]
+        best = client.infer("topics", [text], outputs=selection).as_numpy("score")
     for row, by_label in zip(scores, expected, strict=True):
         np.testing.assert_allclose(row, [by_label[label] for label in LABELS["topics"]], atol=1e-4)
     labels = [value.decode().split(":")[2] for value in best.reshape(-1)]
@@ -54,19 +54,19 @@ def test_classifier_for_dynamo(tmp_path: Path) -> None:
         ("{frontend: dynamos}", ("frontend",)),
     ],
 )
-def test_what_a_frontend_does_not_ask(tmp_path: Path, pipeline: str, says: tuple[str, ...]) -> None:
+def test_frontend_questions_never_asked(tmp_path: Path, pipeline: str, says: tuple[str, ...]) -> None:
     """A frontend asks one model for labels or embeddings: anything else is refused before any work."""
     save_classifiers(tmp_path)
     (tmp_path / "topics.yaml").write_text(f"source: hf:./topics\npipeline: {pipeline}\n")
     check_refusal(CommandLine(tmp_path)("compile", "topics.yaml", "--json"), 2, says)
 
 
-def test_check_names_what_dynamo_does_not_take(tmp_path: Path) -> None:
+def test_check_names_dynamo_misfits(tmp_path: Path) -> None:
     """A classifier with labels of its own answers with two outputs that have one row, and has no file of labels."""
     save_classifiers(tmp_path)
     (tmp_path / "topics.yaml").write_text("source: hf:./topics\nname: topics\n")
     command = CommandLine(tmp_path)
     command.document("compile", "topics.yaml", "--no-check-served")
-    found = command("check", tmp_path / "artifacts" / "repository", "--dynamo", "--json")
-    assert found.status == 7
-    assert {finding["rule"] for finding in found.document["findings"]} >= {"dynamo.input"}
+    answer = command("check", tmp_path / "artifacts" / "repository", "--dynamo", "--json")
+    assert answer.status == 7
+    assert {finding["rule"] for finding in answer.document["findings"]} >= {"dynamo.input"}

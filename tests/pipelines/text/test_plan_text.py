@@ -44,19 +44,19 @@ def sentence_transformer(folder: Path) -> Any:
         return SentenceTransformer(str(folder), device="cpu")
 
 
-def agree(owed: Arrays, found: Arrays, tolerance: float = 2e-6) -> None:
-    assert owed.keys() == found.keys()
+def agree(owed: Arrays, actual: Arrays, tolerance: float = 2e-6) -> None:
+    assert owed.keys() == actual.keys()
     for name, array in owed.items():
-        assert found[name].shape == array.shape
+        assert actual[name].shape == array.shape
         if name == "entities":
-            for (text,), (other,) in zip(array, found[name], strict=True):
-                ours, theirs = json.loads(other.decode()), json.loads(text.decode())
-                assert [one | {"score": 0} for one in ours] == [one | {"score": 0} for one in theirs]
-                close([one["score"] for one in ours], [one["score"] for one in theirs], tolerance)
+            for (text,), (actual_text,) in zip(array, actual[name], strict=True):
+                ours, theirs = json.loads(actual_text.decode()), json.loads(text.decode())
+                assert [entity | {"score": 0} for entity in ours] == [entity | {"score": 0} for entity in theirs]
+                close([entity["score"] for entity in ours], [entity["score"] for entity in theirs], tolerance)
         elif array.dtype == object:
-            assert found[name].tolist() == array.tolist()
+            assert actual[name].tolist() == array.tolist()
         else:
-            close(found[name], array, atol=tolerance)
+            close(actual[name], array, atol=tolerance)
 
 
 def agrees_everywhere(served: Served) -> None:
@@ -71,7 +71,8 @@ def agrees_everywhere(served: Served) -> None:
 
 
 @pytest.mark.slow
-def test_minilm_embeds_256_sentences_as_sentence_transformers_does(tmp_path: Path) -> None:
+def test_minilm_embeddings_match_library(tmp_path: Path) -> None:
+    """MiniLM embeds 256 sentences as sentence-transformers does."""
     served = serve(minilm(), tmp_path)
     assert served.draft.output == "embedding"
     assert served.draft.after == ()
@@ -79,12 +80,13 @@ def test_minilm_embeds_256_sentences_as_sentence_transformers_does(tmp_path: Pat
     assert served.draft.before[0].settings["max_length"] == 256  # its authors' own, of 512 that it has positions for
     answers = served.answers([{"text": column(*texts)} for texts in REQUESTS])
     expected = sentence_transformer(minilm()).encode(list(SENTENCES), batch_size=64)
-    found = np.concatenate([one["sentence_embedding"] for one in answers if not isinstance(one, Refusal)])
-    close(found, expected, atol=2e-6)
+    vectors = np.concatenate([answer["sentence_embedding"] for answer in answers if not isinstance(answer, Refusal)])
+    close(vectors, expected, atol=2e-6)
 
 
 @pytest.mark.slow
-def test_its_hard_questions_are_answered_as_the_library_does_it(tmp_path: Path) -> None:
+def test_hard_questions_match_library(tmp_path: Path) -> None:
+    """MiniLM's hard questions are answered as the library answers them."""
     served = serve(minilm(), tmp_path)
     assert list(served.draft.questions) == ["one-short", "one-long", "emoji", "very-long", "empty", "mixed"]
     mixed = [text.decode() for text in served.draft.questions["mixed"]["text"].reshape(-1).tolist()]
@@ -98,11 +100,12 @@ def test_its_hard_questions_are_answered_as_the_library_does_it(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_padding_to_the_usual_length_changes_lengths_and_no_answer(tmp_path: Path) -> None:
+def test_padding_changes_no_answer(tmp_path: Path) -> None:
+    """Padding to the usual length changes lengths and no answer."""
     served = serve(minilm(), tmp_path, padding="opt")
     part = served.draft.before[0]
-    (made,) = served.step(part).answer([{"text": column("a cat")}])
-    assert made["input_ids"].shape == (1, 128)
+    (tensors,) = served.step(part).answer([{"text": column("a cat")}])
+    assert tensors["input_ids"].shape == (1, 128)
     agrees_everywhere(served)
 
 
@@ -114,16 +117,17 @@ def published(folder: Path, *behind: Any, **changed: Any) -> Path:
     encoder = bert(folder / "encoder", "Model")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = SentenceTransformer(modules=[Transformer(str(encoder)), *behind], **changed)
-        made.save(str(folder / "model"))
+        model = SentenceTransformer(modules=[Transformer(str(encoder)), *behind], **changed)
+        model.save(str(folder / "model"))
     return folder / "model"
 
 
-def test_a_prompt_and_lower_case_are_the_directorys_own(tmp_path: Path) -> None:
+def test_prompt_and_lowercase_from_directory(tmp_path: Path) -> None:
+    """A prompt and lower case are the directory's own."""
     from sentence_transformers.sentence_transformer.modules import Pooling
 
-    told = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
-    folder = published(tmp_path, Pooling(32, "mean"), **told)
+    configuration = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
+    folder = published(tmp_path, Pooling(32, "mean"), **configuration)
     file = folder / "sentence_bert_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"max_seq_length": 24, "do_lower_case": True}))
     served = serve(folder, tmp_path / "out")
@@ -136,9 +140,8 @@ def test_a_prompt_and_lower_case_are_the_directorys_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "served_as"), [("mean", "mean"), ("cls", "first")])
-def test_token_vectors_are_pooled_behind_the_model_as_its_directory_says(
-    mode: str, served_as: str, tmp_path: Path
-) -> None:
+def test_token_vectors_pooled_behind_model(mode: str, served_as: str, tmp_path: Path) -> None:
+    """Token vectors are pooled behind the model as its directory says."""
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     folder = published(tmp_path, Pooling(32, mode))
@@ -150,28 +153,32 @@ def test_token_vectors_are_pooled_behind_the_model_as_its_directory_says(
     agrees_everywhere(served)
 
 
-def test_without_a_pooled_output_the_mean_is_taken(tmp_path: Path) -> None:
+def test_mean_without_pooled_output(tmp_path: Path) -> None:
+    """Without a pooled output the mean is taken."""
     folder = bert(tmp_path / "model", "Model")
     served = serve(folder, tmp_path / "out", outputs=("last_hidden_state",))
     assert served.draft.after[0].settings == {"tokens": "last_hidden_state", "mask": "attention_mask", "mode": "mean"}
     agrees_everywhere(served)
 
 
-def test_a_models_own_pooled_output_is_passed_through(tmp_path: Path) -> None:
+def test_own_pooled_output_passed_through(tmp_path: Path) -> None:
+    """A model's own pooled output is passed through."""
     served = serve(bert(tmp_path / "model", "Model"), tmp_path / "out")
     assert served.draft.after == ()
     assert [tensor.name for tensor in served.draft.outputs] == ["pooler_output"]
     agrees_everywhere(served)
 
 
-def test_an_embedding_that_lacks_the_directorys_normalisation_is_refused(tmp_path: Path) -> None:
+def test_unnormalised_embedding_refused(tmp_path: Path) -> None:
+    """An embedding that lacks the directory's normalisation is refused."""
     with pytest.raises(UsageError, match=r"leaves out .* \(Pooling, Normalize\)") as raised:
         serve(minilm(), tmp_path, task="feature-extraction")
     assert raised.value.remedy.startswith("leave `task` and `outputs` out")
 
 
 @pytest.mark.slow
-def test_the_models_own_tensors_can_be_asked_for(tmp_path: Path) -> None:
+def test_model_tensors_can_be_asked(tmp_path: Path) -> None:
+    """The model's own tensors can be asked for."""
     served = serve(bert(tmp_path / "model", "ForMaskedLM"), tmp_path / "out", output="tensors")
     assert served.draft.output == "tensors"
     assert [tensor.name for tensor in served.draft.outputs] == ["logits"]
@@ -179,7 +186,8 @@ def test_the_models_own_tensors_can_be_asked_for(tmp_path: Path) -> None:
     agree(served.draft.ask(question), served.answer(question), 2e-5)
 
 
-def test_a_classifier_of_pairs_takes_two_texts(tmp_path: Path) -> None:
+def test_pair_classifier_takes_two_texts(tmp_path: Path) -> None:
+    """A classifier of pairs takes two texts."""
     names = dict(enumerate(["entailment", "neutral", "contradiction"]))
     folder = bert(tmp_path / "model", "ForSequenceClassification", id2label=names, num_labels=3)
     served = serve(folder, tmp_path / "out", top_k=1)
@@ -197,16 +205,17 @@ def test_a_classifier_of_pairs_takes_two_texts(tmp_path: Path) -> None:
     ]
     owed: list[Any] = library(pairs, truncation=True)
     answer = served.answer({"text": column(*SENTENCES[:40]), "text_pair": column(*SENTENCES[40:80])})
-    assert [label.decode() for (label,) in answer["label"]] == [one["label"] for one in owed]
-    close(answer["score"][:, 0], [one["score"] for one in owed], atol=2e-6)
+    assert [label.decode() for (label,) in answer["label"]] == [entry["label"] for entry in owed]
+    close(answer["score"][:, 0], [entry["score"] for entry in owed], atol=2e-6)
 
 
 @pytest.mark.parametrize("activation", ["Identity", "Sigmoid"])
-def test_a_cross_encoder_scores_as_its_authors_wrote(activation: str, tmp_path: Path) -> None:
+def test_cross_encoder_scores_as_published(activation: str, tmp_path: Path) -> None:
+    """A cross-encoder scores as its authors wrote."""
     from sentence_transformers import CrossEncoder
 
-    told = {"activation_fn": f"torch.nn.modules.{activation}", "version": "4.0.1"}
-    folder = bert(tmp_path / "model", "ForSequenceClassification", num_labels=1, sentence_transformers=told)
+    settings = {"activation_fn": f"torch.nn.modules.{activation}", "version": "4.0.1"}
+    folder = bert(tmp_path / "model", "ForSequenceClassification", num_labels=1, sentence_transformers=settings)
     served = serve(folder, tmp_path / "out")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -222,7 +231,8 @@ def test_a_cross_encoder_scores_as_its_authors_wrote(activation: str, tmp_path: 
     [("ForSequenceClassification", "labels"), ("ForTokenClassification", "tags"), ("ForQuestionAnswering", "answer")],
 )
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_every_head_is_asked_by_the_rules_of_its_task(head: str, output: Any, side: str, tmp_path: Path) -> None:
+def test_heads_follow_task_rules(head: str, output: Any, side: str, tmp_path: Path) -> None:
+    """Every head is asked by the rules of its task."""
     folder = roberta(tmp_path / "model", head, byte_level(padding_side=side))
     assert text_output(folder, "") == output
     axes = {"sequence": AxisRange(min=24, opt=32, max=64, step=8)}
@@ -233,7 +243,8 @@ def test_every_head_is_asked_by_the_rules_of_its_task(head: str, output: Any, si
     agrees_everywhere(served)
 
 
-def test_a_task_decides_before_the_configuration(tmp_path: Path) -> None:
+def test_task_decides_before_configuration(tmp_path: Path) -> None:
+    """A task decides before the configuration."""
     folder = bert(tmp_path / "model", "ForSequenceClassification")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"architectures": ["BertModel"]}))
@@ -244,7 +255,8 @@ def test_a_task_decides_before_the_configuration(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_longest_text_is_what_the_spec_says_or_what_all_allow(tmp_path: Path) -> None:
+def test_longest_text_from_spec_or_model(tmp_path: Path) -> None:
+    """The longest text is what the spec says or what all allow."""
     folder = bert(tmp_path / "model", "ForSequenceClassification")
     assert serve(folder, tmp_path / "a").draft.before[0].settings["max_length"] == 128  # the tokenizer's
     served = serve(folder, tmp_path / "b", max_length=20)
@@ -261,20 +273,23 @@ def test_the_longest_text_is_what_the_spec_says_or_what_all_allow(tmp_path: Path
         serve(folder, tmp_path / "e", max_length=2)
 
 
-def test_a_graph_of_one_length_gets_all_texts_in_that_length(tmp_path: Path) -> None:
+def test_fixed_length_graph_pads_texts(tmp_path: Path) -> None:
+    """A graph of one length gets all texts in that length."""
     served = serve(bert(tmp_path / "model", "ForTokenClassification"), tmp_path / "out", fixed=16)
-    (made,) = served.step(served.draft.before[0]).answer([{"text": column("a cat", " ".join(SENTENCES))}])
-    assert made["input_ids"].shape == (2, 16)
+    (tensors,) = served.step(served.draft.before[0]).answer([{"text": column("a cat", " ".join(SENTENCES))}])
+    assert tensors["input_ids"].shape == (2, 16)
     agrees_everywhere(served)
 
 
-def test_questions_fit_the_batch_of_the_model(tmp_path: Path) -> None:
+def test_questions_fit_model_batch(tmp_path: Path) -> None:
+    """Questions fit the batch of the model."""
     folder = bert(tmp_path / "model", "ForSequenceClassification")
     served = serve(folder, tmp_path / "out", axes={"batch": AxisRange(min=1, opt=1, max=2)})
     assert max(len(question["text"]) for question in served.draft.questions.values()) == 2
 
 
-def test_no_empty_text_is_asked_where_it_makes_no_token(tmp_path: Path) -> None:
+def test_empty_text_without_token_skipped(tmp_path: Path) -> None:
+    """No empty text is asked where it makes no token."""
     folder = roberta(tmp_path / "model", "ForSequenceClassification", byte_level(marks=False))
     served = serve(folder, tmp_path / "out")
     assert "empty" not in served.draft.questions
@@ -282,35 +297,38 @@ def test_no_empty_text_is_asked_where_it_makes_no_token(tmp_path: Path) -> None:
     agrees_everywhere(served)
 
 
-def test_a_tokenizer_without_padding_is_refused(tmp_path: Path) -> None:
-    words = byte_level(pad_token=None)
-    assert words.pad_token_id is None
-    folder = roberta(tmp_path / "model", "Model", words, pad_token_id=1)
+def test_tokenizer_without_padding_refused(tmp_path: Path) -> None:
+    """A tokenizer without padding is refused."""
+    tokenizer = byte_level(pad_token=None)
+    assert tokenizer.pad_token_id is None
+    folder = roberta(tmp_path / "model", "Model", tokenizer, pad_token_id=1)
     with pytest.raises(SourceError, match="has no padding token") as raised:
         serve(folder, tmp_path / "out")
     assert "tokenizer.pad_token = tokenizer.eos_token" in raised.value.remedy
 
 
-def test_a_directory_with_a_vocabulary_alone_has_the_same_tokens(tmp_path: Path) -> None:
+def test_vocabulary_alone_gives_same_tokens(tmp_path: Path) -> None:
+    """A directory with a vocabulary alone has the same tokens."""
     folder = bert(tmp_path / "model", "Model")
     (folder / "tokenizer.json").unlink()
     (folder / "vocab.txt").write_bytes((minilm() / "vocab.txt").read_bytes())
     served = serve(folder, tmp_path / "out")
-    (made,) = served.step(served.draft.before[0]).answer([{"text": column(*SENTENCES)}])
+    (tensors,) = served.step(served.draft.before[0]).answer([{"text": column(*SENTENCES)}])
     expected = word_piece()(list(SENTENCES), padding=True, truncation=True, max_length=128, return_tensors="np")
-    for name, array in made.items():
+    for name, array in tensors.items():
         np.testing.assert_array_equal(array, expected[name])
 
 
 @pytest.mark.slow
-def test_a_tokenizer_with_no_fast_form_is_refused(tmp_path: Path) -> None:
+def test_tokenizer_without_fast_form_refused(tmp_path: Path) -> None:
+    """A tokenizer with no fast form is refused."""
     import transformers
 
-    words: Any = transformers.CanineTokenizer
+    tokenizer_class: Any = transformers.CanineTokenizer
     sizes = SIZES | {"num_hash_buckets": 64, "downsampling_rate": 4, "local_transformer_stride": 16}
-    folder = save(tmp_path / "canine", "CanineModel", "CanineConfig", words(), **sizes)
+    folder = save(tmp_path / "canine", "CanineModel", "CanineConfig", tokenizer_class(), **sizes)
     with pytest.raises(SourceError, match=r"CanineTokenizer\) has no fast form") as raised:
-        fast_tokenizer(words(), folder)
+        fast_tokenizer(tokenizer_class(), folder)
     assert raised.value.remedy == "save a fast one with the model (tokenizer.json), or leave `pipeline` out"
 
 
@@ -340,7 +358,8 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_is_told_by_the_files_alone(case: str, tmp_path: Path) -> None:
+def test_impossible_plan_told_from_files(case: str, tmp_path: Path) -> None:
+    """What cannot be planned is told by the files alone."""
     scheme, config, tokenizer, task, options, message, remedy = REFUSED[case]
     (tmp_path / "config.json").write_text(json.dumps(config))
     if tokenizer:
@@ -365,20 +384,23 @@ def test_what_cannot_be_is_told_by_the_files_alone(case: str, tmp_path: Path) ->
         ("BertForNextSentencePrediction", "labels"),
     ],
 )
-def test_the_name_of_a_class_tells_what_it_makes_of_texts(architecture: str, output: Any, tmp_path: Path) -> None:
+def test_class_name_tells_text_task(architecture: str, output: Any, tmp_path: Path) -> None:
+    """The name of a class tells what it makes of texts."""
     (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture]}))
     assert text_output(tmp_path, "") == output
     assert takes_pairs(tmp_path, "") == (architecture == "BertForNextSentencePrediction")
 
 
-def test_generated_text_is_not_planned_here(tmp_path: Path) -> None:
+def test_generated_text_not_planned(tmp_path: Path) -> None:
+    """Generated text is not planned here."""
     folder = bert(tmp_path / "model", "LMHeadModel", is_decoder=True)
     with pytest.raises(UsageError, match="output is text") as raised:
         serve(folder, tmp_path / "out")
     assert "output: tensors" in raised.value.remedy
 
 
-def test_an_output_that_the_spec_leaves_out_is_asked_for(tmp_path: Path) -> None:
+def test_omitted_output_asked_for(tmp_path: Path) -> None:
+    """An output that the spec leaves out is asked for."""
     folder = bert(tmp_path / "model", "ForSequenceClassification")
     with pytest.raises(
         UsageError, match=r"needs the model's logits, and its outputs are hidden_states_1 \[batch"

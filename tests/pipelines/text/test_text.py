@@ -44,9 +44,9 @@ def make_step(
     **changed: Any,
 ) -> TextStep:
     """The step of a tokenizer, read back from what was written."""
-    told: dict[str, Any] = {"prompt": "", "max_length": 64, "truncation": "longest_first", "least": 1}
+    defaults: dict[str, Any] = {"prompt": "", "max_length": 64, "truncation": "longest_first", "least": 1}
     lengths = AxisRange(min=1, opt=32, max=64, step=changed.pop("step", 1))
-    wording = Wording(tokenizer=tokenizer, columns=columns, order=columns, lengths=lengths, **told | changed)
+    wording = Wording(tokenizer=tokenizer, columns=columns, order=columns, lengths=lengths, **defaults | changed)
     folder.mkdir(exist_ok=True)
     wording.write(folder)
     return TextStep(wording.settings(outputs, spans, answers_from), folder)
@@ -74,24 +74,28 @@ def compare(step: TextStep, tokenizer: Any, requests: Sequence[Sequence[str]]) -
 
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("cut", ["right", "left"])
-def test_256_sentences_and_hard_texts_become_the_tokens_of_minilm(side: str, cut: str, tmp_path: Path) -> None:
+def test_tokens_match_minilm(side: str, cut: str, tmp_path: Path) -> None:
+    """256 sentences and hard texts become the tokens of MiniLM."""
     tokenizer = word_piece(padding_side=side, truncation_side=cut)
     compare(make_step(tokenizer, tmp_path), tokenizer, [*REQUESTS, HARD])
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_they_become_those_of_a_tokenizer_of_bytes(side: str, tmp_path: Path) -> None:
+def test_tokens_match_byte_tokenizer(side: str, tmp_path: Path) -> None:
+    """256 sentences and hard texts become the tokens of a tokenizer of bytes."""
     tokenizer = byte_level(padding_side=side)
     compare(make_step(tokenizer, tmp_path, ROBERTA), tokenizer, [*REQUESTS, HARD])
 
 
-def test_names_of_special_tokens_are_plain_text_where_the_tokenizer_says_so(tmp_path: Path) -> None:
+def test_special_token_names_stay_text(tmp_path: Path) -> None:
+    """Names of special tokens are plain text where the tokenizer says so."""
     tokenizer = word_piece(split_special_tokens=True)
     compare(make_step(tokenizer, tmp_path), tokenizer, [HARD])
     assert tokenizer("[SEP]")["input_ids"] != word_piece()("[SEP]")["input_ids"]
 
 
-def test_pairs_of_texts_are_cut_and_marked_as_the_library_does_it(tmp_path: Path) -> None:
+def test_pairs_cut_and_marked_like_library(tmp_path: Path) -> None:
+    """Pairs of texts are cut and marked as the library does it."""
     tokenizer = word_piece()
     step = make_step(tokenizer, tmp_path, columns=("text", "text_pair"))
     firsts, seconds = [*SENTENCES[:60], "", LONG], [*SENTENCES[60:120], "", SENTENCES[0]]
@@ -112,9 +116,10 @@ class Counting(TextStep):
         return super()._tokens(rows)
 
 
-def test_an_execution_is_one_call_and_all_its_requests_get_one_length(tmp_path: Path) -> None:
-    made = make_step(word_piece(), tmp_path)
-    step = Counting(made._settings, tmp_path)
+def test_execution_is_one_call_and_length(tmp_path: Path) -> None:
+    """An execution is one call and all its requests get one length."""
+    text_step = make_step(word_piece(), tmp_path)
+    step = Counting(text_step._settings, tmp_path)
     answers = step.answer([{"text": column(*texts)} for texts in REQUESTS])
     assert step.calls == 1
     assert len({answer["input_ids"].shape[1] for answer in answers if not isinstance(answer, Refusal)}) == 1
@@ -123,7 +128,8 @@ def test_an_execution_is_one_call_and_all_its_requests_get_one_length(tmp_path: 
     ]
 
 
-def test_bytes_that_are_no_utf8_refuse_their_request_alone(tmp_path: Path) -> None:
+def test_invalid_utf8_refused_alone(tmp_path: Path) -> None:
+    """Bytes that are no UTF-8 refuse their request alone."""
     step = make_step(word_piece(), tmp_path)
     good = [{"text": column("a good one")}, {"text": column("another", "and one more")}]
     first, bad, second = step.answer([good[0], {"text": column("fine", b"caf\xe9", "fine")}, good[1]])
@@ -138,7 +144,8 @@ def test_bytes_that_are_no_utf8_refuse_their_request_alone(tmp_path: Path) -> No
     ]
 
 
-def test_a_question_that_leaves_no_room_refuses_its_request_alone(tmp_path: Path) -> None:
+def test_overlong_question_refused_alone(tmp_path: Path) -> None:
+    """A question that leaves no room refuses its request alone."""
     step = make_step(
         word_piece(), tmp_path, columns=("question", "context"), truncation="only_second", spans="spans", answers_from=1
     )
@@ -146,7 +153,7 @@ def test_a_question_that_leaves_no_room_refuses_its_request_alone(tmp_path: Path
     bad = {"question": column("Who?", LONG), "context": column("A cat.", "A dog.")}
     answers = step.answer([good, bad, good])
     assert isinstance(answers[1], Refusal)
-    assert "Truncation error" in answers[1].words
+    assert "Truncation error" in answers[1].message
     for place in (0, 2):
         answer = answers[place]
         assert not isinstance(answer, Refusal)
@@ -154,7 +161,8 @@ def test_a_question_that_leaves_no_room_refuses_its_request_alone(tmp_path: Path
     assert isinstance(step.answer([bad])[0], Refusal)
 
 
-def test_a_text_of_no_tokens_refuses_its_request_alone(tmp_path: Path) -> None:
+def test_tokenless_text_refused_alone(tmp_path: Path) -> None:
+    """A text of no tokens refuses its request alone."""
     step = make_step(byte_level(marks=False), tmp_path, ROBERTA)
     first, second = step.answer([{"text": column("some words", "")}, {"text": column("more words")}])
     assert first == Refusal("row 1 is empty: the model's tokenizer makes no token of it")
@@ -165,7 +173,8 @@ def test_a_text_of_no_tokens_refuses_its_request_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("least", "step", "length"), [(1, 1, 6), (32, 1, 32), (1, 16, 16), (20, 16, 32), (6, 6, 6), (5, 4, 8)]
 )
-def test_rows_are_as_long_as_the_graph_takes_them(least: int, step: int, length: int, tmp_path: Path) -> None:
+def test_rows_as_long_as_graph(least: int, step: int, length: int, tmp_path: Path) -> None:
+    """Rows are as long as the graph takes them."""
     tokenizer = word_piece()
     (answer,) = make_step(tokenizer, tmp_path, least=least, step=step).answer([{"text": column("a cat sat down")}])
     assert not isinstance(answer, Refusal)
@@ -174,7 +183,8 @@ def test_rows_are_as_long_as_the_graph_takes_them(least: int, step: int, length:
         np.testing.assert_array_equal(array, expected[name])
 
 
-def test_the_inputs_have_the_dtypes_of_the_graph(tmp_path: Path) -> None:
+def test_inputs_have_graph_dtypes(tmp_path: Path) -> None:
+    """The inputs have the dtypes of the graph."""
     step = make_step(word_piece(), tmp_path, tensors("input_ids", "attention_mask", dtype="int32"))
     (answer,) = step.answer([{"text": column(*HARD)}])
     assert not isinstance(answer, Refusal)
@@ -186,7 +196,8 @@ def test_the_inputs_have_the_dtypes_of_the_graph(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("make", [word_piece, byte_level])
-def test_tokens_stand_where_the_library_says_they_do(make: Any, side: str, tmp_path: Path) -> None:
+def test_token_offsets_match_library(make: Any, side: str, tmp_path: Path) -> None:
+    """Tokens stand where the library says they do."""
     tokenizer = make(padding_side=side)
     step = make_step(tokenizer, tmp_path, ROBERTA, spans="spans")
     texts = [*SENTENCES[:40], *HARD]
@@ -208,11 +219,12 @@ def test_tokens_stand_where_the_library_says_they_do(make: Any, side: str, tmp_p
 
 
 @pytest.mark.parametrize("make", [word_piece, byte_level])
-def test_words_of_a_context_are_those_of_the_library(make: Any) -> None:
+def test_context_words_match_library(make: Any) -> None:
+    """Words of a context are those of the library."""
     tokenizer = make()
     for question, context in zip(SENTENCES[:30], [*SENTENCES[30:57], *HARD[:3]], strict=True):
-        made = tokenizer([question], [context])
-        encoding = made.encodings[0]
+        batch = tokenizer([question], [context])
+        encoding = batch.encodings[0]
         spans = word_spans(encoding, 1)
         for place, side in enumerate(encoding.sequence_ids):
             if side != 1:
@@ -237,7 +249,8 @@ print(step.answer([{"text": texts}])[0]["input_ids"].tolist())
 """
 
 
-def test_the_part_runs_from_its_folder_with_numpy_and_tokenizers_alone(tmp_path: Path) -> None:
+def test_part_runs_from_folder_alone(tmp_path: Path) -> None:
+    """The part runs from its folder with NumPy and tokenizers alone."""
     tokenizer = word_piece()
     lengths = AxisRange(min=1, opt=8, max=16)
     wording = Wording(
@@ -274,7 +287,8 @@ def test_the_part_runs_from_its_folder_with_numpy_and_tokenizers_alone(tmp_path:
     assert done.stdout.strip() == str(tokenizer(["a cat"])["input_ids"])
 
 
-def test_what_is_written_forgets_the_length_that_the_tokenizer_was_used_with(tmp_path: Path) -> None:
+def test_written_tokenizer_forgets_length(tmp_path: Path) -> None:
+    """What is written forgets the length that the tokenizer was used with."""
     tokenizer = word_piece()
     tokenizer(["a cat"], padding="max_length", truncation=True, max_length=5)
     step = make_step(tokenizer, tmp_path)

@@ -42,13 +42,13 @@ def config(part: DraftPart, rows: int = 0) -> str:
             dims = ", ".join(str(dim) if isinstance(dim, int) else "-1" for dim in tensor.dims[1:])
             lines.append(f'{kind} {{ name: "{tensor.name}" data_type: {CONFIG_TYPES[tensor.dtype]} dims: [ {dims} ] }}')
     lines += ["instance_group { count: 1 kind: KIND_CPU }"]
-    wanted = f"preferred_batch_size: [ {rows} ] max_queue_delay_microseconds: {LONGEST}" if rows else ""
-    lines += [f"dynamic_batching {{ {wanted or f'max_queue_delay_microseconds: {LONG_ENOUGH}'} }}"]
+    batching = f"preferred_batch_size: [ {rows} ] max_queue_delay_microseconds: {LONGEST}" if rows else ""
+    lines += [f"dynamic_batching {{ {batching or f'max_queue_delay_microseconds: {LONG_ENOUGH}'} }}"]
     return "\n".join(lines)
 
 
 @dataclass(frozen=True)
-class Asked:
+class ServedPipeline:
     """A server with the parts of a pipeline, and the pipeline in this process."""
 
     url: str
@@ -68,19 +68,19 @@ class Asked:
                 answer = client.infer(model, inputs)
             except InferenceServerException as refused:
                 return str(refused)
-        return {one["name"]: answer.as_numpy(one["name"]) for one in answer.get_response()["outputs"]}
+        return {output["name"]: answer.as_numpy(output["name"]) for output in answer.get_response()["outputs"]}
 
     def executions(self, model: str) -> int:
         """How often the model ran."""
         from tritonclient import http
 
         with http.InferenceServerClient(self.url) as client:
-            told: Any = client.get_inference_statistics(model)
-        return int(told["model_stats"][0]["execution_count"])
+            statistics: Any = client.get_inference_statistics(model)
+        return int(statistics["model_stats"][0]["execution_count"])
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+def served_pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedPipeline]:
     folder = tmp_path_factory.mktemp("text-on-triton")
     try:
         installation = find_installation()
@@ -97,40 +97,44 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
         (folder / "parts" / part.name).rename(place / "1")
         (folder / "parts" / part.name).symlink_to(place / "1")
     with TritonServer(folder / "repository", installation, folder / "log", deadline_seconds=240) as server:
-        yield Asked(server.http_url, served)
+        yield ServedPipeline(server.http_url, served)
 
 
-def test_texts_over_the_wire_become_the_tokens_and_entities_that_they_become_here(asked: Asked) -> None:
+def test_wire_texts_match_local_answers(served_pipeline: ServedPipeline) -> None:
+    """Texts over the wire become the tokens and entities that they become here."""
     texts = column(*SENTENCES[:20], *HARD)
-    made = asked.ask("text", {"text": texts})
-    assert isinstance(made, dict)
-    (owed,) = asked.served.step(asked.served.draft.before[0]).answer([{"text": texts}])
-    assert made.keys() == owed.keys()
+    outputs = served_pipeline.ask("text", {"text": texts})
+    assert isinstance(outputs, dict)
+    (owed,) = served_pipeline.served.step(served_pipeline.served.draft.before[0]).answer([{"text": texts}])
+    assert outputs.keys() == owed.keys()
     for name, array in owed.items():
-        np.testing.assert_array_equal(made[name], array)
-    logits = asked.served.live.ask({t.name: made[t.name] for t in asked.served.live.inputs.tensors})
-    feed = {"text": texts, "input_ids": made["input_ids"], "spans": made["spans"]} | logits
-    found = asked.ask("tags", feed)
-    assert isinstance(found, dict)
-    expected = asked.served.answer({"text": texts})["entities"]
-    assert found["entities"].tolist() == expected.tolist()
-    assert max(len(json.loads(text)) for text in found["entities"].reshape(-1)) > 5
+        np.testing.assert_array_equal(outputs[name], array)
+    logits = served_pipeline.served.live.ask(
+        {t.name: outputs[t.name] for t in served_pipeline.served.live.inputs.tensors}
+    )
+    feed = {"text": texts, "input_ids": outputs["input_ids"], "spans": outputs["spans"]} | logits
+    entities = served_pipeline.ask("tags", feed)
+    assert isinstance(entities, dict)
+    expected = served_pipeline.served.answer({"text": texts})["entities"]
+    assert entities["entities"].tolist() == expected.tolist()
+    assert max(len(json.loads(text)) for text in entities["entities"].reshape(-1)) > 5
 
 
-def test_requests_that_come_at_once_are_one_call_and_one_length_and_a_bad_one_harms_none(asked: Asked) -> None:
+def test_simultaneous_requests_share_call(served_pipeline: ServedPipeline) -> None:
+    """Requests that come at once are one call with one length, and a bad one harms none."""
     good = [column("short"), column(*SENTENCES[:5]), column("", " ".join(SENTENCES))]
     bad = column("fine", b"\xc3\x28")
     assert sum(map(len, [*good, bad])) == ROWS_TOGETHER
-    before = asked.executions("text")
+    before = served_pipeline.executions("text")
     with ThreadPoolExecutor(4) as clients:
-        *answers, refusal = clients.map(lambda texts: asked.ask("text", {"text": texts}), [*good, bad])
-    assert soon(lambda: asked.executions("text"), before + 1) == before + 1
+        *answers, refusal = clients.map(lambda texts: served_pipeline.ask("text", {"text": texts}), [*good, bad])
+    assert soon(lambda: served_pipeline.executions("text"), before + 1) == before + 1
     assert isinstance(refusal, str)
     assert "text, row 1: byte 0 is no UTF-8 (invalid continuation byte)" in refusal
     for texts, answer in zip(good, answers, strict=True):
         assert isinstance(answer, dict)
         assert answer["input_ids"].shape == (len(texts), 128)
-        (alone,) = asked.served.step(asked.served.draft.before[0]).answer([{"text": texts}])
+        (alone,) = served_pipeline.served.step(served_pipeline.served.draft.before[0]).answer([{"text": texts}])
         count = alone["input_ids"].shape[1]
         np.testing.assert_array_equal(answer["input_ids"][:, :count], alone["input_ids"])
         assert not answer["attention_mask"][:, count:].any()

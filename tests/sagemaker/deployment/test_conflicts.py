@@ -42,7 +42,7 @@ def test_failure_beside_another_deployment(account: AwsAccount, content: str) ->
     assert account.resources() == resources
 
 
-def test_endpoint_changed_during_the_smoke_test(account: AwsAccount) -> None:
+def test_endpoint_changed_during_smoke_test(account: AwsAccount) -> None:
     """A deployment whose endpoint another one changed after it leaves that as it is."""
     account.deploy()
     config = account.plan("new").plan.config

@@ -10,8 +10,7 @@ import pytest
 
 from plansmith.errors import EnvironmentFault, RepositoryError, ServedCheckError, UsageError
 from plansmith.sagemaker.deployment.account import Account
-from plansmith.sagemaker.deployment.deletion import delete, plan_deletion
-from plansmith.sagemaker.deployment.status import EndpointStatus, read_status
+from plansmith.sagemaker.deployment.deploy import EndpointStatus, delete, plan_deletion, read_status
 
 from ...support.sagemaker.account import IMPATIENT, QUICK, AwsAccount
 
@@ -297,7 +296,7 @@ def test_shadow_variant(account: AwsAccount) -> None:
     """A shadow variant comes into service beside the production variant, and goes again."""
     shadow = {"name": "next", "models": ["bert@4"], "instance_type": "ml.g5.xlarge", "weight": 0.5}
     account.deploy(shadow_variants=[shadow])
-    assert [(one.name, one.shadow) for one in status_of(account).variants] == [("main", False), ("next", True)]
+    assert [(entry.name, entry.shadow) for entry in status_of(account).variants] == [("main", False), ("next", True)]
     account.deploy()
     assert account.plane.changes()[-2:] == ["update_endpoint", "add_tags"]
     assert [variant.name for variant in status_of(account).variants] == ["main"]
@@ -356,7 +355,7 @@ def test_bucket_of_another_region(account: AwsAccount) -> None:
     assert account.plane.changes() == []
 
 
-def test_object_in_the_place_of_an_archive(account: AwsAccount) -> None:
+def test_object_blocks_archive_place(account: AwsAccount) -> None:
     """An object with the key of an archive is not overwritten."""
     key = account.plan().plan.uploads[0].key
     client = boto3.client("s3")

@@ -12,7 +12,7 @@ from plansmith.sagemaker.deployment.current import CurrentState, EndpointState, 
 from plansmith.sagemaker.deployment.plan import DeploymentPlan, make_plan
 from plansmith.sagemaker.endpoint.desired import DesiredState, parse_releases
 from plansmith.sagemaker.endpoint.spec import EndpointSpec
-from plansmith.system.aws.call import require_valid
+from plansmith.system.aws.service import require_valid
 
 from ...support.sagemaker.endpoints import archive, desired, endpoint_spec
 
@@ -131,9 +131,9 @@ def test_names(tmp_path: Path) -> None:
     served = archive(tmp_path)
     state, tagged = (desired(endpoint_spec(tmp_path, tags=tags), served) for tags in ({}, {"a": "b"}))
     assert state.config_name == tagged.config_name
-    other = desired(endpoint_spec(tmp_path), archive(tmp_path, content="other"))
-    assert other.config_name != state.config_name
-    assert other.models[0].parameters["ModelName"] != state.models[0].parameters["ModelName"]
+    second = desired(endpoint_spec(tmp_path), archive(tmp_path, content="other"))
+    assert second.config_name != state.config_name
+    assert second.models[0].parameters["ModelName"] != state.models[0].parameters["ModelName"]
     larger = desired(endpoint_spec(tmp_path, variant={"instance_count": 2}), served)
     assert larger.config_name != state.config_name
     assert larger.models[0].parameters["ModelName"] == state.models[0].parameters["ModelName"]
@@ -161,7 +161,7 @@ def test_another_model_of_many(tmp_path: Path) -> None:
     container = state.models[0].parameters["PrimaryContainer"]
     assert container["ModelDataUrl"] == "s3://models/endpoints/bert/main/"
     assert container["Mode"] == "MultiModel"
-    assert state.target_models == {"main": tuple(Path(one.file).name for one in archives)}
+    assert state.target_models == {"main": tuple(Path(item.file).name for item in archives)}
     plan = make_plan(state, in_service(desired(spec, archives[0])))
     assert operations(plan) == ["upload_file", "add_tags"]
     assert plan.tagging[0].parameters["Tags"] == [{"Key": "plansmith:releases", "Value": "a@3 b@3"}]
@@ -193,7 +193,7 @@ def test_options(tmp_path: Path) -> None:
     assert plan.uploads[0].request.parameters["ExtraArgs"]["SSEKMSKeyId"] == "alias/archives"
 
 
-def test_instance_type_of_a_scaled_variant(tmp_path: Path) -> None:
+def test_scaled_variant_instance_type(tmp_path: Path) -> None:
     """A variant gets another instance type while it does not scale, and scales again after a rollback."""
     before = desired(endpoint_spec(tmp_path, variant={"auto_scaling": SCALING}), archive(tmp_path))
     larger = {"auto_scaling": SCALING, "instance_type": "ml.g5.2xlarge"}

@@ -9,7 +9,7 @@ import pytest
 
 from plansmith.errors import EngineError
 from plansmith.sagemaker.endpoint.checks import require_serveable
-from plansmith.sagemaker.endpoint.container import container_environment, resolve_image
+from plansmith.sagemaker.endpoint.desired import container_environment, resolve_image
 
 from ...support.sagemaker.endpoints import archive, cpu_archive, endpoint_spec
 
@@ -78,8 +78,8 @@ def test_reason(tmp_path: Path, variant: dict[str, Any], values: dict[str, Any],
 
 def test_all_reasons(tmp_path: Path) -> None:
     """All reasons of all variants are said at once."""
-    other = {"name": "other", "models": ["b"], "instance_type": "ml.c5.large"}
-    spec = endpoint_spec(tmp_path, variants=[{"models": ["a"], "instance_type": "ml.g6.xlarge"}, other])
+    second_variant = {"name": "other", "models": ["b"], "instance_type": "ml.c5.large"}
+    spec = endpoint_spec(tmp_path, variants=[{"models": ["a"], "instance_type": "ml.g6.xlarge"}, second_variant])
     large = cpu_archive(tmp_path, "b", unpacked_bytes=5 * GIB)
     with pytest.raises(EngineError) as refused:
         require_serveable(spec, {"main": (archive(tmp_path, "a", tensorrt="11.0.0"),), "other": (large,)})

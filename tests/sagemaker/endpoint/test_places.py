@@ -5,18 +5,21 @@ from __future__ import annotations
 import pytest
 from botocore.loaders import Loader
 
-from plansmith.config.target.targets import load_target
+from plansmith.config.targets import load_target
 from plansmith.errors import UsageError
-from plansmith.sagemaker.endpoint.images import (
+from plansmith.sagemaker.endpoint.instances import (
     container_target,
     driver_warning,
+    find_instance,
+    fitting_instances,
     image_uri,
+    instances,
+    nearest_instances,
     partition_of,
     regions,
     system_images,
     versions,
 )
-from plansmith.sagemaker.endpoint.instances import find_instance, fitting_instances, instances, nearest_instances
 
 
 @pytest.mark.parametrize(("version", "count"), [("25.04", 35), ("25.09", 34), ("26.05", 34)])
@@ -91,10 +94,10 @@ def test_names_are_those_of_sagemaker() -> None:
 )
 def test_instance_sizes(name: str, vcpus: int, gib: int, gpus: int, capability: str | None) -> None:
     """An instance type has the size that AWS publishes, and its family's GPU."""
-    found = find_instance(name)
-    assert found is not None
-    assert (found.vcpus, found.memory_bytes, found.gpus) == (vcpus, gib << 30, gpus)
-    assert found.compute_capability == capability
+    instance = find_instance(name)
+    assert instance is not None
+    assert (instance.vcpus, instance.memory_bytes, instance.gpus) == (vcpus, gib << 30, gpus)
+    assert instance.compute_capability == capability
 
 
 def test_nearest_instances() -> None:

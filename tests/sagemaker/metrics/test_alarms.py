@@ -14,7 +14,7 @@ from plansmith.sagemaker.metrics.alarms import (
     find_alarms,
     plan_alarms,
 )
-from plansmith.sagemaker.metrics.definitions import METRICS_BY_NAME
+from plansmith.sagemaker.metrics.cloudwatch import METRICS_BY_NAME
 
 from ...support.sagemaker.cloudwatch import REGION, CloudWatchAccount, Endpoint
 
@@ -43,7 +43,7 @@ def test_alarms_are_created_once(cloudwatch_account: CloudWatchAccount) -> None:
     (alarm,) = stored["MetricAlarms"]
     assert (alarm["MetricName"], alarm["ExtendedStatistic"], alarm["Threshold"]) == ("ModelLatency", "p99", 200_000)
     assert (alarm["EvaluationPeriods"], alarm["TreatMissingData"]) == (5, "notBreaching")
-    assert {one["Name"]: one["Value"] for one in alarm["Dimensions"]} == {
+    assert {dimension["Name"]: dimension["Value"] for dimension in alarm["Dimensions"]} == {
         "EndpointName": endpoint.name,
         "VariantName": "blue",
     }
@@ -75,8 +75,8 @@ def test_thresholds(
 def test_kinds_fit_metrics() -> None:
     """Every kind watches a statistic that CloudWatch has of its metric, or the average of errors."""
     for kind in ALARM_KINDS:
-        known = METRICS_BY_NAME[kind.metric].statistics
-        assert kind.statistic in known or (kind.metric, kind.statistic) == ("Invocation5XXErrors", "Average")
+        kinds = METRICS_BY_NAME[kind.metric].statistics
+        assert kind.statistic in kinds or (kind.metric, kind.statistic) == ("Invocation5XXErrors", "Average")
 
 
 def test_deletion(cloudwatch_account: CloudWatchAccount) -> None:

@@ -13,8 +13,7 @@ from botocore.stub import Stubber
 
 from plansmith.errors import EnvironmentFault
 from plansmith.sagemaker.description import EndpointDescription, VariantDescription
-from plansmith.sagemaker.metrics.cloudwatch import MAX_QUERIES, MetricQuery, cloudwatch_service, read_points
-from plansmith.sagemaker.metrics.time_range import time_range
+from plansmith.sagemaker.metrics.cloudwatch import MAX_QUERIES, MetricQuery, cloudwatch_service, read_points, time_range
 from plansmith.sagemaker.metrics.values import read_metrics
 
 REGION = "eu-west-1"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.report.line_plot import BOTTOM, LEFT, RIGHT, TOP
-from plansmith.sagemaker.metrics.definitions import METRICS, TOTAL_LATENCY, Unit
+from plansmith.report.plots import BOTTOM, LEFT, RIGHT, TOP
+from plansmith.sagemaker.metrics.cloudwatch import METRICS, TOTAL_LATENCY, Unit
 from plansmith.sagemaker.metrics.page import render_page
 from plansmith.sagemaker.metrics.values import EndpointMetrics, MetricStatistic, VariantMetrics
 
@@ -26,19 +26,21 @@ GAPS = {*range(61, 80), 100, 102}
 
 def statistic(name: str, kind: str, unit: Unit, *, empty: bool) -> MetricStatistic:
     minutes = [] if empty else [minute for minute in range(180) if minute not in GAPS]
-    points = tuple((START + timedelta(minutes=one), 30 * (1 + math.sin(one / 20) / 2)) for one in minutes)
+    points = tuple((START + timedelta(minutes=number), 30 * (1 + math.sin(number / 20) / 2)) for number in minutes)
     return MetricStatistic(metric=name, statistic=kind, unit=unit, total=30.0 if points else None, points=points)
 
 
 def variant(name: str, *, empty: bool = False) -> VariantMetrics:
-    listed: list[tuple[str, str, Unit]] = [(one.name, kind, one.unit) for one in METRICS for kind in one.statistics]
+    listed: list[tuple[str, str, Unit]] = [
+        (entry.name, kind, entry.unit) for entry in METRICS for kind in entry.statistics
+    ]
     return VariantMetrics(
         name=name,
         shadow=False,
         weight=1.0,
         instances=2,
         instance_type="ml.g5.xlarge",
-        statistics=tuple(statistic(*one, empty=empty) for one in [*listed, (TOTAL_LATENCY, "Average", "ms")]),
+        statistics=tuple(statistic(*entry, empty=empty) for entry in [*listed, (TOTAL_LATENCY, "Average", "ms")]),
     )
 
 
@@ -64,9 +66,9 @@ def test_page() -> None:
     assert page.unbalanced == []
     assert "<script" not in page.source
     assert "://" not in page.source
-    assert "CloudWatch has no metrics of it in eu-west-1 in that time" in page.words("variant-2")
-    assert "Container latency" not in page.words("variant-2")
-    labels = [one["aria-label"] for one in page.all("svg") if one.get("role") == "img"]
+    assert "CloudWatch has no metrics of it in eu-west-1 in that time" in page.text("variant-2")
+    assert "Container latency" not in page.text("variant-2")
+    labels = [attributes["aria-label"] for attributes in page.all("svg") if attributes.get("role") == "img"]
     assert len(labels) == 9
     assert "Container latency over time: p50 up to 45 ms, p90 up to 45 ms, p99 up to 45 ms" in labels
 
@@ -81,14 +83,14 @@ def test_names_are_escaped() -> None:
 def test_plots() -> None:
     """A line is broken where there are no values, a lone value is a dot, and all lie in the frame."""
     page = Page(page_of(variant("blue")))
-    path = next(one["d"] for one in page.all("path") if "line1" in one["class"])
-    (dot,) = [(float(one["cx"]), float(one["cy"])) for one in page.all("circle")][:1]
+    path = next(attributes["d"] for attributes in page.all("path") if "line1" in attributes["class"])
+    (dot,) = [(float(attributes["cx"]), float(attributes["cy"])) for attributes in page.all("circle")][:1]
     assert path.count("M") == 3
     places = [dot, *(tuple(map(float, place)) for place in re.findall(r"[ML]([\d.]+) ([\d.]+)", path))]
     assert len(places) == 180 - len(GAPS)
     assert all(LEFT <= x <= RIGHT and TOP <= y <= BOTTOM for x, y in places)
-    words = page.words("variant-1")
-    assert [label in words for label in ("0 ms", "20 ms", "40 ms", "10:00", "13:00")] == [True] * 5
+    text = page.text("variant-1")
+    assert [label in text for label in ("0 ms", "20 ms", "40 ms", "10:00", "13:00")] == [True] * 5
 
 
 @pytest.mark.services

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from plansmith.errors import UsageError
-from plansmith.sagemaker.metrics.time_range import parse_time, time_range
+from plansmith.sagemaker.metrics.cloudwatch import parse_time, time_range
 
 NOW = datetime(2026, 11, 23, 12, 34, 56, tzinfo=UTC)
 

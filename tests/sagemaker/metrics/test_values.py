@@ -9,8 +9,7 @@ import pytest
 
 from plansmith.errors import UsageError
 from plansmith.sagemaker.description import describe_endpoint
-from plansmith.sagemaker.metrics.definitions import METRICS, TOTAL_LATENCY
-from plansmith.sagemaker.metrics.time_range import time_range
+from plansmith.sagemaker.metrics.cloudwatch import METRICS, TOTAL_LATENCY, time_range
 from plansmith.sagemaker.metrics.values import EndpointMetrics, read_metrics
 
 from ...support.sagemaker.cloudwatch import INSTANCES, INVOCATIONS, REGION, CloudWatchAccount, Endpoint
@@ -80,9 +79,9 @@ def test_no_values(cloudwatch_account: CloudWatchAccount) -> None:
     endpoint = cloudwatch_account.endpoint()
     metrics = read(endpoint)
     (blue,) = metrics.variants
-    assert {(one.total, one.points) for one in blue.statistics} == {(None, ())}
+    assert {(statistic.total, statistic.points) for statistic in blue.statistics} == {(None, ())}
     assert (blue.errors, blue.error_rate, blue.is_empty) == (None, None, True)
-    assert {one.metric for one in blue.statistics} == {*(metric.name for metric in METRICS), TOTAL_LATENCY}
+    assert {statistic.metric for statistic in blue.statistics} == {*(metric.name for metric in METRICS), TOTAL_LATENCY}
     reasons: dict[str, dict[str, Any]] = {
         "is new": {},
         "CloudWatch has no metrics of it in us-east-1": {"created": metrics.start - timedelta(days=3)},

@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 
-from plansmith.sagemaker.recommender.comparison import (
+from plansmith.sagemaker.recommender.results import (
+    JobResult,
     LoadTestFigures,
+    Recommendation,
     compare_recommendations,
     comparison_notes,
+    find_latency_unit,
+    job_result,
 )
-from plansmith.sagemaker.recommender.results import JobResult, Recommendation, find_latency_unit, job_result
 
 from ...support.sagemaker.recommender import AWS_EXAMPLE, CREATED, configuration
 

@@ -20,7 +20,8 @@ DAMAGED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED.keys())
-def test_a_tokenizer_that_cannot_be_read_is_named_with_the_reason(text: str, tmp_path: Path) -> None:
+def test_unreadable_tokenizer_named_with_reason(text: str, tmp_path: Path) -> None:
+    """A tokenizer that cannot be read is named with the reason."""
     (tmp_path / "tokenizer.json").write_text(text)
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     with pytest.raises(SourceError, match=r"the tokenizer in .* cannot be read: .") as refused:

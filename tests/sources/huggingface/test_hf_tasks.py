@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plansmith.errors import SourceError, UsageError
-from plansmith.sources.huggingface.tasks import choose_class
+from plansmith.sources.huggingface.models import choose_class
 
 
 def folder(place: Path, **config: Any) -> Path:
@@ -53,22 +53,25 @@ def test_a_task_names_the_class(task: str, family: str, expected: str, tmp_path:
     assert chosen(tmp_path, task, model_type=family) == expected
 
 
-def test_without_a_task_the_architecture_counts_and_without_that_the_plain_model(tmp_path: Path) -> None:
+def test_architecture_counts_without_task(tmp_path: Path) -> None:
+    """Without a task the architecture counts, and without that the plain model."""
     assert chosen(tmp_path, model_type="bert", architectures=["BertForMaskedLM"]) == "BertForMaskedLM"
     assert chosen(tmp_path, model_type="bert") == "BertModel"
 
 
-def test_of_several_classes_of_a_task_the_architecture_decides(tmp_path: Path) -> None:
+def test_architecture_decides_between_classes(tmp_path: Path) -> None:
+    """Of several classes of a task, the architecture decides."""
     named = {"model_type": "funnel", "architectures": ["FunnelBaseModel"]}
     assert chosen(tmp_path, "feature-extraction", **named) == "FunnelBaseModel"
     assert chosen(tmp_path, "feature-extraction", model_type="funnel") == "FunnelModel"
 
 
-def test_a_task_that_leaves_a_choice_lists_the_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from plansmith.sources.huggingface import tasks
+def test_ambiguous_task_lists_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that leaves a choice lists the classes."""
+    from plansmith.sources.huggingface import models
 
     both = ("AutoModelForMaskedLM", "AutoModelForCausalLM")
-    monkeypatch.setitem(tasks._MORE, "words", both)
+    monkeypatch.setitem(models._MORE, "words", both)
     with pytest.raises(UsageError, match="leaves a choice of BertForMaskedLM, BertLMHeadModel") as caught:
         chosen(tmp_path, "words", model_type="bert")
     assert "`architectures`" in caught.value.remedy
@@ -81,13 +84,15 @@ def test_several_architectures_list_the_tasks(tmp_path: Path) -> None:
     assert "fill-mask" in caught.value.remedy
 
 
-def test_a_task_that_the_family_cannot_do_lists_those_that_it_can(tmp_path: Path) -> None:
+def test_impossible_task_lists_possible_ones(tmp_path: Path) -> None:
+    """A task that the family cannot do lists those that it can."""
     with pytest.raises(SourceError, match="no resnet model for the task 'fill-mask'") as caught:
         chosen(tmp_path, "fill-mask", model_type="resnet")
     assert caught.value.remedy == "its tasks are feature-extraction, image-classification"
 
 
-def test_an_unknown_task_is_told_with_near_ones(tmp_path: Path) -> None:
+def test_unknown_task_suggests_near_ones(tmp_path: Path) -> None:
+    """An unknown task is told with near ones."""
     with pytest.raises(UsageError, match="has no task 'question-answer'") as caught:
         chosen(tmp_path, "question-answer", model_type="bert")
     assert "question-answering" in caught.value.remedy
@@ -106,9 +111,8 @@ def test_an_unknown_task_is_told_with_near_ones(tmp_path: Path) -> None:
     ],
     ids=["a class that transformers lacks", "a family that transformers lacks", "a configuration that is wrong"],
 )
-def test_what_the_installed_transformers_lacks_is_told(
-    config: dict[str, Any], says: str, remedy: str, tmp_path: Path
-) -> None:
+def test_missing_transformers_feature_told(config: dict[str, Any], says: str, remedy: str, tmp_path: Path) -> None:
+    """What the installed Transformers lacks is told."""
     with pytest.raises(SourceError, match=says) as caught:
         chosen(tmp_path, **config)
     assert remedy in caught.value.remedy

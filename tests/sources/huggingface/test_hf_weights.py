@@ -33,16 +33,16 @@ def rewrite(folder: Path, **fields: Any) -> Path:
     ],
     ids=["a width", "a vocabulary", "fewer layers", "more layers"],
 )
-def test_a_configuration_that_contradicts_the_weights_is_refused_by_the_name_of_a_weight(
-    fields: dict[str, Any], says: str, tmp_path: Path
-) -> None:
+def test_contradicting_configuration_names_weight(fields: dict[str, Any], says: str, tmp_path: Path) -> None:
+    """A configuration that contradicts the weights is refused by the name of a weight."""
     folder = rewrite(bert(tmp_path / "model"), **fields)
     with pytest.raises(SourceError, match=says) as caught:
         load(folder)
     assert "config.json" in caught.value.remedy
 
 
-def test_another_number_of_classes_points_to_the_task(tmp_path: Path) -> None:
+def test_class_count_points_to_task(tmp_path: Path) -> None:
+    """Another number of classes points to the task."""
     folder = rewrite(bert(tmp_path / "model"), id2label={"0": "a", "1": "b", "2": "c"})
     with pytest.raises(SourceError, match=r"classifier\.bias is \[2\] and should be \[3\]") as caught:
         load(folder, task="text-classification")
@@ -50,7 +50,9 @@ def test_another_number_of_classes_points_to_the_task(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("value", "word"), [(float("nan"), "NaN"), (float("inf"), "Inf"), (float("-inf"), "Inf")])
-def test_a_weight_that_is_no_number_is_named(value: float, word: str, tmp_path: Path) -> None:
+def test_non_number_weight_named(value: float, word: str, tmp_path: Path) -> None:
+    """A weight that is no number is named."""
+
     def spoil(model: Any) -> None:
         model.bert.encoder.layer[1].output.dense.weight[3, 5] = value
 
@@ -61,7 +63,8 @@ def test_a_weight_that_is_no_number_is_named(value: float, word: str, tmp_path: 
     assert caught.value.remedy
 
 
-def test_a_head_that_is_not_asked_for_may_be_left_over(tmp_path: Path) -> None:
+def test_unasked_head_may_be_left(tmp_path: Path) -> None:
+    """A head that is not asked for may be left over."""
     assert load(bert(tmp_path / "model"), task="feature-extraction").output_names == (
         "last_hidden_state",
         "pooler_output",

@@ -64,42 +64,45 @@ def fetch(
     return document
 
 
-def test_a_revision_is_resolved_to_its_commit_and_only_what_is_needed_is_downloaded(
-    published: Path, tmp_path: Path
-) -> None:
+def test_revision_resolved_to_commit(published: Path, tmp_path: Path) -> None:
+    """A revision is resolved to its commit and only what is needed is downloaded."""
     with running(published) as hub:
-        found = fetch(hub, tmp_path / "home", revision="v1")
-    assert found["commit"] == COMMIT
-    assert found["files"] == ["1_Pooling/config.json", "README.md", "config.json", "model.safetensors"]
-    assert any("downloading" in text for text in found["said"])
+        result = fetch(hub, tmp_path / "home", revision="v1")
+    assert result["commit"] == COMMIT
+    assert result["files"] == ["1_Pooling/config.json", "README.md", "config.json", "model.safetensors"]
+    assert any("downloading" in text for text in result["said"])
 
 
-def test_the_cache_answers_when_the_hub_is_offline(published: Path, tmp_path: Path) -> None:
+def test_cache_answers_offline(published: Path, tmp_path: Path) -> None:
+    """The cache answers when the hub is offline."""
     with running(published) as hub:
         fetch(hub, tmp_path / "home")
-        asked = len(hub.requests)
-        found = fetch(hub, tmp_path / "home", offline=True)
-        assert len(hub.requests) == asked
-    assert found["commit"] == COMMIT
+        count = len(hub.requests)
+        result = fetch(hub, tmp_path / "home", offline=True)
+        assert len(hub.requests) == count
+    assert result["commit"] == COMMIT
 
 
-def test_a_download_that_broke_off_is_resumed_where_it_ended(published: Path, tmp_path: Path) -> None:
+def test_broken_download_resumed(published: Path, tmp_path: Path) -> None:
+    """A download that broke off is resumed where it ended."""
     with running(published) as hub:
         hub.break_after = BROKEN_AT_BYTES
-        found = fetch(hub, tmp_path / "home")
+        result = fetch(hub, tmp_path / "home")
         ranges = [r for method, path, r in hub.requests if method == "GET" and path.endswith(".safetensors")]
-    assert found["commit"] == COMMIT
+    assert result["commit"] == COMMIT
     assert ranges[-1] == f"bytes={BROKEN_AT_BYTES}-"
 
 
-def test_a_repository_that_does_not_exist_is_said_to(published: Path, tmp_path: Path) -> None:
+def test_missing_repository_told(published: Path, tmp_path: Path) -> None:
+    """A repository that does not exist is told."""
     with running(published) as hub:
         error = fetch(hub, tmp_path / "home", repo="org/nothing")
     assert error["exit_code"] == 3
     assert "org/nothing" in error["message"]
 
 
-def test_a_gated_repository_is_told_with_how_to_get_in(published: Path, tmp_path: Path) -> None:
+def test_gated_repository_tells_access(published: Path, tmp_path: Path) -> None:
+    """A gated repository is told with how to get in."""
     with running(published) as hub:
         hub.gated = True
         error = fetch(hub, tmp_path / "home")
@@ -107,14 +110,16 @@ def test_a_gated_repository_is_told_with_how_to_get_in(published: Path, tmp_path
     assert error["remedy"] == "accept its terms on the hub, then: hf auth login"
 
 
-def test_a_revision_that_does_not_exist_is_said_to(published: Path, tmp_path: Path) -> None:
+def test_missing_revision_told(published: Path, tmp_path: Path) -> None:
+    """A revision that does not exist is told."""
     with running(published) as hub:
         error = fetch(hub, tmp_path / "home", revision="v9")
     assert error["exit_code"] == 3
     assert "'v9'" in error["message"]
 
 
-def test_an_unreachable_hub_tells_how_to_use_a_directory(published: Path, tmp_path: Path) -> None:
+def test_unreachable_hub_suggests_directory(published: Path, tmp_path: Path) -> None:
+    """An unreachable hub tells how to use a directory."""
     with running(published) as hub:
         pass
     error = fetch(hub, tmp_path / "home")

@@ -12,8 +12,7 @@ import pytest
 
 from plansmith.errors import SourceError
 from plansmith.sources.huggingface import models
-from plansmith.sources.huggingface.heads import pooling_of
-from plansmith.sources.huggingface.pooling import MODES
+from plansmith.sources.huggingface.heads import MODES, pooling_of
 from plansmith.sources.huggingface.sentence_transformers import read_modules
 
 from ...support.models.architectures import TEXT, load, save, tokenizer
@@ -26,9 +25,9 @@ def published(folder: Path, *behind: Any, padding_side: str = "right") -> Path:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Transformer
 
-    words = tokenizer(pad_token="[PAD]", unk_token="[UNK]", bos_token="[CLS]", eos_token="[SEP]")
-    words.padding_side = padding_side
-    encoder = save(folder / "encoder", "BertModel", "BertConfig", words, **TEXT)
+    word_tokenizer = tokenizer(pad_token="[PAD]", unk_token="[UNK]", bos_token="[CLS]", eos_token="[SEP]")
+    word_tokenizer.padding_side = padding_side
+    encoder = save(folder / "encoder", "BertModel", "BertConfig", word_tokenizer, **TEXT)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         SentenceTransformer(modules=[Transformer(str(encoder)), *behind]).save(str(folder / "model"))
@@ -54,20 +53,22 @@ def compare(folder: Path, name: str = "sentence_embedding") -> None:
     live = load(folder)
     assert live.output_names == ("last_hidden_state", name)
     nothing = np.zeros_like(feed["input_ids"])  # the package leaves segments to the model, which takes the first then
-    found: dict[str, Any] = live.ask({t.name: feed.get(t.name, nothing) for t in live.inputs.tensors})
-    assert found[name].shape == answer[name].shape
-    np.testing.assert_allclose(found[name], answer[name], atol=2e-6)
+    result: dict[str, Any] = live.ask({t.name: feed.get(t.name, nothing) for t in live.inputs.tensors})
+    assert result[name].shape == answer[name].shape
+    np.testing.assert_allclose(result[name], answer[name], atol=2e-6)
 
 
 @pytest.mark.parametrize("padding_side", ["right", "left"])
 @pytest.mark.parametrize("mode", MODES)
-def test_every_way_of_pooling_is_the_packages_own(mode: str, padding_side: str, tmp_path: Path) -> None:
+def test_pooling_matches_package(mode: str, padding_side: str, tmp_path: Path) -> None:
+    """Every way of pooling is the package's own."""
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     compare(published(tmp_path, Pooling(32, mode), padding_side=padding_side))
 
 
-def test_several_ways_dense_layers_and_normalisation_follow_each_other(tmp_path: Path) -> None:
+def test_pooling_dense_normalisation_chain(tmp_path: Path) -> None:
+    """Several ways, dense layers and normalisation follow each other."""
     import torch
     from sentence_transformers.sentence_transformer.modules import Dense, Dropout, LayerNorm, Normalize, Pooling
 
@@ -85,32 +86,37 @@ def test_several_ways_dense_layers_and_normalisation_follow_each_other(tmp_path:
 
 
 @pytest.mark.slow
-def test_the_real_model_gives_the_packages_own_embeddings(minilm_folder: Path) -> None:
+def test_real_model_embeddings_match_package(minilm_folder: Path) -> None:
+    """The real model gives the package's own embeddings."""
     compare(minilm_folder)
     live = load(minilm_folder)
     vectors: dict[str, Any] = live.ask(live.inputs.make({"batch": 3, "sequence": 12}))
     np.testing.assert_allclose(np.linalg.norm(vectors["sentence_embedding"], axis=1), 1, atol=1e-6)
 
 
-def test_vectors_of_tokens_may_be_what_is_made(tmp_path: Path) -> None:
+def test_token_vectors_may_be_output(tmp_path: Path) -> None:
+    """Vectors of tokens may be what is made."""
     from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 
     dense = Dense(32, 8, activation_function=None, module_input_name="token_embeddings")
     compare(published(tmp_path, dense, Normalize("token_embeddings")), "token_embeddings")
 
 
-def test_another_task_takes_the_encoder_alone(minilm_folder: Path) -> None:
+def test_other_task_takes_encoder_alone(minilm_folder: Path) -> None:
+    """Another task takes the encoder alone."""
     assert load(minilm_folder, task="feature-extraction").output_names == ("last_hidden_state", "pooler_output")
     assert load(minilm_folder, task="sentence-similarity").output_names == ("last_hidden_state", "sentence_embedding")
 
 
-def test_what_the_model_pools_itself_is_compared_as_it_is(minilm_folder: Path) -> None:
+def test_own_pooling_compared_unchanged(minilm_folder: Path) -> None:
+    """What the model pools itself is compared as it is."""
     assert pooling_of(minilm_folder, "", ()) == "none"
     assert pooling_of(minilm_folder, "", ("last_hidden_state",)) == "mean"
     assert pooling_of(minilm_folder, "feature-extraction", ()) == "mean"
 
 
-def test_random_weights_fill_the_modules_too(tmp_path: Path) -> None:
+def test_random_weights_fill_modules(tmp_path: Path) -> None:
+    """Random weights fill the modules too."""
     from sentence_transformers.sentence_transformer.modules import Dense, Pooling
 
     folder = published(tmp_path, Pooling(32), Dense(32, 8))
@@ -125,7 +131,8 @@ def rewrite(path: Path, **fields: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
 
-def test_what_is_not_known_is_refused_with_the_encoder_alone_as_the_way_out(tmp_path: Path) -> None:
+def test_unknown_module_suggests_encoder_alone(tmp_path: Path) -> None:
+    """What is not known is refused, with the encoder alone as the way out."""
     from sentence_transformers.sentence_transformer.modules import Dense, Pooling
 
     folder = published(tmp_path, Pooling(32), Dense(32, 8))
@@ -148,7 +155,8 @@ def test_what_is_not_known_is_refused_with_the_encoder_alone_as_the_way_out(tmp_
     assert read_modules(folder, "feature-extraction", allow_pickle=False) is None
 
 
-def test_a_module_without_weights_or_outside_of_the_directory_is_refused(tmp_path: Path) -> None:
+def test_module_without_weights_refused(tmp_path: Path) -> None:
+    """A module without weights or outside of the directory is refused."""
     from sentence_transformers.sentence_transformer.modules import Dense, Pooling
 
     folder = published(tmp_path, Pooling(32), Dense(32, 8))

@@ -19,6 +19,6 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
-    with running() as found:
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", found.url)
-        yield found
+    with running() as server:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
+        yield server

@@ -55,26 +55,26 @@ class Registry:
             return 200, {"files": self._listed(asked.get("path", ""))}
         if path.startswith(f"{_FILES}/"):
             content = self.files.get(unquote(path.removeprefix(f"{_FILES}/")))
-            return (200, content) if content is not None else _gone("No such artifact")
-        found = self._registered(path.removeprefix(f"{_API}/"), asked)
-        return (200, found) if found is not None else _gone("Model Version not found")
+            return (200, content) if content is not None else _not_found("No such artifact")
+        response = self._registered(path.removeprefix(f"{_API}/"), asked)
+        return (200, response) if response is not None else _not_found("Model Version not found")
 
     def _registered(self, path: str, asked: dict[str, str]) -> dict[str, Any] | None:
         name, version = asked.get("name", ""), asked.get("version", "")
-        known, logged = f"{name}/{version}" in self.addresses, path.removeprefix("logged-models/")
-        found: dict[str, Any] | None = None
+        exists, logged = f"{name}/{version}" in self.addresses, path.removeprefix("logged-models/")
+        response: dict[str, Any] | None = None
         if path == "registered-models/alias" and (number := self.aliases.get(f"{name}@{asked['alias']}")):
-            found = {"model_version": self._version(name, number)}
+            response = {"model_version": self._version(name, number)}
         elif path == "registered-models/get-latest-versions":
             numbers = [key.partition("/")[2] for key in self.addresses if key.startswith(f"{name}/")]
-            found = {"model_versions": [self._version(name, number) for number in numbers]}
-        elif path == "model-versions/get" and known:
-            found = {"model_version": self._version(name, version)}
-        elif path == "model-versions/get-download-uri" and known:
-            found = {"artifact_uri": self.addresses[f"{name}/{version}"]}
+            response = {"model_versions": [self._version(name, number) for number in numbers]}
+        elif path == "model-versions/get" and exists:
+            response = {"model_version": self._version(name, version)}
+        elif path == "model-versions/get-download-uri" and exists:
+            response = {"artifact_uri": self.addresses[f"{name}/{version}"]}
         elif logged in self.logged:
-            found = {"model": {"info": {"artifact_uri": self.logged[logged]}}}
-        return found
+            response = {"model": {"info": {"artifact_uri": self.logged[logged]}}}
+        return response
 
     def _version(self, name: str, number: str) -> dict[str, Any]:
         status = self.states.get(f"{name}/{number}", "READY")
@@ -82,12 +82,12 @@ class Registry:
 
     def _listed(self, folder: str) -> list[dict[str, Any]]:
         inside = {path.removeprefix(f"{folder}/"): body for path, body in self.files.items() if path.startswith(folder)}
-        found: dict[str, dict[str, Any]] = {}
+        entries: dict[str, dict[str, Any]] = {}
         for path, body in inside.items():
             name, slash, _ = path.partition("/")
             size = self.sizes.get(f"{folder}/{name}", len(body))
-            found[name] = {"path": name, "is_dir": True} if slash else {"path": name, "file_size": str(size)}
-        return [*found.values(), *({"path": name, "file_size": "1"} for name in self.more_names)]
+            entries[name] = {"path": name, "is_dir": True} if slash else {"path": name, "file_size": str(size)}
+        return [*entries.values(), *({"path": name, "file_size": "1"} for name in self.more_names)]
 
 
 @contextmanager
@@ -105,13 +105,13 @@ def running() -> Iterator[Registry]:
                 self.end_headers()
                 return
             parts = urlsplit(self.path)
-            asked = {key: values[0] for key, values in parse_qs(parts.query).items()}
-            status, found = registry.answer(parts.path, asked)
-            body = found if isinstance(found, bytes) else json.dumps(found).encode()
+            parameters = {key: values[0] for key, values in parse_qs(parts.query).items()}
+            status, response = registry.answer(parts.path, parameters)
+            body = response if isinstance(response, bytes) else json.dumps(response).encode()
             self.send_response(registry.status if registry.status != 200 else status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            if isinstance(found, bytes) and registry.break_after and len(body) > registry.break_after:
+            if isinstance(response, bytes) and registry.break_after and len(body) > registry.break_after:
                 body = body[: registry.break_after]
                 self.close_connection = True
             if registry.stall_at and self.path.endswith(registry.stall_at):
@@ -136,5 +136,5 @@ def running() -> Iterator[Registry]:
             thread.join()
 
 
-def _gone(message: str) -> tuple[int, dict[str, str]]:
+def _not_found(message: str) -> tuple[int, dict[str, str]]:
     return 404, {"error_code": "RESOURCE_DOES_NOT_EXIST", "message": message}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plansmith.errors import SourceError, UsageError
-from plansmith.sources.mlflow.allowlist import VARIABLE, Allowed, ArtifactLocation, allowed_here, place_of
+from plansmith.sources.mlflow.client import VARIABLE, Allowed, ArtifactLocation, allowed_here, place_of
 from plansmith.sources.remote_files import safe_path
 
 SERVER = "https://mlflow.example.com/team"
@@ -14,7 +14,7 @@ API = "/api/2.0/mlflow-artifacts/artifacts"
 ALLOWED = Allowed(buckets=(("models", ""), ("shared", "ml/prod")), servers=(OTHER,))
 
 
-def found(address: str, allowed: Allowed = ALLOWED) -> ArtifactLocation:
+def find_place(address: str, allowed: Allowed = ALLOWED) -> ArtifactLocation:
     return place_of(address, server=SERVER, allowed=allowed, of="models:/ranker/3")
 
 
@@ -30,10 +30,9 @@ def found(address: str, allowed: Allowed = ALLOWED) -> ArtifactLocation:
         ("s3://shared/ml/prod/m", ArtifactLocation("s3", "shared", "ml/prod/m")),
     ],
 )
-def test_the_servers_own_store_and_what_the_operator_named_may_be_gone_to(
-    address: str, place: ArtifactLocation
-) -> None:
-    assert found(address) == place
+def test_own_store_and_named_places_allowed(address: str, place: ArtifactLocation) -> None:
+    """The server's own store and what the operator named may be gone to."""
+    assert find_place(address) == place
 
 
 @pytest.mark.parametrize(
@@ -68,43 +67,49 @@ def test_the_servers_own_store_and_what_the_operator_named_may_be_gone_to(
         "models:/m-1/../..",
     ],
 )
-def test_no_other_place_is_gone_to(address: str) -> None:
+def test_unnamed_places_refused(address: str) -> None:
+    """No other place is gone to."""
     with pytest.raises(SourceError, match="no place that models may come from") as refused:
-        found(address)
+        find_place(address)
     assert refused.value.exit_code == 3
     assert refused.value.remedy
 
 
-def test_nothing_but_the_servers_own_store_is_allowed_unless_somebody_says_so() -> None:
+def test_own_store_allowed_by_default() -> None:
+    """Nothing but the server's own store is allowed unless somebody says so."""
     with pytest.raises(SourceError) as refused:
-        found("s3://models/m", Allowed())
+        find_place("s3://models/m", Allowed())
     assert refused.value.remedy.endswith(f"export {VARIABLE}=s3://models")
     with pytest.raises(SourceError):
-        found("mlflow-artifacts://files.example.com/0/a", Allowed())
+        find_place("mlflow-artifacts://files.example.com/0/a", Allowed())
 
 
-def test_a_refusal_tells_no_password_and_leaves_the_terminal_alone() -> None:
+def test_refusal_hides_password() -> None:
+    """A refusal tells no password and leaves the terminal alone."""
     with pytest.raises(SourceError) as refused:
-        found("https://user:hunter2@evil.example.com/\x1b[2J?token=abc")
+        find_place("https://user:hunter2@evil.example.com/\x1b[2J?token=abc")
     assert "hunter2" not in str(refused.value)
     assert "abc" not in str(refused.value)
     assert "\x1b" not in str(refused.value)
 
 
-def test_the_environment_names_buckets_and_servers() -> None:
+def test_environment_names_buckets_and_servers() -> None:
+    """The environment names buckets and servers."""
     read = allowed_here({VARIABLE: "s3://models, s3://shared/ml/prod/ ,https://files.example.com/"})
     assert read == ALLOWED
     assert allowed_here({}) == Allowed()
 
 
 @pytest.mark.parametrize("entry", ["models", "file:///srv", "s3://", "https://user:pass@host", "s3:models", "*"])
-def test_an_entry_that_is_no_place_is_an_error_and_not_left_out(entry: str) -> None:
+def test_invalid_allowed_entry_is_error(entry: str) -> None:
+    """An entry that is no place is an error, and not left out."""
     with pytest.raises(UsageError, match=VARIABLE) as refused:
         allowed_here({VARIABLE: f"s3://models,{entry}"})
     assert "pass" not in str(refused.value)
 
 
 @pytest.mark.parametrize("path", ["", "/a", "a/../b", "..", "a//b", "./a", "a\\b", "a\0b", "a\nb", "a/", "x" * 300])
-def test_a_path_that_leads_elsewhere_is_no_path_of_a_model(path: str) -> None:
+def test_path_leading_elsewhere_refused(path: str) -> None:
+    """A path that leads elsewhere is no path of a model."""
     assert safe_path(path) is None
     assert safe_path("model/1_Pooling/config.json") is not None

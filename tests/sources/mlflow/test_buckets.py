@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from plansmith.config.mlflow_uri import RegisteredName
+from plansmith.config.source_reference import RegisteredName
 from plansmith.errors import EnvironmentFault, SourceError
-from plansmith.sources.mlflow.flavors import FlavorOptions
-from plansmith.sources.mlflow.model_version import RegisteredVersion, find_version
+from plansmith.sources.mlflow.model_version import FlavorOptions, RegisteredVersion, find_version
 
 from .registry import Registry
 from .written import FOLDER
@@ -39,8 +38,8 @@ def bucket(
     put(client, "team/net/weights.bin", b"weights")
     put(client, "team/network/secret", b"of another model")
     yield client
-    for one in client.list_objects_v2(Bucket=BUCKET).get("Contents", ()):
-        client.delete_object(Bucket=BUCKET, Key=one["Key"])
+    for item in client.list_objects_v2(Bucket=BUCKET).get("Contents", ()):
+        client.delete_object(Bucket=BUCKET, Key=item["Key"])
     client.delete_bucket(Bucket=BUCKET)
 
 
@@ -48,14 +47,15 @@ def put(client: Any, key: str, content: bytes) -> None:
     client.put_object(Bucket=BUCKET, Key=key, Body=content)
 
 
-def found() -> RegisteredVersion:
+def find_registered() -> RegisteredVersion:
     return find_version(RegisteredName("net", "1"), FlavorOptions(trust_remote_code=False, allow_pickle=False))
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("bucket")
-def test_files_of_a_named_bucket_are_brought(tmp_path: Path) -> None:
-    version = found()
+def test_named_bucket_files_fetched(tmp_path: Path) -> None:
+    """Files of a named bucket are brought."""
+    version = find_registered()
     assert version.download(tmp_path, lambda *_: None) == {"scheme": "onnx", "graph": "model.onnx"}
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
         "model.onnx": b"graph",
@@ -65,40 +65,42 @@ def test_files_of_a_named_bucket_are_brought(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("allowed", ["", "s3://other", "s3://models/elsewhere", "s3://models/team/ne"])
-def test_a_bucket_that_nobody_named_is_not_asked(bucket: Any, allowed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unnamed_bucket_not_asked(bucket: Any, allowed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket that nobody named is not asked."""
     monkeypatch.setenv("PLANSMITH_MLFLOW_ALLOWED", allowed)
     monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(SourceError, match="no place that models may come from"):
-        found()
+        find_registered()
     del bucket
 
 
-def test_keys_that_lead_out_of_the_folder_are_refused(bucket: Any) -> None:
+def test_escaping_keys_refused(bucket: Any) -> None:
+    """Keys that lead out of the folder are refused."""
     put(bucket, "team/net/../../etc/passwd", b"x")
     with pytest.raises(SourceError, match="leads out of its folder"):
-        found()
+        find_registered()
 
 
-def test_a_marker_of_a_folder_is_no_file(bucket: Any, tmp_path: Path) -> None:
+def test_folder_marker_is_no_file(bucket: Any, tmp_path: Path) -> None:
+    """A marker of a folder is no file."""
     put(bucket, "team/net/", b"")
     put(bucket, "team/net/more/", b"")
-    found().download(tmp_path, lambda *_: None)
+    find_registered().download(tmp_path, lambda *_: None)
     assert not (tmp_path / "more").exists()
 
 
-def test_what_is_gone_and_what_does_not_answer_are_told_apart(
-    bucket: Any, registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_and_silent_told_apart(bucket: Any, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is gone and what does not answer are told apart."""
     registry.addresses["net/1"] = f"s3://{BUCKET}/team/nothing"
     with pytest.raises(SourceError, match=f"there is nothing at s3://{BUCKET}/team/nothing, where"):
-        found()
+        find_registered()
     monkeypatch.setenv("PLANSMITH_MLFLOW_ALLOWED", "s3://gone")
     registry.addresses["net/1"] = "s3://gone/net"
     with pytest.raises(SourceError, match="there is no bucket 'gone'"):
-        found()
+        find_registered()
     monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     with pytest.raises(EnvironmentFault, match="cannot be reached") as away:
-        found()
+        find_registered()
     assert away.value.transient
     del bucket

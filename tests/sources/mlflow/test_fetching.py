@@ -82,7 +82,8 @@ def add_folder(registry: Registry, version: str, folder: Path, *, weights: str =
 
 
 @pytest.mark.slow
-def test_an_onnx_version_is_kept_with_its_weights_and_downloaded_once(registry: Registry, tmp_path: Path) -> None:
+def test_onnx_version_downloaded_once(registry: Registry, tmp_path: Path) -> None:
+    """An ONNX version is kept with its weights and downloaded once."""
     add_graph(registry, "net/4", tmp_path / "net")
     registry.aliases["net@champion"] = "4"
     spec = spec_of("net@champion", tmp_path)
@@ -100,18 +101,18 @@ def test_an_onnx_version_is_kept_with_its_weights_and_downloaded_once(registry: 
     assert not any("model.onnx" in path or "weights.bin" in path for path in registry.requests)
 
 
-def test_a_version_of_transformers_is_the_same_model_as_the_folder_that_was_logged(
-    registry: Registry, tmp_path: Path
-) -> None:
+def test_transformers_version_equals_logged_folder(registry: Registry, tmp_path: Path) -> None:
+    """A version of Transformers is the same model as the folder that was logged."""
     folder = add_folder(registry, "clf/1", tmp_path / "logged")
-    found = fetched(spec_of("clf/1", tmp_path), tmp_path)
+    result = fetched(spec_of("clf/1", tmp_path), tmp_path)
     local = fetched(make_spec({"source": f"hf:{folder}", "artifacts": str(tmp_path / "artifacts")}), tmp_path)
-    assert found.record.scheme == "hf"
-    assert found.record.digest == local.record.digest
-    assert [path.name for path in found.files] == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert result.record.scheme == "hf"
+    assert result.record.digest == local.record.digest
+    assert [path.name for path in result.files] == ["config.json", "model.safetensors", "tokenizer.json"]
 
 
-def test_pickled_weights_are_read_only_where_the_spec_allows_them(registry: Registry, tmp_path: Path) -> None:
+def test_pickled_weights_need_spec_permission(registry: Registry, tmp_path: Path) -> None:
+    """Pickled weights are read only where the spec allows them."""
     add_folder(registry, "clf/1", tmp_path / "logged", weights="pytorch_model.bin")
     with pytest.raises(SourceError, match="has no weights") as refused:
         fetched(spec_of("clf/1", tmp_path), tmp_path)
@@ -127,7 +128,8 @@ def add_module(registry: Registry, version: str, content: bytes) -> None:
 
 
 @pytest.mark.slow
-def test_an_exported_module_is_compiled_from_the_version_that_was_logged(registry: Registry, tmp_path: Path) -> None:
+def test_exported_module_compiled_as_logged(registry: Registry, tmp_path: Path) -> None:
+    """An exported module is compiled from the version that was logged."""
     add_module(registry, "net/2", net()[1])
     command = CommandLine(tmp_path)
     answer = command("compile", "mlflow:models:/net/2", "--no-check-served", "--json", MLFLOW_TRACKING_URI=registry.url)
@@ -139,7 +141,8 @@ def test_an_exported_module_is_compiled_from_the_version_that_was_logged(registr
 
 
 @pytest.mark.slow
-def test_what_was_exported_with_one_size_is_compiled_with_it_and_said(registry: Registry, tmp_path: Path) -> None:
+def test_fixed_size_export_compiled_and_told(registry: Registry, tmp_path: Path) -> None:
+    """What was exported with one size is compiled with it and said to be."""
     add_module(registry, "net/1", net(batch=1)[1])
     command = CommandLine(tmp_path)
     answer = command("compile", "mlflow:models:/net/1", "--no-check-served", MLFLOW_TRACKING_URI=registry.url)
@@ -148,17 +151,19 @@ def test_what_was_exported_with_one_size_is_compiled_with_it_and_said(registry: 
 
 
 @pytest.mark.slow
-def test_a_module_is_asked_nothing_that_it_cannot_do(registry: Registry, tmp_path: Path) -> None:
+def test_module_never_asked_impossible_things(registry: Registry, tmp_path: Path) -> None:
+    """A module is asked nothing that it cannot do."""
     add_module(registry, "net/1", net()[1])
     with pytest.raises(UsageError, match="task cannot change them"):
         fetched(spec_of("net/1", tmp_path, task="text-classification"), tmp_path)
     with pytest.raises(UsageError, match="engine python serves models of transformers and timm"):
         require_pytorch(spec_of("net/1", tmp_path, engine="python"), "torch")
-    found = fetched(spec_of("net/1", tmp_path), tmp_path)
-    assert [path.name for path in found.files] == ["MLmodel", "model.pt2"]
+    result = fetched(spec_of("net/1", tmp_path), tmp_path)
+    assert [path.name for path in result.files] == ["MLmodel", "model.pt2"]
 
 
-def test_what_only_the_version_tells_is_held_against_the_spec(registry: Registry, tmp_path: Path) -> None:
+def test_version_facts_held_against_spec(registry: Registry, tmp_path: Path) -> None:
+    """What only the version tells is held against the spec."""
     add_graph(registry, "net/1", tmp_path / "net")
     with pytest.raises(UsageError, match="a task cannot change it"):
         fetched(spec_of("net/1", tmp_path, task="text-classification"), tmp_path)
@@ -167,7 +172,8 @@ def test_what_only_the_version_tells_is_held_against_the_spec(registry: Registry
 
 
 @pytest.mark.slow
-def test_a_release_is_made_again_from_the_version_that_the_alias_stood_for(registry: Registry, tmp_path: Path) -> None:
+def test_release_rebuilt_from_aliased_version(registry: Registry, tmp_path: Path) -> None:
+    """A release is made again from the version that the alias stood for."""
     add_graph(registry, "net/4", tmp_path / "net")
     registry.aliases["net@champion"] = "4"
     spec = spec_of("net@champion", tmp_path)
@@ -179,7 +185,8 @@ def test_a_release_is_made_again_from_the_version_that_the_alias_stood_for(regis
 
 
 @pytest.mark.slow
-def test_a_first_spec_keeps_the_alias_and_says_which_version_it_was(registry: Registry, tmp_path: Path) -> None:
+def test_first_spec_keeps_alias(registry: Registry, tmp_path: Path) -> None:
+    """A first spec keeps the alias and says which version it was."""
     add_graph(registry, "net/4", tmp_path / "net")
     registry.aliases["net@champion"] = "4"
     spec = spec_of("net@champion", tmp_path)
@@ -189,7 +196,8 @@ def test_a_first_spec_keeps_the_alias_and_says_which_version_it_was(registry: Re
 
 
 @pytest.mark.slow
-def test_a_download_that_is_killed_leaves_no_half_of_a_model(registry: Registry, tmp_path: Path) -> None:
+def test_killed_download_leaves_no_half(registry: Registry, tmp_path: Path) -> None:
+    """A download that is killed leaves no half of a model."""
     add_graph(registry, "net/1", tmp_path / "net")
     registry.stall_at = "weights.bin"
     script = "import sys; from tests.sources.mlflow.test_fetching import fetched, spec_of; from pathlib import Path"
@@ -207,9 +215,8 @@ def test_a_download_that_is_killed_leaves_no_half_of_a_model(registry: Registry,
 
 
 @pytest.mark.slow
-def test_a_dry_run_without_the_server_says_that_a_compile_would_ask_it(
-    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dry_run_without_server_warns(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dry run without the server says that a compile would ask it."""
     add_graph(registry, "net/1", tmp_path / "net")
     registry.status = 503
     assert is_missing(spec_of("net/1", tmp_path), tmp_path)
@@ -219,33 +226,33 @@ def test_a_dry_run_without_the_server_says_that_a_compile_would_ask_it(
 
 
 @pytest.mark.slow
-def test_where_an_alias_stands_is_asked_once_and_what_is_known_stands_where_nobody_answers(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_alias_asked_once(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where an alias stands is asked once, and what is known stands where nobody answers."""
     registry.add("net/1", {})
     registry.add("net/2", {})
     registry.aliases["net@champion"] = "2"
-    said: list[str] = []
-    hub = Hub(ask=True, notice=said.append)
-    asked = [
-        hub.commit("models:/net", wanted, "1", of=REGISTERED) for wanted in ("@champion", "@champion", "1", "latest")
+    messages: list[str] = []
+    hub = Hub(ask=True, notice=messages.append)
+    versions = [
+        hub.commit("models:/net", revision, "1", of=REGISTERED)
+        for revision in ("@champion", "@champion", "1", "latest")
     ]
-    assert asked == ["2", "2", "1", "2"]
+    assert versions == ["2", "2", "1", "2"]
     assert len(registry.requests) == 2
     assert Hub(ask=False).commit("models:/net", "@champion", "1", of=REGISTERED) == "1"
     with pytest.raises(SourceError, match="not found"):
         hub.commit("models:/net", "@gone", "1", of=REGISTERED)
-    assert said == []
+    assert messages == []
     registry.status = 503
-    hub = Hub(ask=True, notice=said.append)
+    hub = Hub(ask=True, notice=messages.append)
     names = [f"@{letter}" for letter in "abcde"]
     assert [hub.commit("models:/net", name, "1", of=REGISTERED) for name in names] == ["1"] * 5
-    assert len(said) == 3
-    assert said[-1].endswith("the version that is known stands; it is not asked again")
+    assert len(messages) == 3
+    assert messages[-1].endswith("the version that is known stands; it is not asked again")
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    said.clear()
-    hub = Hub(ask=True, notice=said.append)
+    messages.clear()
+    hub = Hub(ask=True, notice=messages.append)
     assert [hub.commit("models:/net", name, "1", of=REGISTERED) for name in names] == ["1"] * 5
-    assert len(said) == 1
-    assert "MLFLOW_TRACKING_URI is not set" in said[0]
-    assert "the versions that are known stand, for all models" in said[0]
+    assert len(messages) == 1
+    assert "MLFLOW_TRACKING_URI is not set" in messages[0]
+    assert "the versions that are known stand, for all models" in messages[0]

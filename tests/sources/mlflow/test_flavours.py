@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from plansmith.errors import SourceError
-from plansmith.sources.mlflow.flavors import FlavorFiles, FlavorOptions, choose, read_model_file
+from plansmith.sources.mlflow.model_version import FlavorFiles, FlavorOptions, choose, read_model_file
 from plansmith.sources.remote_files import RemoteFile
 
 from .written import files_of, flavours_of
@@ -20,10 +20,11 @@ def chosen(name: str, *more: str, wishes: FlavorOptions = PLAIN) -> FlavorFiles:
     return choose(flavours_of(name), files, wishes, "models:/m/1")
 
 
-def test_a_model_of_transformers_and_its_tokenizer_come_into_one_folder() -> None:
-    kept = chosen("transformers")
-    assert (kept.scheme, kept.graph) == ("hf", "")
-    assert {name: file.path for name, file in kept.files.items()} == {
+def test_transformers_model_and_tokenizer_share_folder() -> None:
+    """A model of Transformers and its tokenizer come into one folder."""
+    selection = chosen("transformers")
+    assert (selection.scheme, selection.graph) == ("hf", "")
+    assert {name: file.path for name, file in selection.files.items()} == {
         "config.json": "model/config.json",
         "model.safetensors": "model/model.safetensors",
         "tokenizer.json": "components/tokenizer/tokenizer.json",
@@ -31,33 +32,39 @@ def test_a_model_of_transformers_and_its_tokenizer_come_into_one_folder() -> Non
     }
 
 
-def test_the_models_own_configuration_wins_over_that_of_a_processor() -> None:
-    kept = chosen("transformers", "components/image_processor/config.json", "components/a/preprocessor_config.json")
-    assert kept.files["config.json"].path == "model/config.json"
-    assert kept.files["preprocessor_config.json"].path == "components/a/preprocessor_config.json"
+def test_model_configuration_beats_processor() -> None:
+    """The model's own configuration wins over that of a processor."""
+    selection = chosen(
+        "transformers", "components/image_processor/config.json", "components/a/preprocessor_config.json"
+    )
+    assert selection.files["config.json"].path == "model/config.json"
+    assert selection.files["preprocessor_config.json"].path == "components/a/preprocessor_config.json"
 
 
-def test_code_and_pickles_stay_where_they_are_unless_the_spec_takes_them() -> None:
+def test_code_and_pickles_need_permission() -> None:
+    """Code and pickles stay where they are unless the spec takes them."""
     more = ("model/modeling_own.py", "model/pytorch_model.bin", "model/optimizer.pt", "components/own/deep/x.json")
     assert set(chosen("transformers", *more).files) == set(chosen("transformers").files)
-    taken = chosen("transformers", *more, wishes=FlavorOptions(trust_remote_code=True, allow_pickle=True))
-    assert set(taken.files) - set(chosen("transformers").files) == {"modeling_own.py", "pytorch_model.bin"}
+    selection = chosen("transformers", *more, wishes=FlavorOptions(trust_remote_code=True, allow_pickle=True))
+    assert set(selection.files) - set(chosen("transformers").files) == {"modeling_own.py", "pytorch_model.bin"}
 
 
-def test_an_onnx_file_comes_with_what_lies_beside_it_and_without_what_is_about_it() -> None:
-    kept = chosen("onnx")
-    assert (kept.scheme, kept.graph, set(kept.files)) == ("onnx", "model.onnx", {"model.onnx"})
+def test_onnx_file_brings_its_neighbours() -> None:
+    """An ONNX file comes with what lies beside it and without what is about it."""
+    selection = chosen("onnx")
+    assert (selection.scheme, selection.graph, set(selection.files)) == ("onnx", "model.onnx", {"model.onnx"})
     external = chosen("onnx-external")
     assert external.graph == "model.onnx"
     (weights,) = set(external.files) - {"model.onnx"}
     assert weights.endswith(".data")
 
 
-def test_a_model_of_sentence_transformers_keeps_the_folders_of_its_modules() -> None:
-    kept = chosen("sentence_transformers")
-    assert kept.scheme == "hf"
+def test_sentence_model_keeps_module_folders() -> None:
+    """A model of Sentence Transformers keeps the folders of its modules."""
+    selection = chosen("sentence_transformers")
+    assert selection.scheme == "hf"
     assert {"config.json", "model.safetensors", "modules.json", "1_Pooling/config.json", "tokenizer.json"} <= set(
-        kept.files
+        selection.files
     )
 
 
@@ -68,22 +75,25 @@ def test_a_model_of_sentence_transformers_keeps_the_folders_of_its_modules() -> 
         ("sklearn", "has the flavour sklearn, which plansmith does not read"),
     ],
 )
-def test_other_flavours_are_refused_by_name_with_what_to_log_instead(name: str, said: str) -> None:
+def test_other_flavours_refused_by_name(name: str, said: str) -> None:
+    """Other flavours are refused by name with what to log instead."""
     with pytest.raises(SourceError, match=said) as refused:
         chosen(name, wishes=FlavorOptions(trust_remote_code=True, allow_pickle=False))
     assert "register that" in refused.value.remedy
 
 
 @pytest.mark.parametrize(("name", "file"), [("pytorch-pt2", "model.pt2"), ("pytorch", "model.pth")])
-def test_a_module_comes_with_what_mlflow_says_of_it(name: str, file: str) -> None:
-    kept = chosen(
+def test_module_comes_with_mlflow_description(name: str, file: str) -> None:
+    """A module comes with what MLflow says of it."""
+    selection = chosen(
         name, "data/other.bin", wishes=FlavorOptions(trust_remote_code=False, allow_pickle=file == "model.pth")
     )
-    assert (kept.scheme, kept.graph) == ("torch", "")
-    assert {to: one.path for to, one in kept.files.items()} == {file: f"data/{file}", "MLmodel": "MLmodel"}
+    assert (selection.scheme, selection.graph) == ("torch", "")
+    assert {to: entry.path for to, entry in selection.files.items()} == {file: f"data/{file}", "MLmodel": "MLmodel"}
 
 
-def test_a_model_that_was_logged_without_its_weights_says_where_they_are() -> None:
+def test_weightless_model_says_where() -> None:
+    """A model that was logged without its weights says where they are."""
     flavour = flavours_of("transformers")["transformers"] | {
         "source_model_name": "org/model",
         "source_model_revision": "f" * 40,
@@ -97,7 +107,8 @@ def test_a_model_that_was_logged_without_its_weights_says_where_they_are() -> No
     assert "hf:" not in local.value.remedy
 
 
-def test_an_adapter_is_refused_with_what_makes_a_whole_model_of_it() -> None:
+def test_adapter_refused_with_remedy() -> None:
+    """An adapter is refused with what makes a whole model of it."""
     flavour = flavours_of("transformers")["transformers"] | {"peft_adaptor": "peft"}
     with pytest.raises(SourceError, match="adapter alone") as refused:
         choose({"transformers": flavour}, files_of("transformers"), PLAIN, "models:/m/1")
@@ -105,13 +116,15 @@ def test_an_adapter_is_refused_with_what_makes_a_whole_model_of_it() -> None:
 
 
 @pytest.mark.parametrize("root", ["../model", "/etc", "model/..", "nowhere", "components/tokenizer"])
-def test_a_folder_that_is_none_of_the_versions_own_gives_nothing(root: str) -> None:
+def test_foreign_folder_gives_nothing(root: str) -> None:
+    """A folder that is none of the version's own gives nothing."""
     flavour = flavours_of("transformers")["transformers"] | {"model_binary": root}
     with pytest.raises(SourceError, match=r"config\.json"):
         choose({"transformers": flavour}, files_of("transformers"), PLAIN, "models:/m/1")
 
 
-def test_a_graph_that_is_not_there_is_said() -> None:
+def test_missing_graph_told() -> None:
+    """A graph that is not there is told."""
     files = tuple(replace(file, path=f"deep/{file.path}") for file in files_of("onnx"))
     with pytest.raises(SourceError, match=r"has no model\.onnx"):
         choose(flavours_of("onnx"), files, PLAIN, "models:/m/1")
@@ -132,6 +145,7 @@ def test_a_graph_that_is_not_there_is_said() -> None:
         b"[" * 100_000,
     ],
 )
-def test_a_damaged_file_is_said_and_runs_nothing(content: bytes) -> None:
+def test_damaged_file_told_runs_nothing(content: bytes) -> None:
+    """A damaged file is told and runs nothing."""
     with pytest.raises(SourceError, match="is damaged"):
         read_model_file(content, "models:/m/1")

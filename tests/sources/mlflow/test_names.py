@@ -4,15 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.config.mlflow_uri import RegisteredName, read_registered
-from plansmith.config.source_reference import parse_reference
+from plansmith.config.source_reference import RegisteredName, parse_reference, read_registered
 from plansmith.config.spec import find_problems, make_spec
 from plansmith.errors import UsageError
 from plansmith.sources.reference import refuse_unfitting
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "wanted"),
+    ("text", "name", "version"),
     [
         ("models:/ranker@champion", "ranker", "@champion"),
         ("models:/ranker/3", "ranker", "3"),
@@ -23,11 +22,13 @@ from plansmith.sources.reference import refuse_unfitting
         ("models:/e@mail@champion", "e@mail", "@champion"),
     ],
 )
-def test_a_registered_model_is_named_as_mlflows_own_clients_name_it(text: str, name: str, wanted: str) -> None:
-    assert read_registered(text) == RegisteredName(name, wanted)
+def test_model_named_like_mlflow_clients(text: str, name: str, version: str) -> None:
+    """A registered model is named as MLflow's own clients name it."""
+    assert read_registered(text) == RegisteredName(name, version)
 
 
-def test_a_name_is_written_as_it_was_read() -> None:
+def test_name_round_trips() -> None:
+    """A name is written as it was read."""
     assert [str(read_registered(f"models:/m{end}")) for end in ("@a", "/3", "/latest")] == [
         "models:/m@a",
         "models:/m/3",
@@ -56,24 +57,27 @@ def test_a_name_is_written_as_it_was_read() -> None:
         ("", "no registered model"),
     ],
 )
-def test_anything_else_is_refused_with_what_to_write(text: str, said: str) -> None:
+def test_other_names_refused_with_form(text: str, said: str) -> None:
+    """Anything else is refused with what to write."""
     with pytest.raises(UsageError, match=said) as refused:
         read_registered(text)
     assert refused.value.remedy
 
 
-def test_a_source_is_split_into_the_model_and_its_version(tmp_path: Path) -> None:
-    found = parse_reference("mlflow:models:/Search Ranker@champion", relative_to=tmp_path)
-    assert (found.scheme, found.location, found.revision, found.path) == (
+def test_source_split_into_model_and_version(tmp_path: Path) -> None:
+    """A source is split into the model and its version."""
+    reference = parse_reference("mlflow:models:/Search Ranker@champion", relative_to=tmp_path)
+    assert (reference.scheme, reference.location, reference.revision, reference.path) == (
         "mlflow",
         "models:/Search Ranker",
         "@champion",
         None,
     )
-    assert found.default_name == "Search-Ranker"
+    assert reference.default_name == "Search-Ranker"
 
 
-def test_a_spec_takes_a_registered_model_and_none_with_drawn_weights(tmp_path: Path) -> None:
+def test_spec_takes_registered_model(tmp_path: Path) -> None:
+    """A spec takes a registered model, and none with drawn weights."""
     assert find_problems({"source": "mlflow:models:/ranker@champion"}) == []
     spec = make_spec({"source": "mlflow:models:/ranker@champion", "random_weights": True})
     with pytest.raises(UsageError, match="none to draw"):

@@ -25,9 +25,9 @@ class Desk:
     server: MlflowServer
     folder: Path
 
-    def type(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    def type(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "plansmith", *words],
+            [sys.executable, "-m", "plansmith", *arguments],
             cwd=self.folder,
             env=own_environment(**self.server.variables, **variables),
             capture_output=True,
@@ -36,14 +36,14 @@ class Desk:
             check=False,
         )
 
-    def compile(self, *words: str, **variables: str) -> dict[str, Any]:
-        done = self.type("compile", *words, "--no-check-served", "--json", **variables)
+    def compile(self, *arguments: str, **variables: str) -> dict[str, Any]:
+        done = self.type("compile", *arguments, "--no-check-served", "--json", **variables)
         assert done.returncode == 0, done.stdout + done.stderr
         document: dict[str, Any] = json.loads(done.stdout)
         return document
 
-    def planned(self, *words: str) -> dict[str, Any]:
-        done = self.type("fleet", "plan", "specs", "--json", *words)
+    def planned(self, *arguments: str) -> dict[str, Any]:
+        done = self.type("fleet", "plan", "specs", "--json", *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
         (model,) = json.loads(done.stdout)["models"]
         assert isinstance(model, dict)
@@ -52,9 +52,9 @@ class Desk:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
-    with running(tmp_path_factory.mktemp("mlflow")) as found:
-        found.log_models()
-        yield found
+    with running(tmp_path_factory.mktemp("mlflow")) as mlflow:
+        mlflow.log_models()
+        yield mlflow
 
 
 @pytest.fixture
@@ -63,12 +63,13 @@ def desk(server: MlflowServer, tmp_path: Path) -> Desk:
 
 
 def source_of(document: dict[str, Any]) -> dict[str, Any]:
-    found = json.loads(Path(document["manifest"]).read_text())["source"]
-    assert isinstance(found, dict)
-    return found
+    source = json.loads(Path(document["manifest"]).read_text())["source"]
+    assert isinstance(source, dict)
+    return source
 
 
-def test_an_alias_is_compiled_published_and_stale_when_it_moves(desk: Desk) -> None:
+def test_alias_compiled_then_stale_after_move(desk: Desk) -> None:
+    """An alias is compiled, published, and stale when it moves."""
     specs = desk.folder / "specs"
     specs.mkdir()
     (specs / "clf.yaml").write_text(
@@ -97,17 +98,20 @@ def test_an_alias_is_compiled_published_and_stale_when_it_moves(desk: Desk) -> N
         desk.server.post("registered-models/alias", name="clf", alias="champion", version="1")
 
 
-def test_an_onnx_model_is_compiled_as_its_file_would_be(desk: Desk) -> None:
-    found = source_of(desk.compile("mlflow:models:/net/latest"))
-    assert (found["scheme"], found["revision"], found["registered"]) == ("onnx", "1", "mlflow:models:/net")
+def test_onnx_model_compiled_like_file(desk: Desk) -> None:
+    """An ONNX model is compiled as its file would be."""
+    source = source_of(desk.compile("mlflow:models:/net/latest"))
+    assert (source["scheme"], source["revision"], source["registered"]) == ("onnx", "1", "mlflow:models:/net")
 
 
-def test_a_module_that_torch_export_saw_is_compiled(desk: Desk) -> None:
-    found = source_of(desk.compile("mlflow:models:/exported/1"))
-    assert (found["scheme"], found["revision"], found["registered"]) == ("torch", "1", "mlflow:models:/exported")
+def test_exported_module_compiled(desk: Desk) -> None:
+    """A module that torch.export saw is compiled."""
+    source = source_of(desk.compile("mlflow:models:/exported/1"))
+    assert (source["scheme"], source["revision"], source["registered"]) == ("torch", "1", "mlflow:models:/exported")
 
 
-def test_a_pickled_module_is_compiled_where_that_is_allowed(desk: Desk) -> None:
+def test_allowed_pickled_module_compiled(desk: Desk) -> None:
+    """A pickled module is compiled where that is allowed."""
     (desk.folder / "pickled.yaml").write_text(
         "source: mlflow:models:/pickled/1\nallow_pickle: true\ncheck_served: false\n"
         "inputs:\n  x: {dtype: float32, dims: [batch, 4]}\n"
@@ -124,7 +128,8 @@ def test_a_pickled_module_is_compiled_where_that_is_allowed(desk: Desk) -> None:
         ("nothing/1", "name=nothing, version=1) not found"),
     ],
 )
-def test_what_cannot_be_compiled_is_refused_with_what_to_do(desk: Desk, source: str, said: str) -> None:
+def test_uncompilable_source_refused_with_remedy(desk: Desk, source: str, said: str) -> None:
+    """What cannot be compiled is refused with what to do."""
     done = desk.type("compile", f"mlflow:models:/{source}", "--no-check-served")
     assert done.returncode == 3, done.stdout + done.stderr
     assert said in done.stderr
@@ -132,16 +137,18 @@ def test_what_cannot_be_compiled_is_refused_with_what_to_do(desk: Desk, source: 
 
 
 @pytest.mark.parametrize("address", ["s3://evil/model", "hf://org/model", "gs://evil/model"])
-def test_an_address_that_anybody_may_have_registered_is_not_gone_to(desk: Desk, address: str) -> None:
+def test_untrusted_address_never_contacted(desk: Desk, address: str) -> None:
+    """An address that anybody may have registered is not gone to."""
     desk.server.post("registered-models/create", name="planted")
-    made = desk.server.post("model-versions/create", name="planted", source=address)
-    number = made["model_version"]["version"]
+    document = desk.server.post("model-versions/create", name="planted", source=address)
+    number = document["model_version"]["version"]
     done = desk.type("compile", f"mlflow:models:/planted/{number}", "--no-check-served")
     assert done.returncode == 3, done.stdout + done.stderr
     assert f"lies at {address}, which is no place that models may come from" in done.stderr
 
 
-def test_a_copied_version_leads_to_the_files_of_the_first(desk: Desk) -> None:
+def test_copied_version_leads_to_original(desk: Desk) -> None:
+    """A copied version leads to the files of the first."""
     desk.server.post("registered-models/create", name="copied")
     desk.server.post("model-versions/create", name="copied", source="models:/net/1")
     assert source_of(desk.compile("mlflow:models:/copied/1"))["registered"] == "mlflow:models:/copied"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from plansmith.sources.mlflow.flavors import read_model_file
+from plansmith.sources.mlflow.model_version import read_model_file
 from plansmith.sources.remote_files import RemoteFile
 
 FOLDER = Path(__file__).with_name("written")

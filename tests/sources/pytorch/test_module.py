@@ -13,10 +13,10 @@ import torch
 from plansmith.config.spec import InputSpec
 from plansmith.errors import SourceError, UsageError
 from plansmith.records.model import AxisRange
-from plansmith.sources.dynamic_axes.find import find_dynamic_axes
+from plansmith.sources import pytorch as torch_modules
+from plansmith.sources.dynamic_axes import find_dynamic_axes
 from plansmith.sources.loaded_model import LoadedModel
-from plansmith.sources.pytorch import module as torch_modules
-from plansmith.sources.pytorch.module import output_names
+from plansmith.sources.pytorch import output_names
 
 from .programs import AUTO, net, saved
 
@@ -37,7 +37,8 @@ def loaded(folder: Path, *, allow_pickle: bool = False, **inputs: Any) -> Loaded
     return torch_modules.load(folder, allow_pickle=allow_pickle, inputs=specs)
 
 
-def test_an_exported_program_answers_as_the_module_did(tmp_path: Path) -> None:
+def test_exported_program_answers_like_module(tmp_path: Path) -> None:
+    """An exported program answers as the module did."""
     module, content = net()
     live = loaded(folder_of(tmp_path, content))
     (tensor,) = live.inputs.tensors
@@ -49,10 +50,11 @@ def test_an_exported_program_answers_as_the_module_did(tmp_path: Path) -> None:
         assert np.abs(live.ask(feed)["output"] - expected).max() < 1e-6
 
 
-def test_what_was_exported_with_one_size_is_an_axis_that_does_not_move(tmp_path: Path) -> None:
+def test_fixed_export_size_is_fixed_axis(tmp_path: Path) -> None:
+    """What was exported with one size is an axis that does not move."""
     live = loaded(folder_of(tmp_path, net(batch=1)[1]))
-    found = find_dynamic_axes(lambda sizes: live.ask(live.inputs.make(sizes)), live.inputs, live.inputs.axes)
-    (fixed,) = found.fixed
+    result = find_dynamic_axes(lambda sizes: live.ask(live.inputs.make(sizes)), live.inputs, live.inputs.axes)
+    (fixed,) = result.fixed
     assert (fixed.axis, fixed.size, fixed.by) == ("batch", 1, "model")
     assert "input.size()[0] == 1" in fixed.reason
 
@@ -63,11 +65,12 @@ class _Scorer(torch.nn.Module):
         self.table = torch.nn.Embedding(50, 16)
 
     def forward(self, ids: torch.Tensor, x: torch.Tensor) -> dict[str, torch.Tensor]:
-        found = self.table(ids).mean(1)
-        return {"scores": found, "sums": x.sum(1) + found[:, :1]}
+        average = self.table(ids).mean(1)
+        return {"scores": average, "sums": x.sum(1) + average[:, :1]}
 
 
-def test_axes_have_the_ranges_and_indices_the_values_that_the_program_was_exported_with(tmp_path: Path) -> None:
+def test_axes_and_indices_follow_export(tmp_path: Path) -> None:
+    """Axes have the ranges, and indices the values, that the program was exported with."""
     narrow = torch.export.Dim("narrow", min=3, max=9)
     examples = [torch.full((2, 7), 49), torch.randn(2, 5, 6)]
     content = saved(_Scorer(), examples, [{0: AUTO, 1: AUTO}, {0: AUTO, 1: narrow}])
@@ -82,14 +85,17 @@ def test_axes_have_the_ranges_and_indices_the_values_that_the_program_was_export
         live.ask(live.inputs.make({"batch": 2, "sequence": 7, "x_dim1": 10}))
 
 
-def test_the_spec_may_name_axes_and_not_contradict_the_program(tmp_path: Path) -> None:
+def test_spec_names_axes_without_contradiction(tmp_path: Path) -> None:
+    """The spec may name axes but not contradict the program."""
     folder = folder_of(tmp_path, net()[1])
     assert loaded(folder, input={"dims": ["rows", 4]}).inputs.tensors[0].dims == ("rows", 4)
     with pytest.raises(UsageError, match="has no input other"):
         loaded(folder, other={"dims": ["rows", 4]})
 
 
-def test_a_program_that_takes_more_than_tensors_is_refused(tmp_path: Path) -> None:
+def test_non_tensor_program_refused(tmp_path: Path) -> None:
+    """A program that takes more than tensors is refused."""
+
     class Scaled(torch.nn.Module):
         def forward(self, x: torch.Tensor, factor: int) -> torch.Tensor:
             return x * factor
@@ -101,7 +107,8 @@ def test_a_program_that_takes_more_than_tensors_is_refused(tmp_path: Path) -> No
         loaded(tmp_path)
 
 
-def test_a_pickled_module_is_read_only_where_that_is_allowed(tmp_path: Path) -> None:
+def test_pickled_module_needs_permission(tmp_path: Path) -> None:
+    """A pickled module is read only where that is allowed."""
     module = net()[0]
     torch.save(module, tmp_path / "model.pth")
     (tmp_path / "MLmodel").write_text(SIGNED)
@@ -116,7 +123,8 @@ def test_a_pickled_module_is_read_only_where_that_is_allowed(tmp_path: Path) -> 
     assert np.abs(live.ask(feed)["output"] - expected).max() < 1e-6
 
 
-def test_a_pickled_module_without_a_signature_is_described_by_the_spec(tmp_path: Path) -> None:
+def test_unsigned_pickle_described_by_spec(tmp_path: Path) -> None:
+    """A pickled module without a signature is described by the spec."""
     torch.save(net()[0], tmp_path / "model.pth")
     (tmp_path / "MLmodel").write_text("flavors: {}")
     with pytest.raises(UsageError, match="does not say what it takes"):
@@ -132,8 +140,9 @@ def test_a_damaged_signature_is_said(signature: str, tmp_path: Path) -> None:
         loaded(folder)
 
 
-def test_outputs_are_named_by_where_they_stand_in_the_answer() -> None:
-    one = torch.zeros(1)
-    assert output_names(one) == ("output",)
-    assert output_names((one, [one, None])) == ("output_0", "output_1_0")
-    assert output_names(OrderedDict(a=one, b={"c": one})) == ("a", "b_c")
+def test_outputs_named_by_place() -> None:
+    """Outputs are named by where they stand in the answer."""
+    tensor = torch.zeros(1)
+    assert output_names(tensor) == ("output",)
+    assert output_names((tensor, [tensor, None])) == ("output_0", "output_1_0")
+    assert output_names(OrderedDict(a=tensor, b={"c": tensor})) == ("a", "b_c")

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from plansmith.errors import SourceError
-from plansmith.sources.pytorch.pt2_archive import is_arithmetic, require_harmless
+from plansmith.sources.pytorch import is_arithmetic, require_harmless
 
 from .programs import AUTO, changed, net, saved
 
@@ -50,7 +50,8 @@ RECORDS: dict[str, tuple[dict[str, bytes], str]] = {
 
 
 @pytest.mark.parametrize(("more", "said"), RECORDS.values(), ids=RECORDS.keys())
-def test_a_file_with_more_than_numbers_is_refused(more: dict[str, bytes], said: str, tmp_path: Path) -> None:
+def test_file_beyond_numbers_refused(more: dict[str, bytes], said: str, tmp_path: Path) -> None:
+    """A file with more than numbers is refused."""
     path = changed(net()[1], tmp_path / "model.pt2", more=more)
     with pytest.raises(SourceError, match="loading it could run code") as refused:
         require_harmless(path)
@@ -94,7 +95,8 @@ GRAPHS: dict[str, tuple[Callable[[Any], None], str]] = {
 
 
 @pytest.mark.parametrize(("change", "said"), GRAPHS.values(), ids=GRAPHS.keys())
-def test_a_graph_that_says_code_is_refused(change: Callable[[Any], None], said: str, tmp_path: Path) -> None:
+def test_graph_with_code_refused(change: Callable[[Any], None], said: str, tmp_path: Path) -> None:
+    """A graph that says code is refused."""
     path = changed(net()[1], tmp_path / "model.pt2", more={}, graph=change)
     with pytest.raises(SourceError, match="loading it could run code") as refused:
         require_harmless(path)
@@ -126,7 +128,8 @@ class _Branching(torch.nn.Module):
         return {"rows": x.reshape(x.shape[0], -1).sum(1), "counted": counted}
 
 
-def test_what_pytorch_itself_writes_is_taken(tmp_path: Path) -> None:
+def test_pytorch_files_accepted(tmp_path: Path) -> None:
+    """What PyTorch itself writes is taken."""
     examples = [torch.randn(4, 8, 6), torch.randint(0, 9, (4, 7))]
     path = tmp_path / "model.pt2"
     for content in (net()[1], net(batch=1)[1], saved(_Branching(), examples, [{0: AUTO, 1: AUTO, 2: AUTO}, {0: AUTO}])):
@@ -151,5 +154,6 @@ def test_what_pytorch_itself_writes_is_taken(tmp_path: Path) -> None:
         ("", False),
     ],
 )
-def test_only_arithmetic_of_sizes_is_arithmetic(text: str, expected: bool) -> None:
+def test_only_size_arithmetic_accepted(text: str, expected: bool) -> None:
+    """Only arithmetic of sizes is arithmetic."""
     assert is_arithmetic(text) is expected

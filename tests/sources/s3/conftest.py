@@ -47,9 +47,9 @@ class Shelf:
 
     def fetched(self, source: str, *, dry: bool = False, **values: Any) -> StepResult[SourceModel]:
         """What the first step of a compile brings here."""
-        found = self.fetch(source, dry=dry, **values)
-        assert found is not None
-        return found
+        result = self.fetch(source, dry=dry, **values)
+        assert result is not None
+        return result
 
     def fetch(self, source: str, *, dry: bool = False, **values: Any) -> StepResult[SourceModel] | None:
         """The first step of a compile, None where a look finds nothing; requests are noted from its start."""
@@ -61,11 +61,11 @@ class Shelf:
         finally:
             stages.close()
 
-    def asked(self) -> list[str]:
+    def requested_keys(self) -> list[str]:
         """What was asked for since the last fetch began: keys, or the word for a listing."""
         return [
-            "listing" if "list-type" in one.words else one.path.removeprefix(f"/{self.bucket}/")
-            for one in self.proxy.requests
+            "listing" if "list-type" in request.query else request.path.removeprefix(f"/{self.bucket}/")
+            for request in self.proxy.requests
         ]
 
 
@@ -82,7 +82,7 @@ def shelf(
 
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
     monkeypatch.setattr("botocore.retries.quota.RetryQuota.acquire", lambda *_: True)
-    monkeypatch.setattr("plansmith.system.aws.s3.bucket._PAUSE_SECONDS", 0)
+    monkeypatch.setattr("plansmith.system.aws.bucket._PAUSE_SECONDS", 0)
     monkeypatch.delenv("PLANSMITH_SOURCE_MAX_GB", raising=False)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.endpoint)
     client = boto3.client("s3", endpoint_url=s3_server)

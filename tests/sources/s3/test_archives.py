@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import EnvironmentFault, SourceError
-from plansmith.sources.s3.archive import extract
+from plansmith.sources.s3 import extract
 
 from ...support.models.archives import bomb, graph_folder, hostile, member, packed, transformers_folder
 from .conftest import Shelf
@@ -25,41 +25,46 @@ def unpacked(content: bytes, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("below", [".", "", "ranker"])
-def test_a_packed_folder_is_the_same_model_as_the_folder(below: str, shelf: Shelf) -> None:
+def test_packed_folder_equals_folder(below: str, shelf: Shelf) -> None:
+    """A packed folder is the same model as the folder."""
     folder = transformers_folder(shelf.folder / "ranker")
     shelf.put("team/ranker.tar.gz", packed(folder, below=below))
     address = shelf.address("team/ranker.tar.gz")
-    found, local = shelf.fetched(address), shelf.fetched(f"hf:{folder}")
-    assert (found.record.scheme, found.record.address) == ("hf", address)
-    assert found.record.digest == local.record.digest
-    assert sorted(path.name for path in found.folder.iterdir() if not path.name.startswith("entry")) == [
+    result, local = shelf.fetched(address), shelf.fetched(f"hf:{folder}")
+    assert (result.record.scheme, result.record.address) == ("hf", address)
+    assert result.record.digest == local.record.digest
+    assert sorted(path.name for path in result.folder.iterdir() if not path.name.startswith("entry")) == [
         "config.json",
         "model.safetensors",
         "tokenizer.json",
     ]
 
 
-def test_a_packed_graph_is_brought_with_its_weights(shelf: Shelf) -> None:
+def test_packed_graph_keeps_weights(shelf: Shelf) -> None:
+    """A packed graph is brought with its weights."""
     shelf.put("net.tgz", packed(graph_folder(shelf.folder / "net")))
-    found = shelf.fetched(shelf.address("net.tgz"))
-    assert [path.name for path in found.files] == ["net.onnx", "weights.bin"]
+    result = shelf.fetched(shelf.address("net.tgz"))
+    assert [path.name for path in result.files] == ["net.onnx", "weights.bin"]
 
 
-def test_a_second_fetch_of_an_archive_asks_for_no_content(shelf: Shelf) -> None:
+def test_second_archive_fetch_asks_nothing(shelf: Shelf) -> None:
+    """A second fetch of an archive asks for no content."""
     shelf.put("net.tar.gz", packed(graph_folder(shelf.folder / "net")))
     first = shelf.fetched(shelf.address("net.tar.gz"))
     again = shelf.fetched(f"{shelf.address('net.tar.gz')}@{first.record.revision}")
     assert again.cached
-    assert [one.method for one in shelf.proxy.requests] == ["HEAD"]
+    assert [request.method for request in shelf.proxy.requests] == ["HEAD"]
 
 
-def test_an_archive_that_is_not_there_is_one_clear_error(shelf: Shelf) -> None:
+def test_missing_archive_is_clear_error(shelf: Shelf) -> None:
+    """An archive that is not there is one clear error."""
     with pytest.raises(SourceError, match=f"there is nothing at s3://{shelf.bucket}/net.tar.gz") as missing:
         shelf.fetched(shelf.address("net.tar.gz"))
     assert missing.value.remedy.endswith("net.tar.gz")
 
 
-def test_what_is_packed_may_be_no_model(shelf: Shelf) -> None:
+def test_packed_content_may_be_no_model(shelf: Shelf) -> None:
+    """What is packed may be no model."""
     shelf.put("notes.tar.gz", hostile(member("notes.md")))
     with pytest.raises(SourceError, match="it holds neither"):
         shelf.fetched(shelf.address("notes.tar.gz"))
@@ -84,7 +89,8 @@ def test_what_is_packed_may_be_no_model(shelf: Shelf) -> None:
         "file as a folder": (member("config.json/a"), "is there twice"),
     }.values(),
 )
-def test_what_no_model_consists_of_is_refused(wrong: tarfile.TarInfo, words: str, tmp_path: Path) -> None:
+def test_foreign_archive_entries_refused(wrong: tarfile.TarInfo, words: str, tmp_path: Path) -> None:
+    """What no model consists of is refused."""
     with pytest.raises(SourceError, match=words) as refused:
         unpacked(hostile(member("config.json"), wrong), tmp_path)
     assert "do not use it if others made it" in refused.value.remedy
@@ -100,7 +106,8 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XGLTYPE])
-def test_a_header_that_wants_all_memory_gets_little(kind: bytes, tmp_path: Path) -> None:
+def test_greedy_header_gets_little_memory(kind: bytes, tmp_path: Path) -> None:
+    """A header that wants all memory gets little."""
     content = bomb(200_000_000, kind=kind)
     tracemalloc.start()
     try:
@@ -111,22 +118,25 @@ def test_a_header_that_wants_all_memory_gets_little(kind: bytes, tmp_path: Path)
         tracemalloc.stop()
 
 
-def test_what_follows_the_files_is_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trailing_bytes_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What follows the files is bounded too."""
     monkeypatch.setenv("PLANSMITH_SOURCE_MAX_GB", "0.001")
-    monkeypatch.setattr("plansmith.sources.s3.archive.MOST_FILES", 10)
+    monkeypatch.setattr("plansmith.sources.s3.MOST_FILES", 10)
     good = gzip.decompress(hostile(member("config.json")))
     with pytest.raises(SourceError, match="it holds more than it may, beside its files"):
         unpacked(gzip.compress(good + bytes(20_000_000)), tmp_path)
 
 
-def test_more_files_than_any_model_has_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plansmith.sources.s3.archive.MOST_FILES", 3)
+def test_too_many_files_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More files than any model has are refused."""
+    monkeypatch.setattr("plansmith.sources.s3.MOST_FILES", 3)
     folders = [member(f"folder-{number}", kind=tarfile.DIRTYPE) for number in range(4)]
     with pytest.raises(SourceError, match="has more than"):
         unpacked(hostile(*folders), tmp_path)
 
 
-def test_a_disk_without_room_is_told_before_it_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_told_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk without room is told before it is full."""
     monkeypatch.setenv("PLANSMITH_SOURCE_MAX_GB", "1e12")
     head = tarfile.TarInfo("huge")
     head.size = 10**17
@@ -144,13 +154,15 @@ NO_ARCHIVES = {
 
 
 @pytest.mark.parametrize("content", NO_ARCHIVES.values(), ids=NO_ARCHIVES)
-def test_what_is_no_archive_is_one_clear_error(content: bytes, tmp_path: Path) -> None:
+def test_non_archive_is_clear_error(content: bytes, tmp_path: Path) -> None:
+    """What is no archive is one clear error."""
     with pytest.raises(SourceError, match=r"is no whole .tar.gz|holds no files") as refused:
         unpacked(content, tmp_path)
     assert "tar czf model.tar.gz -C FOLDER ." in refused.value.remedy
 
 
-def test_an_archive_that_was_cut_or_damaged_anywhere_is_refused(tmp_path: Path) -> None:
+def test_damaged_archive_refused(tmp_path: Path) -> None:
+    """An archive that was cut or damaged anywhere is refused."""
     noise = random.Random(0).randbytes(50_000)
     source = tmp_path / "model"
     source.mkdir()
@@ -166,7 +178,8 @@ def test_an_archive_that_was_cut_or_damaged_anywhere_is_refused(tmp_path: Path) 
             unpacked(flipped if number % 2 else whole[:at], folder)
 
 
-def test_an_archive_of_made_up_bytes_raises_nothing_else(tmp_path: Path) -> None:
+def test_random_bytes_raise_nothing_else(tmp_path: Path) -> None:
+    """An archive of made up bytes raises nothing else."""
     dice = random.Random(2)
     good = bytearray(gzip.decompress(hostile(member("config.json"), member("a/b", b"y" * 700), member("c"))))
     for number in range(200):
@@ -180,7 +193,8 @@ def test_an_archive_of_made_up_bytes_raises_nothing_else(tmp_path: Path) -> None
             continue
 
 
-def test_names_that_a_producer_writes_below_a_dot_are_taken_as_they_are(tmp_path: Path) -> None:
+def test_dot_prefixed_names_accepted(tmp_path: Path) -> None:
+    """Names that a producer writes below a dot are taken as they are."""
     root = unpacked(hostile(member("./config.json"), member("./1_Pooling/config.json")), tmp_path)
     assert sorted(path.relative_to(root).as_posix() for path in root.rglob("*.json")) == [
         "1_Pooling/config.json",

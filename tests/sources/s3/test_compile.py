@@ -13,14 +13,15 @@ from .conftest import Shelf
 
 
 @pytest.mark.slow
-def test_a_folder_and_an_archive_of_a_bert_become_the_same_release(shelf: Shelf) -> None:
+def test_folder_and_archive_same_release(shelf: Shelf) -> None:
+    """A folder and an archive of a BERT become the same release."""
     folder = bert(shelf.folder / "made", "ForSequenceClassification")
     address = shelf.put_folder("team/ranker", folder)
     shelf.put("team/packed.tar.gz", packed(folder))
     artifacts = shelf.folder / "artifacts"
-    made = compile_model(artifacts, address, "--no-check-served")
-    assert (made["name"], made["verdict"]) == ("ranker", "passed")
-    spec = next(Path(made["repository"]).resolve().parent.rglob("spec.yaml")).read_text()
+    document = compile_model(artifacts, address, "--no-check-served")
+    assert (document["name"], document["verdict"]) == ("ranker", "passed")
+    spec = next(Path(document["repository"]).resolve().parent.rglob("spec.yaml")).read_text()
     assert f"source: {address}@" in spec
     again = compile_model(artifacts, shelf.address("team/packed.tar.gz"), "--no-check-served", "--name", "ranker")
     steps = {step["name"]: step["cached"] for step in again["steps"]}

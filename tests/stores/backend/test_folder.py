@@ -40,9 +40,8 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
     os.umask(before)
 
 
-def test_files_have_the_modes_that_the_umask_leaves(
-    objects: FolderObjects, source: Path, umask: int, tmp_path: Path
-) -> None:
+def test_file_modes_follow_umask(objects: FolderObjects, source: Path, umask: int, tmp_path: Path) -> None:
+    """Files have the modes that the umask leaves."""
     objects.send(source, "objects/ab/content", SHA256)
     objects.create("models/one.json", CONTENT)
     objects.fetch("objects/ab/content", tmp_path / "back", SHA256)
@@ -72,7 +71,8 @@ def test_keys_lead_nowhere_else(objects: FolderObjects, source: Path, tmp_path: 
     assert not (tmp_path / "back").exists()
 
 
-def test_keys_come_in_the_order_of_s3_without_what_lies_between(objects: FolderObjects, tmp_path: Path) -> None:
+def test_keys_follow_s3_order(objects: FolderObjects, tmp_path: Path) -> None:
+    """Keys come in the order of S3, without what lies between."""
     keys = ["a", "a!/b", "a.json", "a/b", "a/b/c", "a0", "b/c"]
     for key in sorted(keys, reverse=True):
         if key not in {"a", "a/b"}:  # a file and a folder of one name are two objects in S3 alone
@@ -82,15 +82,14 @@ def test_keys_come_in_the_order_of_s3_without_what_lies_between(objects: FolderO
     (tmp_path / "store" / "lost+found").mkdir()
     (tmp_path / "store" / "lost+found" / "x").write_text("")
     expected = ["a!/b", "a.json", "a/b/c", "a0", "b/c"]
-    assert [held.key for held in objects.below("")] == expected
-    assert [held.key for held in objects.below("a")] == expected[:-1]
-    assert [held.key for held in objects.below("a/")] == ["a/b/c"]
-    assert [held.key for held in objects.below("none/")] == []
+    assert [item.key for item in objects.below("")] == expected
+    assert [item.key for item in objects.below("a")] == expected[:-1]
+    assert [item.key for item in objects.below("a/")] == ["a/b/c"]
+    assert [item.key for item in objects.below("none/")] == []
 
 
-def test_what_a_killed_writer_left_is_neither_seen_nor_kept(
-    objects: FolderObjects, source: Path, tmp_path: Path
-) -> None:
+def test_killed_writer_leaves_nothing(objects: FolderObjects, source: Path, tmp_path: Path) -> None:
+    """What a killed writer left is neither seen nor kept."""
     objects.put("a", CONTENT)
     staging = tmp_path / "store" / ".staging"
     old, young = staging / "old", staging / "young"
@@ -98,16 +97,17 @@ def test_what_a_killed_writer_left_is_neither_seen_nor_kept(
         path.write_bytes(CONTENT)
     two_days_ago = objects.now() - 2 * 86400
     os.utime(old, (two_days_ago, two_days_ago))
-    assert [held.key for held in objects.below("")] == ["a"]
+    assert [item.key for item in objects.below("")] == ["a"]
     objects.send(source, "b", SHA256)
     assert sorted(staging.iterdir()) == [young]
 
 
-def test_a_link_where_a_folder_should_be_is_something_that_is_not_ours(objects: FolderObjects, tmp_path: Path) -> None:
+def test_link_for_folder_is_foreign(objects: FolderObjects, tmp_path: Path) -> None:
+    """A link where a folder should be is something that is not ours."""
     (tmp_path / "store").mkdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "store" / "model").symlink_to(tmp_path / "elsewhere")
-    assert [held.key for held in objects.below("")] == ["model"]
+    assert [item.key for item in objects.below("")] == ["model"]
 
 
 def test_an_interrupted_fetch_leaves_nothing(objects: FolderObjects, source: Path, tmp_path: Path) -> None:

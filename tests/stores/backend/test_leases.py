@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import EnvironmentFault
+from plansmith.stores.backend.documents import Hold, forget_leases, leased
 from plansmith.stores.backend.folder import FolderObjects
-from plansmith.stores.backend.leases import Hold, forget_leases, leased
 from plansmith.stores.backend.object_store import Objects
 from plansmith.stores.layout import lease_key
-from plansmith.system.aws.s3.objects import Document
+from plansmith.system.aws.bucket import Document
 
 NAME = "compile/0123abcd"
 
@@ -26,7 +26,7 @@ _HOLDER = f"""
 import sys, time
 from pathlib import Path
 from plansmith.stores.backend.folder import FolderObjects
-from plansmith.stores.backend.leases import leased
+from plansmith.stores.backend.documents import leased
 
 with leased(FolderObjects(Path(sys.argv[1])), {NAME!r}, 3.0):
     print("held", flush=True)
@@ -52,13 +52,14 @@ class Away(FolderObjects):
         return super().read(key)
 
 
-def test_a_second_waits_until_the_first_is_done_and_is_told_of_it_once(objects: Objects) -> None:
+def test_second_waits_and_told_once(objects: Objects) -> None:
+    """A second process waits until the first is done, and is told of it once."""
     order: list[str] = []
-    told: list[str] = []
+    messages: list[str] = []
     waits = threading.Event()
 
-    def waiting(who: str) -> None:
-        told.append(who)
+    def waiting(holder: str) -> None:
+        messages.append(holder)
         waits.set()
 
     def second() -> None:
@@ -73,11 +74,12 @@ def test_a_second_waits_until_the_first_is_done_and_is_told_of_it_once(objects: 
         order.append("first")
     thread.join(60)
     assert order == ["first", "second"]
-    assert len(told) == 1
-    assert f"process {os.getpid()}" in told[0]
+    assert len(messages) == 1
+    assert f"process {os.getpid()}" in messages[0]
 
 
-def test_of_many_one_at_a_time_has_the_lease(objects: Objects) -> None:
+def test_lease_held_one_at_time(objects: Objects) -> None:
+    """Of many, one at a time has the lease."""
     inside: list[int] = []
     most: list[int] = []
 
@@ -96,13 +98,15 @@ def test_of_many_one_at_a_time_has_the_lease(objects: Objects) -> None:
     assert most == [1] * 6
 
 
-def test_what_bears_another_name_is_not_waited_for(objects: Objects) -> None:
+def test_other_name_not_waited_for(objects: Objects) -> None:
+    """What bears another name is not waited for."""
     with leased(objects, NAME), leased(objects, "compile/another", waiting=_refuse):
         pass
 
 
 @pytest.mark.slow
-def test_a_lease_lasts_as_long_as_the_work_though_that_takes_longer(objects: Objects) -> None:
+def test_lease_lasts_as_long_as_work(objects: Objects) -> None:
+    """A lease lasts as long as the work though that takes longer."""
     with leased(objects, NAME, 2.0):
         time.sleep(3)
         with pytest.raises(InterruptedError), leased(objects, NAME, 2.0, _refuse):
@@ -110,21 +114,23 @@ def test_a_lease_lasts_as_long_as_the_work_though_that_takes_longer(objects: Obj
 
 
 @pytest.mark.slow
-def test_a_killed_holder_s_lease_is_taken_over_when_it_expires(tmp_path: Path) -> None:
+def test_killed_holder_lease_taken_over(tmp_path: Path) -> None:
+    """A killed holder's lease is taken over when it expires."""
     holder = subprocess.Popen([sys.executable, "-c", _HOLDER, tmp_path], stdout=subprocess.PIPE, text=True)
-    told: list[str] = []
+    messages: list[str] = []
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         holder.send_signal(signal.SIGKILL)
-        with leased(FolderObjects(tmp_path), NAME, 3.0, told.append):
-            assert [f"process {holder.pid}" in who for who in told] == [True]
+        with leased(FolderObjects(tmp_path), NAME, 3.0, messages.append):
+            assert [f"process {holder.pid}" in message for message in messages] == [True]
     finally:
         holder.kill()
         holder.communicate()
 
 
-def test_a_suspended_holder_neither_takes_its_lease_back_nor_ends_another_s(objects: Objects) -> None:
+def test_suspended_holder_disturbs_no_lease(objects: Objects) -> None:
+    """A suspended holder neither takes its lease back nor ends another's."""
     suspended, next_one = (Hold(objects, lease_key(NAME), 0.2), Hold(objects, lease_key(NAME), 60))
     suspended.prolong()
     time.sleep(0.3)
@@ -137,7 +143,8 @@ def test_a_suspended_holder_neither_takes_its_lease_back_nor_ends_another_s(obje
 
 
 @pytest.mark.slow
-def test_a_store_that_does_not_answer_for_a_while_costs_no_lease(tmp_path: Path) -> None:
+def test_silent_store_costs_no_lease(tmp_path: Path) -> None:
+    """A store that does not answer for a while costs no lease."""
     objects = Away(tmp_path)
     with leased(objects, NAME, 3.0):
         objects.is_away = True
@@ -151,21 +158,24 @@ def test_a_store_that_does_not_answer_for_a_while_costs_no_lease(tmp_path: Path)
     assert objects.refused
 
 
-def test_work_that_ends_while_the_store_does_not_answer_ends_well(tmp_path: Path) -> None:
+def test_work_ending_in_silence_succeeds(tmp_path: Path) -> None:
+    """Work that ends while the store does not answer ends well."""
     objects = Away(tmp_path)
     with leased(objects, NAME):
         objects.is_away = True
     assert objects.refused
 
 
-def test_work_that_fails_gives_its_lease_back(objects: Objects) -> None:
+def test_failing_work_returns_lease(objects: Objects) -> None:
+    """Work that fails gives its lease back."""
     with pytest.raises(KeyError), leased(objects, NAME):
         raise KeyError
     with leased(objects, NAME, waiting=_refuse):
         pass
 
 
-def test_leases_that_nobody_changed_for_long_are_forgotten(objects: Objects) -> None:
+def test_stale_leases_forgotten(objects: Objects) -> None:
+    """Leases that nobody changed for long are forgotten."""
     with leased(objects, NAME):
         pass
     assert forget_leases(objects, 60) == 0
@@ -174,5 +184,5 @@ def test_leases_that_nobody_changed_for_long_are_forgotten(objects: Objects) -> 
     assert list(objects.below("leases/")) == []
 
 
-def _refuse(who: str) -> None:
-    raise InterruptedError(who)
+def _refuse(holder: str) -> None:
+    raise InterruptedError(holder)

@@ -24,7 +24,8 @@ def file_of(folder: Path, size: int, seed: int = 0) -> tuple[Path, str]:
 
 
 @pytest.mark.parametrize("size", [0, 1, 100_000, 11 << 20])
-def test_a_file_comes_back_as_it_was_sent(objects: Objects, tmp_path: Path, size: int) -> None:
+def test_file_comes_back_unchanged(objects: Objects, tmp_path: Path, size: int) -> None:
+    """A file comes back as it was sent."""
     path, sha256 = file_of(tmp_path, size)
     sent: list[int] = []
     fetched: list[int] = []
@@ -32,14 +33,15 @@ def test_a_file_comes_back_as_it_was_sent(objects: Objects, tmp_path: Path, size
     objects.fetch("objects/ab/content", tmp_path / "back", sha256, fetched.append)
     assert (tmp_path / "back").read_bytes() == path.read_bytes()
     assert sum(sent) == sum(fetched) == size
-    held = objects.find("objects/ab/content")
-    assert held is not None
-    assert held.bytes == size
+    item = objects.find("objects/ab/content")
+    assert item is not None
+    assert item.bytes == size
     assert objects.sha256("objects/ab/content") == sha256
 
 
 @pytest.mark.slow
-def test_a_file_that_changed_since_it_was_hashed_does_not_appear(objects: Objects, tmp_path: Path) -> None:
+def test_changed_file_does_not_appear(objects: Objects, tmp_path: Path) -> None:
+    """A file that changed since it was hashed does not appear."""
     for size in (1000, 6 << 20):
         path, sha256 = file_of(tmp_path, size)
         with path.open("r+b") as stream:
@@ -51,7 +53,8 @@ def test_a_file_that_changed_since_it_was_hashed_does_not_appear(objects: Object
 
 
 @pytest.mark.slow
-def test_what_is_damaged_in_the_store_leaves_no_file_here(objects: Objects, tmp_path: Path) -> None:
+def test_damaged_object_leaves_no_file(objects: Objects, tmp_path: Path) -> None:
+    """What is damaged in the store leaves no file here."""
     objects.put("objects/ab/content", b"damaged")
     with pytest.raises(RepositoryError, match="damaged") as caught:
         objects.fetch("objects/ab/content", tmp_path / "back", "0" * 64)
@@ -59,7 +62,8 @@ def test_what_is_damaged_in_the_store_leaves_no_file_here(objects: Objects, tmp_
     assert not (tmp_path / "back").exists()
 
 
-def test_what_is_not_in_the_store_leaves_no_file_here(objects: Objects, tmp_path: Path) -> None:
+def test_missing_object_leaves_no_file(objects: Objects, tmp_path: Path) -> None:
+    """What is not in the store leaves no file here."""
     objects.put("other", b"")
     with pytest.raises(RepositoryError, match="has no objects/ab/content") as caught:
         objects.fetch("objects/ab/content", tmp_path / "back", "0" * 64)
@@ -72,23 +76,25 @@ def test_a_document_is_created_once(objects: Objects) -> None:
     with pytest.raises(KeyTaken):
         objects.create("models/a.json", b"second")
     assert objects.create("models/a.json", b"first") == tag
-    found = objects.read("models/a.json")
-    assert found is not None
-    assert (found.content, found.tag) == (b"first", tag)
+    document = objects.read("models/a.json")
+    assert document is not None
+    assert (document.content, document.tag) == (b"first", tag)
 
 
-def test_a_document_is_swapped_only_by_whoever_read_it_last(objects: Objects) -> None:
+def test_last_reader_swaps_document(objects: Objects) -> None:
+    """A document is swapped only by the one who read it last."""
     first = objects.create("models/a.json", b"first")
     second = objects.swap("models/a.json", b"second", first)
     with pytest.raises(Changed):
         objects.swap("models/a.json", b"third", first)
     assert objects.swap("models/a.json", b"third", second)
-    found = objects.read("models/a.json")
-    assert found is not None
-    assert found.content == b"third"
+    document = objects.read("models/a.json")
+    assert document is not None
+    assert document.content == b"third"
 
 
-def test_a_document_that_is_gone_is_not_swapped(objects: Objects) -> None:
+def test_removed_document_not_swapped(objects: Objects) -> None:
+    """A document that is gone is not swapped."""
     tag = objects.create("models/a.json", b"first")
     objects.remove(["models/a.json"])
     with pytest.raises(Changed):
@@ -96,16 +102,18 @@ def test_a_document_that_is_gone_is_not_swapped(objects: Objects) -> None:
     assert objects.read("models/a.json") is None
 
 
-def test_keys_are_listed_in_order_and_below_their_prefix_only(objects: Objects) -> None:
+def test_keys_listed_in_order_under_prefix(objects: Objects) -> None:
+    """Keys are listed in order and below their prefix only."""
     for key in ("models/b.json", "models/a.json", "models-of-others/c.json", "live/a/x.json", "live/ab/x.json"):
         objects.put(key, b"{}")
-    assert [held.key for held in objects.below("models/")] == ["models/a.json", "models/b.json"]
-    assert [held.key for held in objects.below("live/a/")] == ["live/a/x.json"]
+    assert [item.key for item in objects.below("models/")] == ["models/a.json", "models/b.json"]
+    assert [item.key for item in objects.below("live/a/")] == ["live/a/x.json"]
     assert len(list(objects.below(""))) == 5
     assert not list(objects.below("releases/"))
 
 
-def test_removing_what_is_not_there_is_no_error(objects: Objects) -> None:
+def test_removing_missing_object_no_error(objects: Objects) -> None:
+    """Removing what is not there is no error."""
     objects.put("a", b"")
     objects.remove(["a", "b"])
     objects.remove([])
@@ -113,7 +121,8 @@ def test_removing_what_is_not_there_is_no_error(objects: Objects) -> None:
 
 
 @pytest.mark.slow
-def test_a_copy_has_the_same_content_and_a_new_age(objects: Objects, tmp_path: Path) -> None:
+def test_copy_has_new_age(objects: Objects, tmp_path: Path) -> None:
+    """A copy has the same content and a new age."""
     path, sha256 = file_of(tmp_path, 6 << 20)
     objects.send(path, "objects/ab/content", sha256)
     objects.copy("objects/ab/content", "repository/m/1/model.onnx")
@@ -128,15 +137,17 @@ def test_a_copy_has_the_same_content_and_a_new_age(objects: Objects, tmp_path: P
     assert objects.sha256("objects/ab/content") == sha256
 
 
-def test_the_store_knows_what_time_it_is(objects: Objects) -> None:
+def test_store_knows_time(objects: Objects) -> None:
+    """The store knows what time it is."""
     assert abs(objects.now() - time.time()) < 5
 
 
-def test_what_a_killed_process_left_in_a_folder_is_forgotten(tmp_path: Path) -> None:
+def test_killed_process_remains_forgotten(tmp_path: Path) -> None:
+    """What a killed process left in a folder is forgotten."""
     objects = FolderObjects(tmp_path)
     objects.put("a", b"")
     (tmp_path / ".staging" / "left").write_bytes(b"half")
     assert objects.give_up(before=objects.now() - 3600) == 0
     assert objects.give_up(before=objects.now() + 3600) == 1
-    assert [held.key for held in objects.below("")] == ["a"]
+    assert [item.key for item in objects.below("")] == ["a"]
     assert not list((tmp_path / ".staging").iterdir())

@@ -15,7 +15,7 @@ from plansmith.stores import initialize
 from plansmith.stores.backend.object_store import UNKNOWN
 from plansmith.stores.initialize import probe_again, require_store
 from plansmith.stores.layout import MARKER_KEY, TURNS
-from plansmith.stores.open import open_store
+from plansmith.stores.store import open_store
 
 from ...support.cli.in_process import InProcess
 from ...support.stores.crowds import small_release
@@ -54,25 +54,25 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize(("handling", "found"), KINDS.values(), ids=KINDS)
-def test_it_is_seen_what_a_server_does(
-    s3: S3, proxy: FaultProxy, handling: Handling, found: tuple[bool, bool, bool]
+@pytest.mark.parametrize(("handling", "expected"), KINDS.values(), ids=KINDS)
+def test_server_abilities_seen(
+    s3: S3, proxy: FaultProxy, handling: Handling, expected: tuple[bool, bool, bool]
 ) -> None:
+    """It is seen what a server does."""
     proxy.handling = handling
     store = open_store(s3.place(endpoint_url=proxy.endpoint), Path())
     assert store.objects.abilities == UNKNOWN
     abilities = require_store(store, "local-cpu").abilities
-    assert (abilities.create_once, abilities.swap, abilities.safe_in_race) == found
-    assert bool(abilities.shortcoming) is not all(found)
+    assert (abilities.create_once, abilities.swap, abilities.safe_in_race) == expected
+    assert bool(abilities.shortcoming) is not all(expected)
     assert abilities.probed
     assert store.objects.abilities == abilities
     assert s3.keys() == [f"team/models/{MARKER_KEY}"]
 
 
 @pytest.mark.parametrize(("most", "is_safe"), [(3, True), (12, False)])
-def test_writers_that_got_an_error_won_nothing_and_prove_nothing(
-    s3: S3, proxy: FaultProxy, most: int, is_safe: bool
-) -> None:
+def test_erroring_writers_prove_nothing(s3: S3, proxy: FaultProxy, most: int, is_safe: bool) -> None:
+    """Writers that got an error won nothing and prove nothing."""
     count = itertools.count()
 
     def sometimes_denied(request: Request, forward: Forward) -> Answer:
@@ -84,9 +84,8 @@ def test_writers_that_got_an_error_won_nothing_and_prove_nothing(
     assert (abilities.create_once, abilities.swap, abilities.safe_in_race) == (True, True, is_safe)
 
 
-def test_who_dies_while_it_makes_a_store_holds_others_up_for_a_short_while(
-    s3: S3, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dead_store_maker_delays_briefly(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that dies while it makes a store holds others up for a short while."""
     store = open_store(s3.place(), Path())
     store.objects.put(f"{TURNS}founding/ticket-000000000001-dead", b"dead, process 1\n")
     monkeypatch.setattr(initialize, "_FOUNDING_SECONDS", 1.5)
@@ -98,15 +97,16 @@ def test_who_dies_while_it_makes_a_store_holds_others_up_for_a_short_while(
 def test_a_server_is_asked_once(s3: S3, proxy: FaultProxy) -> None:
     place = s3.place(endpoint_url=proxy.endpoint)
     proxy.handling = refusing_conditions
-    found = require_store(open_store(place, Path()), "local-cpu")
+    result = require_store(open_store(place, Path()), "local-cpu")
     proxy.reset(refusing_conditions)
     store = open_store(place, Path())
-    assert require_store(store, "local-cpu") == found
-    assert store.objects.abilities == found.abilities
+    assert require_store(store, "local-cpu") == result
+    assert store.objects.abilities == result.abilities
     assert [request.method for request in proxy.requests] == ["GET"]
 
 
-def test_a_person_may_have_it_asked_again(s3: S3, proxy: FaultProxy) -> None:
+def test_person_may_repeat_probe(s3: S3, proxy: FaultProxy) -> None:
+    """A person may have the server asked again."""
     before = require_store(open_store(s3.place(), Path()), "local-cpu")
     place = s3.place(endpoint_url=proxy.endpoint)
     proxy.handling = refusing_conditions
@@ -118,14 +118,16 @@ def test_a_person_may_have_it_asked_again(s3: S3, proxy: FaultProxy) -> None:
     assert s3.keys() == [f"team/models/{MARKER_KEY}"]
 
 
-def test_what_is_no_store_yet_is_not_asked_again(s3: S3) -> None:
+def test_unmade_store_not_asked_again(s3: S3) -> None:
+    """What is no store yet is not asked again."""
     with pytest.raises(RepositoryError, match="is no store yet") as refused:
         probe_again(open_store(s3.place(), Path()))
     assert refused.value.remedy
     assert s3.keys() == []
 
 
-def test_of_several_who_make_a_store_one_asks_and_all_go_by_it(s3: S3, proxy: FaultProxy) -> None:
+def test_one_maker_probes_for_all(s3: S3, proxy: FaultProxy) -> None:
+    """Of several who make a store, one asks and all go by it."""
     proxy.handling = looking_then_writing
     stores = [open_store(s3.place(endpoint_url=proxy.endpoint), Path()) for _ in range(4)]
     with ThreadPoolExecutor(len(stores)) as threads:
@@ -137,7 +139,8 @@ def test_of_several_who_make_a_store_one_asks_and_all_go_by_it(s3: S3, proxy: Fa
     assert s3.keys() == [f"team/models/{MARKER_KEY}"]
 
 
-def test_a_probe_that_fails_leaves_nothing_and_makes_no_store(s3: S3, proxy: FaultProxy) -> None:
+def test_failed_probe_makes_no_store(s3: S3, proxy: FaultProxy) -> None:
+    """A probe that fails leaves nothing and makes no store."""
     proxy.handling = lambda request, forward: (
         denied if request.method == "PUT" and request.path.endswith("/swapped") else passed
     )(request, forward)
@@ -146,7 +149,8 @@ def test_a_probe_that_fails_leaves_nothing_and_makes_no_store(s3: S3, proxy: Fau
     assert s3.keys() == []
 
 
-def test_a_store_that_was_copied_from_a_folder_is_not_trusted(s3: S3, tmp_path: Path) -> None:
+def test_copied_folder_store_not_trusted(s3: S3, tmp_path: Path) -> None:
+    """A store that was copied from a folder is not trusted."""
     folder = open_store(Location(to=str(tmp_path / "store")), Path())
     require_store(folder, "local-cpu")
     copied = open_store(s3.place(), Path())
@@ -158,7 +162,8 @@ def test_a_store_that_was_copied_from_a_folder_is_not_trusted(s3: S3, tmp_path: 
     assert copied.change("m", lambda old: old).versions == ()
 
 
-def test_what_another_program_put_there_is_left_alone(s3: S3) -> None:
+def test_foreign_objects_left_alone(s3: S3) -> None:
+    """What another program put there is left alone."""
     store = open_store(s3.place(), Path())
     store.objects.put("weights.bin", b"theirs")
     with pytest.raises(RepositoryError, match=r"not plansmith's: weights\.bin"):
@@ -166,18 +171,19 @@ def test_what_another_program_put_there_is_left_alone(s3: S3) -> None:
     assert s3.keys() == ["team/models/weights.bin"]
 
 
-def test_whoever_publishes_is_told_what_a_server_does_not_do(
+def test_publisher_told_server_gaps(
     s3: S3,
     proxy: FaultProxy,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    made = small_release(tmp_path / "repository", 1)
+    """A publisher is told what a server does not do."""
+    release = small_release(tmp_path / "repository", 1)
     run = InProcess(tmp_path, monkeypatch, capfd)
-    words = ("publish", made.model, "--repository", "repository", "--endpoint-url")
+    arguments = ("publish", release.model, "--repository", "repository", "--endpoint-url")
     proxy.handling = refusing_conditions
-    told = run(*words, proxy.endpoint, f"s3://{s3.bucket}/refusing")
-    assert "publishers wait for each other, one at a time" in told.stdout
-    assert told.status == 0
-    assert "wait for each other" not in run(*words, s3.endpoint, f"s3://{s3.bucket}/conditional").stdout
+    answer = run(*arguments, proxy.endpoint, f"s3://{s3.bucket}/refusing")
+    assert "publishers wait for each other, one at a time" in answer.stdout
+    assert answer.status == 0
+    assert "wait for each other" not in run(*arguments, s3.endpoint, f"s3://{s3.bucket}/conditional").stdout

@@ -19,8 +19,8 @@ from plansmith.stores.backend.documents import change, new_token
 from plansmith.stores.backend.object_store import Abilities, Objects
 from plansmith.stores.backend.turns import MARGIN_SECONDS, SECONDS, Lapsed, alone, turn
 from plansmith.stores.layout import TURNS
+from plansmith.system.aws import bucket
 from plansmith.system.aws.client import CONNECT_SECONDS
-from plansmith.system.aws.s3 import client
 
 from ...support.stores.racy_folder import SAFE, UNSAFE, RacyFolder
 
@@ -55,13 +55,13 @@ def in_threads(*work: Callable[[], None]) -> None:
     """Do things at once; what fails in one fails the test."""
     failed: list[BaseException] = []
 
-    def run(one: Callable[[], None]) -> None:
+    def run(task: Callable[[], None]) -> None:
         try:
-            one()
+            task()
         except BaseException as error:  # noqa: BLE001 - told by the test
             failed.append(error)
 
-    threads = [threading.Thread(target=run, args=(one,)) for one in work]
+    threads = [threading.Thread(target=run, args=(task,)) for task in work]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -73,22 +73,25 @@ def in_threads(*work: Callable[[], None]) -> None:
 def counted(folder: Path, abilities: Abilities, writers: int, times: int) -> int:
     """How many changes are there after several writers made some each, on a server that lets two of them win."""
     in_threads(*(lambda n=n: count_up(RacyFolder(folder, n, abilities), times) for n in range(writers)))
-    found = RacyFolder(folder).read("count.json")
-    assert found is not None
-    return Count.model_validate_json(found.content).count
+    document = RacyFolder(folder).read("count.json")
+    assert document is not None
+    return Count.model_validate_json(document.content).count
 
 
 @pytest.mark.slow
-def test_no_change_is_lost_on_a_server_that_looks_and_then_writes(tmp_path: Path) -> None:
+def test_racing_server_loses_no_change(tmp_path: Path) -> None:
+    """No change is lost on a server that looks and then writes."""
     assert counted(tmp_path, UNSAFE, writers=5, times=3) == 15
 
 
-def test_without_turns_such_a_server_loses_changes(tmp_path: Path) -> None:
+def test_racing_server_without_turns_loses(tmp_path: Path) -> None:
+    """Without turns, such a server loses changes."""
     assert counted(tmp_path, SAFE, writers=5, times=3) < 15
 
 
 @pytest.mark.slow
-def test_nobody_is_inside_with_another_and_nothing_is_left(tmp_path: Path) -> None:
+def test_turns_exclude_and_leave_nothing(tmp_path: Path) -> None:
+    """Nobody is inside with another, and nothing is left."""
     inside: list[int] = []
     most: list[int] = []
 
@@ -112,7 +115,8 @@ def test_other_names_are_others_turns(tmp_path: Path) -> None:
         pass
 
 
-def test_a_server_that_keeps_writers_apart_needs_no_turns(tmp_path: Path) -> None:
+def test_strict_server_needs_no_turns(tmp_path: Path) -> None:
+    """A server that keeps writers apart needs no turns."""
     objects = RacyFolder(tmp_path, abilities=SAFE)
     with alone(objects, NAME) as require:
         require()
@@ -139,7 +143,8 @@ def test_who_came_first_goes_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_owner_s_turn_runs_out(tmp_path: Path) -> None:
+def test_killed_owner_turn_runs_out(tmp_path: Path) -> None:
+    """A killed owner's turn runs out."""
     holder = subprocess.Popen([sys.executable, "-c", _HOLDER, tmp_path], stdout=subprocess.PIPE, text=True)
     objects = RacyFolder(tmp_path)
     try:
@@ -156,27 +161,29 @@ def test_a_killed_owner_s_turn_runs_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_whoever_waits_for_longer_is_told_once_for_whom_and_for_how_long(
+def test_long_waiter_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Whoever waits for longer is told once, for whom and for how long."""
     monkeypatch.setattr("plansmith.stores.backend.turns._SILENT_SECONDS", 0.1)
     objects = RacyFolder(tmp_path)
     objects.put(f"{TURNS}{NAME}/ticket-000000000001-dead", b"gpu-7, process 12\n")
-    told: list[str] = []
-    with turn(objects, NAME, 1.4, 0.2, told.append):
+    notices: list[str] = []
+    with turn(objects, NAME, 1.4, 0.2, notices.append):
         pass
-    assert told == [
+    assert notices == [
         f"{objects.place}: waiting for gpu-7, process 12, which writes there; if it died, this goes on in 1 s"
     ]
     assert caplog.messages == []
     objects.put(f"{TURNS}{NAME}/ticket-000000000001-dead", b"gpu-7, process 12\n")
     with turn(objects, NAME, 1.4, 0.2):
         pass
-    assert caplog.messages == told
+    assert caplog.messages == notices
 
 
 @pytest.mark.slow
-def test_who_died_while_it_chose_is_waited_for_and_then_no_more(tmp_path: Path) -> None:
+def test_dead_chooser_waited_for_briefly(tmp_path: Path) -> None:
+    """A process that died while it chose is waited for, and then no more."""
     objects = RacyFolder(tmp_path)
     left = f"{TURNS}{NAME}/choosing-dead"
     objects.put(left, b"")
@@ -185,7 +192,8 @@ def test_who_died_while_it_chose_is_waited_for_and_then_no_more(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_one_who_waits_stays_in_the_row(tmp_path: Path) -> None:
+def test_waiter_stays_in_row(tmp_path: Path) -> None:
+    """A waiter stays in the row."""
     objects = RacyFolder(tmp_path)
     done = threading.Event()
 
@@ -206,7 +214,8 @@ def test_one_who_waits_stays_in_the_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_turn_that_may_have_run_out_is_not_used(tmp_path: Path) -> None:
+def test_expired_turn_not_used(tmp_path: Path) -> None:
+    """A turn that may have run out is not used."""
     with turn(RacyFolder(tmp_path), NAME, 2, 1) as mine:
         mine.require()
         time.sleep(1.25)
@@ -215,26 +224,26 @@ def test_a_turn_that_may_have_run_out_is_not_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_change_that_took_too_long_is_made_from_what_is_there_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_change_made_from_current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change that took too long is made from what is there then."""
     monkeypatch.setattr("plansmith.stores.backend.turns.turn", lambda objects, name: turn(objects, name, 2, 1))
     objects = RacyFolder(tmp_path)
-    seen: list[int | None] = []
+    counts: list[int | None] = []
 
     def changed(old: Count | None) -> Count:
-        seen.append(old.count if old else None)
-        if len(seen) == 1:
+        counts.append(old.count if old else None)
+        if len(counts) == 1:
             time.sleep(1.25)
             count_up(RacyFolder(tmp_path), 1)
         return Count(count=(old.count if old else 0) + 1, token=new_token())
 
     assert change(objects, "count.json", Count, changed).count == 2
-    assert seen == [None, 1]
+    assert counts == [None, 1]
 
 
 @pytest.mark.slow
-def test_who_chooses_for_too_long_chooses_again(tmp_path: Path) -> None:
+def test_slow_chooser_chooses_again(tmp_path: Path) -> None:
+    """A process that chooses for too long chooses again."""
     objects = RacyFolder(tmp_path)
     written: list[str] = []
 
@@ -249,14 +258,15 @@ def test_who_chooses_for_too_long_chooses_again(tmp_path: Path) -> None:
         assert _tickets(objects) == [written[3]]
 
 
-def test_a_turn_is_given_up_before_a_write_could_still_land_that_began_in_it() -> None:
+def test_turn_given_up_before_late_write() -> None:
+    """A turn is given up before a write that began in it could still land."""
     # Standard mode waits at most 20 s before each of the retries: docs.aws.amazon.com/sdkref, "Retry behavior".
-    longest = client.ATTEMPTS * (CONNECT_SECONDS + client._READ_SECONDS) + (client.ATTEMPTS - 1) * 20
+    longest = bucket.ATTEMPTS * (CONNECT_SECONDS + bucket._READ_SECONDS) + (bucket.ATTEMPTS - 1) * 20
     assert longest < MARGIN_SECONDS < SECONDS
 
 
 def _tickets(objects: Objects) -> list[str]:
-    return [held.key for held in objects.below(f"{TURNS}{NAME}/ticket-")]
+    return [item.key for item in objects.below(f"{TURNS}{NAME}/ticket-")]
 
 
 def _has_changed(objects: Objects, before: list[str]) -> bool:

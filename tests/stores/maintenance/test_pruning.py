@@ -18,13 +18,12 @@ from plansmith.stores.backend.documents import content_of
 from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.backend.object_store import Objects
 from plansmith.stores.layout import LIVE, OBJECTS, RELEASES, object_key, release_key
-from plansmith.stores.maintenance.prune import Pruner, Pruning
-from plansmith.stores.maintenance.retention import Retention
-from plansmith.stores.maintenance.verify import verify_store
+from plansmith.stores.prune import Pruner, Pruning, Retention
+from plansmith.stores.publication import Terms, publish_release
 from plansmith.stores.records import Catalogue
 from plansmith.stores.store import Store
-from plansmith.stores.transfer.publication import Terms, publish_release
-from plansmith.system.aws.s3.objects import Held
+from plansmith.stores.verify import verify_store
+from plansmith.system.aws.bucket import ObjectMetadata
 from plansmith.system.digest import Digester
 
 from ...support.stores.filled import fill, let_pass, publish, report_live
@@ -39,19 +38,18 @@ def prune(store: Store, retention: Retention = LAST, *, dry: bool = False) -> Pr
 
 
 def keys(store: Store, prefix: str = "") -> set[str]:
-    return {held.key for held in store.objects.below(prefix)}
+    return {item.key for item in store.objects.below(prefix)}
 
 
 @pytest.mark.slow
-def test_prune_removes_what_no_alias_holds_and_leaves_the_rest_whole(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prune_keeps_aliased_versions(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prune removes what no alias holds and leaves the rest whole."""
     fill(store, tmp_path, 3)
     lists = {n: store.release(MODEL, store.find(f"{MODEL}@{n}")[1]) for n in (1, 2, 3)}
     let_pass(monkeypatch, store, 40)
     done = prune(store)
-    assert [one.name for one in done.gone if one.kind == "version"] == [f"{MODEL}@1"]
-    assert {one.version: one.why for one in done.staying} == {
+    assert [item.name for item in done.gone if item.kind == "version"] == [f"{MODEL}@1"]
+    assert {item.version: item.why for item in done.staying} == {
         2: "a rollback of current leads to it",
         3: "current stands for it",
     }
@@ -66,55 +64,53 @@ def test_prune_removes_what_no_alias_holds_and_leaves_the_rest_whole(
     assert store.roll_back(MODEL).aliases["current"].version == 2
 
 
-def test_a_dry_run_says_the_same_as_the_prune_does_and_writes_nothing(
-    in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dry_run_matches_prune(in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dry run says the same as the prune does, and writes nothing."""
     fill(in_folder, tmp_path, 3)
     let_pass(monkeypatch, in_folder, 40)
-    before = {held.key: held for held in in_folder.objects.below("")}
+    before = {item.key: item for item in in_folder.objects.below("")}
     planned = prune(in_folder, dry=True)
-    assert {held.key: held for held in in_folder.objects.below("")} == before
+    assert {item.key: item for item in in_folder.objects.below("")} == before
     assert planned.gone
     assert prune(in_folder) == planned
     assert prune(in_folder).gone == ()
 
 
-def test_nothing_goes_that_is_pinned_live_or_young(
-    in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pinned_live_or_young_stay(in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing goes that is pinned, live or young."""
     fill(in_folder, tmp_path, 5)
     in_folder.pin(MODEL, 1, "audit")
     assert prune(in_folder, Retention(keep=1, seconds=3600)).gone == ()
     let_pass(monkeypatch, in_folder, 2)
     report_live(in_folder, 2)
     done = prune(in_folder)
-    assert {one.version for one in done.staying} == {1, 2, 4, 5}
+    assert {item.version for item in done.staying} == {1, 2, 4, 5}
     assert verify_store(in_folder).damages == ()
 
 
-def test_a_report_that_is_older_than_a_week_holds_nothing_and_goes(
-    in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_report_holds_nothing(in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report that is older than a week holds nothing and goes."""
     fill(in_folder, tmp_path, 3)
     report_live(in_folder, 1)
     let_pass(monkeypatch, in_folder, 8)
     done = prune(in_folder)
-    assert [one.name for one in done.gone if one.kind in {"version", "report"}] == [
+    assert [item.name for item in done.gone if item.kind in {"version", "report"}] == [
         f"{MODEL}@1",
         f"live/{MODEL}/gpu-7.json",
     ]
     assert keys(in_folder, "live/") == set()
 
 
-def test_what_a_publication_under_way_has_sent_stays_for_a_day(
+def test_running_publication_contents_stay_day(
     in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What a publication under way has sent stays for a day."""
     fill(in_folder, tmp_path, 1)
     before = keys(in_folder)
-    made = make_release(tmp_path / "repository", 9)
+    release = make_release(tmp_path / "repository", 9)
     monkeypatch.setattr(Store, "change", lambda *_: pytest.fail("killed"))
     with pytest.raises(pytest.fail.Exception):
-        publish(in_folder, made)
+        publish(in_folder, release)
     monkeypatch.undo()
     sent = keys(in_folder) - before
     assert {key.partition("/")[0] for key in sent} == {"objects", "releases"}
@@ -122,11 +118,12 @@ def test_what_a_publication_under_way_has_sent_stays_for_a_day(
     let_pass(monkeypatch, in_folder, 0.9)
     assert prune(in_folder).gone == ()
     let_pass(monkeypatch, in_folder, 0.2)
-    assert {one.name for one in prune(in_folder).gone} == sent
+    assert {item.name for item in prune(in_folder).gone} == sent
     assert keys(in_folder) == before
 
 
-def test_what_was_begun_to_be_sent_and_never_ended_goes_after_a_day(in_folder: Store, tmp_path: Path) -> None:
+def test_unfinished_sending_goes_after_day(in_folder: Store, tmp_path: Path) -> None:
+    """What was begun to be sent and never ended goes after a day."""
     fill(in_folder, tmp_path, 1)
     old, young = (tmp_path / "store" / ".staging" / name for name in ("old", "young"))
     for path, age in ((old, 86500), (young, 86300)):
@@ -138,9 +135,8 @@ def test_what_was_begun_to_be_sent_and_never_ended_goes_after_a_day(in_folder: S
     assert (old.exists(), young.exists()) == (False, True)
 
 
-def test_contents_that_a_shared_cache_has_stay(
-    in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shared_cache_contents_stay(in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contents that a shared cache has stay."""
     fill(in_folder, tmp_path, 3)
     first = in_folder.release(MODEL, in_folder.find(f"{MODEL}@1")[1])
     shared = next(file for file in first.files if file.path == "model/model.onnx")
@@ -150,12 +146,11 @@ def test_contents_that_a_shared_cache_has_stay(
     prune(in_folder)
     assert object_key(shared.sha256) in keys(in_folder)
     in_folder.objects.remove(["cache/export/0123.json"])
-    assert [one.name for one in prune(in_folder).gone] == [object_key(shared.sha256)]
+    assert [item.name for item in prune(in_folder).gone] == [object_key(shared.sha256)]
 
 
-def test_an_alias_that_is_moved_while_prune_looks_keeps_its_version(
-    in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_moved_alias_keeps_version(in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An alias that is moved while prune looks keeps its version."""
     fill(in_folder, tmp_path, 4)
     let_pass(monkeypatch, in_folder, 40)
     swap = in_folder.objects.swap
@@ -170,24 +165,23 @@ def test_an_alias_that_is_moved_while_prune_looks_keeps_its_version(
     monkeypatch.setattr(in_folder.objects, "swap", meanwhile)
     done = prune(in_folder)
     assert moved
-    assert [one.name for one in done.gone if one.kind == "version"] == [f"{MODEL}@2"]
-    assert {one.version: one.why for one in done.staying}[1] == "champion stands for it"
+    assert [item.name for item in done.gone if item.kind == "version"] == [f"{MODEL}@2"]
+    assert {item.version: item.why for item in done.staying}[1] == "champion stands for it"
     assert verify_store(in_folder).damages == ()
 
 
-def test_a_release_that_is_published_again_while_its_list_goes_keeps_it(
-    in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = fill(in_folder, tmp_path, 3)[0]
+def test_republished_release_keeps_list(in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release that is published again while its list goes keeps the list."""
+    local_release = fill(in_folder, tmp_path, 3)[0]
     digest = in_folder.find(f"{MODEL}@1")[1].digest
     let_pass(monkeypatch, in_folder, 40)
     remove = in_folder.objects.remove
     again: list[int] = []
 
-    def meanwhile(given: Iterable[str]) -> None:
-        listed = list(given)
+    def meanwhile(keys: Iterable[str]) -> None:
+        listed = list(keys)
         if release_key(MODEL, digest) in listed:
-            again.append(publish(in_folder, made).version)
+            again.append(publish(in_folder, local_release).version)
         remove(listed)
 
     monkeypatch.setattr(in_folder.objects, "remove", meanwhile)
@@ -197,13 +191,12 @@ def test_a_release_that_is_published_again_while_its_list_goes_keeps_it(
     assert in_folder.release(MODEL, in_folder.find(f"{MODEL}@4")[1]).digest == digest
     assert refused.value.remedy.startswith("publish it again")
     monkeypatch.setattr(in_folder.objects, "remove", remove)
-    assert publish(in_folder, made).version == 4
+    assert publish(in_folder, local_release).version == 4
     assert verify_store(in_folder).damages == ()
 
 
-def test_a_list_that_a_publication_has_just_written_again_stays(
-    in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rewritten_list_stays(in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list that a publication has just written again stays."""
     fill(in_folder, tmp_path, 3)
     first = in_folder.release(MODEL, in_folder.find(f"{MODEL}@1")[1])
     listed = release_key(MODEL, first.digest)
@@ -211,7 +204,7 @@ def test_a_list_that_a_publication_has_just_written_again_stays(
     below = in_folder.objects.below
     removed: set[str] = set()
 
-    def meanwhile(prefix: str) -> Iterator[Held]:
+    def meanwhile(prefix: str) -> Iterator[ObjectMetadata]:
         """Before the last look, a publication is about to enter the release anew."""
         if prefix == LIVE:
             for key in (listed, *(object_key(file.sha256) for file in first.files)):
@@ -220,47 +213,47 @@ def test_a_list_that_a_publication_has_just_written_again_stays(
 
     monkeypatch.setattr(in_folder.objects, "below", meanwhile)
     monkeypatch.setattr(in_folder.objects, "remove", removed.update)
-    assert {one.name for one in prune(in_folder).gone} == {f"{MODEL}@1"}
+    assert {item.name for item in prune(in_folder).gone} == {f"{MODEL}@1"}
     assert removed == set()
 
 
-def test_a_version_that_is_pruned_while_it_is_published_again_is_made_anew(
+def test_version_pruned_during_republication_remade(
     in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = fill(in_folder, tmp_path, 3)[0]
+    """A version that is pruned while it is published again is made anew."""
+    release = fill(in_folder, tmp_path, 3)[0]
     let_pass(monkeypatch, in_folder, 40)
     change = Store.change
     pruned: list[Pruning] = []
 
-    def meanwhile(*words: Any) -> Catalogue:
+    def meanwhile(*args: Any) -> Catalogue:
         """Between the look at what is there and the write."""
         monkeypatch.setattr(Store, "change", change)
         pruned.append(prune(in_folder))
-        return change(*words)
+        return change(*args)
 
     monkeypatch.setattr(Store, "change", meanwhile)
-    told = publish_release(
-        in_folder, made.folder, made.manifest, Digester(tmp_path / "digests"), terms=Terms(move_anyway=True)
+    publication = publish_release(
+        in_folder, release.folder, release.manifest, Digester(tmp_path / "digests"), terms=Terms(move_anyway=True)
     )
-    assert f"{MODEL}@1" in {one.name for one in pruned[0].gone}
-    assert (told.version, told.unchanged, told.aliases) == (4, False, ("current",))
-    assert told.sent_bytes > 0
+    assert f"{MODEL}@1" in {item.name for item in pruned[0].gone}
+    assert (publication.version, publication.unchanged, publication.aliases) == (4, False, ("current",))
+    assert publication.sent_bytes > 0
     assert verify_store(in_folder).damages == ()
 
 
-def test_a_release_that_is_sent_again_right_after_its_contents_went_is_whole(
-    in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = fill(in_folder, tmp_path, 3)[0]
+def test_resent_release_is_whole(in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release that is sent again right after its contents went is whole."""
+    release = fill(in_folder, tmp_path, 3)[0]
     let_pass(monkeypatch, in_folder, 40)
     remove = in_folder.objects.remove
     again: list[int] = []
 
-    def meanwhile(given: Iterable[str]) -> None:
-        listed = list(given)
+    def meanwhile(keys: Iterable[str]) -> None:
+        listed = list(keys)
         remove(listed)
         if not again and any(key.startswith(OBJECTS) for key in listed):
-            again.append(publish(in_folder, made).version)
+            again.append(publish(in_folder, release).version)
 
     monkeypatch.setattr(in_folder.objects, "remove", meanwhile)
     prune(in_folder)
@@ -268,9 +261,8 @@ def test_a_release_that_is_sent_again_right_after_its_contents_went_is_whole(
     assert verify_store(in_folder).damages == ()
 
 
-def test_a_content_that_a_publication_has_just_made_young_again_stays(
-    in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rejuvenated_content_stays(in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A content that a publication has just made young again stays."""
     fill(in_folder, tmp_path, 3)
     first = in_folder.release(MODEL, in_folder.find(f"{MODEL}@1")[1])
     let_pass(monkeypatch, in_folder, 40)
@@ -279,24 +271,23 @@ def test_a_content_that_a_publication_has_just_made_young_again_stays(
 
     looked: list[str] = []
 
-    def touched(key: str) -> Held | None:
+    def touched(key: str) -> ObjectMetadata | None:
         """Older at the first look than at the next."""
-        held = find(key)
+        entry = find(key)
         looked.append(key)
-        is_young = held is not None and key == young and looked.count(key) > 1
-        return replace(held, changed=in_folder.objects.now()) if held is not None and is_young else held
+        is_young = entry is not None and key == young and looked.count(key) > 1
+        return replace(entry, changed=in_folder.objects.now()) if entry is not None and is_young else entry
 
     monkeypatch.setattr(in_folder.objects, "find", touched)
     done = prune(in_folder)
     assert looked.count(young) > 1
     assert young in keys(in_folder)
-    assert young not in {one.name for one in done.gone}
-    assert [one for one in done.gone if one.kind == "content"]
+    assert young not in {item.name for item in done.gone}
+    assert [item for item in done.gone if item.kind == "content"]
 
 
-def test_a_store_of_which_something_cannot_be_read_loses_nothing(
-    in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_store_loses_nothing(in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store of which something cannot be read loses nothing."""
     fill(in_folder, tmp_path, 3)
     in_folder.objects.put("models/broken.json", b"{")
     let_pass(monkeypatch, in_folder, 40)
@@ -307,9 +298,10 @@ def test_a_store_of_which_something_cannot_be_read_loses_nothing(
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
-def test_a_store_that_lost_the_list_of_a_version_that_stands_loses_nothing_more(
+def test_lost_list_loses_nothing_more(
     in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_lost: bool
 ) -> None:
+    """A store that lost the list of a version that stands loses nothing more."""
     fill(in_folder, tmp_path, 3)
     version = in_folder.find(f"{MODEL}@2")[1]
     release = in_folder.release(MODEL, version)
@@ -326,9 +318,8 @@ def test_a_store_that_lost_the_list_of_a_version_that_stands_loses_nothing_more(
     assert keys(in_folder, "objects/") | keys(in_folder, "releases/") == before
 
 
-def test_a_prune_that_is_killed_anywhere_leaves_what_stands_whole_and_the_next_one_ends_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_prune_ended_by_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prune that is killed anywhere leaves what stands whole, and the next one ends it."""
     fill(Store(FolderObjects(tmp_path / "filled")), tmp_path, 3)
     killed = 0
     while True:
@@ -365,7 +356,7 @@ class Countdown:
 
     def __init__(self, objects: Objects, number: int) -> None:
         self._objects = objects
-        self._left = number
+        self._count = number
         self.ended = False
 
     def count(self, patched: pytest.MonkeyPatch) -> None:
@@ -373,14 +364,14 @@ class Countdown:
         for name in ("swap", "put", "create"):
             patched.setattr(self._objects, name, self._counted(getattr(self._objects, name)))
         remove = self._counted(self._objects.remove)
-        patched.setattr(self._objects, "remove", lambda given: [remove([key]) for key in given])
+        patched.setattr(self._objects, "remove", lambda keys: [remove([key]) for key in keys])
 
     def _counted(self, write: Callable[..., Any]) -> Callable[..., Any]:
-        def written(*words: Any) -> Any:
-            if self._left == 0:
+        def written(*args: Any) -> Any:
+            if self._count == 0:
                 self.ended = True
                 raise Killed
-            self._left -= 1
-            return write(*words)
+            self._count -= 1
+            return write(*args)
 
         return written

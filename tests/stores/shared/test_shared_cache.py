@@ -15,11 +15,11 @@ import pytest
 from plansmith.errors import RepositoryError
 from plansmith.records.destination import Location
 from plansmith.records.model import FileEntry
+from plansmith.stores.backend.documents import Hold
 from plansmith.stores.backend.folder import FolderObjects
-from plansmith.stores.backend.leases import Hold
 from plansmith.stores.backend.object_store import Objects
 from plansmith.stores.layout import CACHE, LEASES, OBJECTS, entry_key, lease_key, name_in, object_key
-from plansmith.stores.open import open_objects
+from plansmith.stores.store import open_objects
 from plansmith.system.digest import digest_of, digest_of_files
 
 from ...support.stores.machines import FILES, STEP, Machine
@@ -37,7 +37,7 @@ def objects(place: Location) -> Objects:
 
 
 def keys(objects: Objects, prefix: str) -> list[str]:
-    return [held.key for held in objects.below(prefix)]
+    return [item.key for item in objects.below(prefix)]
 
 
 def the_entry(objects: Objects) -> str:
@@ -48,15 +48,16 @@ def the_entry(objects: Objects) -> str:
 
 def the_model(objects: Objects) -> str:
     """The key of the larger content."""
-    return max(objects.below(OBJECTS), key=lambda held: held.bytes).key
+    return max(objects.below(OBJECTS), key=lambda item: item.bytes).key
 
 
-def test_what_one_machine_has_built_another_one_finds(tmp_path: Path, place: Location, objects: Objects) -> None:
+def test_other_machine_finds_build(tmp_path: Path, place: Location, objects: Objects) -> None:
+    """What one machine has built, another one finds."""
     first, second = Machine(tmp_path / "a", place), Machine(tmp_path / "b", place)
-    built, found = first.entry(), second.entry()
+    built, result = first.entry(), second.entry()
     assert (first.built, second.built) == (1, 0)
-    assert (found.record, found.files, found.digest) == (built.record, built.files, built.digest)
-    assert found.folder.is_relative_to(tmp_path / "b")
+    assert (result.record, result.files, result.digest) == (built.record, built.files, built.digest)
+    assert result.folder.is_relative_to(tmp_path / "b")
     assert first.close() == []
     assert second.close() == [f"from the shared cache {objects.place}: {STEP} (6.8 KiB)"]
     again = Machine(tmp_path / "b", place)
@@ -64,7 +65,8 @@ def test_what_one_machine_has_built_another_one_finds(tmp_path: Path, place: Loc
     assert (again.built, again.close()) == (0, [])
 
 
-def test_what_was_verified_as_it_came_is_not_hashed_again(tmp_path: Path, place: Location) -> None:
+def test_verified_arrival_not_hashed_again(tmp_path: Path, place: Location) -> None:
+    """What was verified as it came is not hashed again."""
     Machine(tmp_path / "a", place).entry()
     second, third = Machine(tmp_path / "b", place), Machine(tmp_path / "b", None)
     second.entry()
@@ -73,12 +75,13 @@ def test_what_was_verified_as_it_came_is_not_hashed_again(tmp_path: Path, place:
     assert (second.built, third.built) == (0, 0)
 
 
-def test_a_person_is_told_how_much_is_on_its_way(tmp_path: Path, place: Location, objects: Objects) -> None:
+def test_incoming_amount_told(tmp_path: Path, place: Location, objects: Objects) -> None:
+    """A person is told how much is on its way."""
     first, second = Machine(tmp_path / "a", place), Machine(tmp_path / "b", place)
     first.entry()
     second.entry()
-    assert f"sending to {objects.place}, 6.8 KiB of 6.8 KiB" in first.told.doing
-    assert f"fetching from {objects.place}, 6.8 KiB of 6.8 KiB" in second.told.doing
+    assert f"sending to {objects.place}, 6.8 KiB of 6.8 KiB" in first.listener.doing
+    assert f"fetching from {objects.place}, 6.8 KiB of 6.8 KiB" in second.listener.doing
 
 
 def test_another_key_is_another_entry(tmp_path: Path, place: Location, objects: Objects) -> None:
@@ -90,9 +93,8 @@ def test_another_key_is_another_entry(tmp_path: Path, place: Location, objects: 
     assert len(keys(objects, OBJECTS)) == len(FILES)  # the same contents, once
 
 
-def test_equal_files_of_several_entries_are_fetched_once(
-    tmp_path: Path, place: Location, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equal_files_fetched_once(tmp_path: Path, place: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal files of several entries are fetched once."""
     first, second = Machine(tmp_path / "a", place), Machine(tmp_path / "b", place)
     fetched, fetch = [], FolderObjects.fetch
 
@@ -109,7 +111,8 @@ def test_equal_files_of_several_entries_are_fetched_once(
     assert (second.built, second.runner.digester.hashed) == (0, 0)
 
 
-def test_a_file_that_was_changed_here_is_fetched_and_not_linked(tmp_path: Path, place: Location) -> None:
+def test_changed_local_file_is_fetched(tmp_path: Path, place: Location) -> None:
+    """A file that was changed here is fetched and not linked."""
     first, second = Machine(tmp_path / "a", place), Machine(tmp_path / "b", place)
     first.entry(1)
     first.entry(2)
@@ -120,9 +123,11 @@ def test_a_file_that_was_changed_here_is_fetched_and_not_linked(tmp_path: Path, 
     assert second.built == 0
 
 
-def test_an_entry_whose_age_cannot_be_noted_is_used_all_the_same(
+def test_entry_used_without_noted_age(
     tmp_path: Path, place: Location, objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An entry whose age cannot be noted is used all the same."""
+
     def refuse(self: FolderObjects, source: str, key: str) -> None:
         raise RepositoryError(f"{self.place} refuses {source} {key}")
 
@@ -135,17 +140,17 @@ def test_an_entry_whose_age_cannot_be_noted_is_used_all_the_same(
     assert "refuses" in second.close()[0]
 
 
-def test_what_was_built_before_there_was_a_shared_cache_is_brought_there_when_it_is_used(
-    tmp_path: Path, place: Location
-) -> None:
+def test_earlier_builds_shared_on_use(tmp_path: Path, place: Location) -> None:
+    """What was built before there was a shared cache is brought there when it is used."""
     Machine(tmp_path / "a", None).entry()
-    with_it, other = Machine(tmp_path / "a", place), Machine(tmp_path / "b", place)
+    with_it, second = Machine(tmp_path / "a", place), Machine(tmp_path / "b", place)
     with_it.entry()
-    other.entry()
-    assert (with_it.built, other.built) == (0, 0)
+    second.entry()
+    assert (with_it.built, second.built) == (0, 0)
 
 
-def test_force_builds_anew_and_replaces_what_is_shared(tmp_path: Path, place: Location) -> None:
+def test_force_replaces_shared_entry(tmp_path: Path, place: Location) -> None:
+    """--force builds anew and replaces what is shared."""
     Machine(tmp_path / "a", place).entry()
     better = {"model/model.onnx": b"better", "config.pbtxt": b"name: 'tiny'"}
     forced = Machine(tmp_path / "b", place, files=better, force=True)
@@ -157,9 +162,9 @@ def test_force_builds_anew_and_replaces_what_is_shared(tmp_path: Path, place: Lo
 
 def change(objects: Objects, key: str, changed: Callable[[Any], Any]) -> None:
     """Change the JSON document under a key."""
-    found = objects.read(key)
-    assert found is not None
-    objects.put(key, json.dumps(changed(json.loads(found.content))).encode())
+    document = objects.read(key)
+    assert document is not None
+    objects.put(key, json.dumps(changed(json.loads(document.content))).encode())
 
 
 def truncate(objects: Objects) -> None:
@@ -179,16 +184,16 @@ def write_garbage(objects: Objects) -> None:
 
 
 def change_the_record(objects: Objects) -> None:
-    change(objects, the_entry(objects), lambda told: told | {"record": {"verdict": "failed"}})
+    change(objects, the_entry(objects), lambda document: document | {"record": {"verdict": "failed"}})
 
 
 def name_another_content(objects: Objects) -> None:
-    change(objects, the_entry(objects), lambda told: told | {"files": told["files"][1:]})
+    change(objects, the_entry(objects), lambda document: document | {"files": document["files"][1:]})
 
 
 def tell_another_size(objects: Objects) -> None:
-    def changed(told: Any) -> Any:
-        return told | {"files": [file | {"bytes": file["bytes"] + 1} for file in told["files"]]}
+    def changed(document: Any) -> Any:
+        return document | {"files": [file | {"bytes": file["bytes"] + 1} for file in document["files"]]}
 
     change(objects, the_entry(objects), changed)
 
@@ -205,26 +210,26 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_entry_is_told_built_again_and_replaced(
+def test_damaged_entry_rebuilt_and_replaced(
     damage: Callable[[Objects], None], tmp_path: Path, place: Location, objects: Objects
 ) -> None:
+    """A damaged entry is told, built again and replaced."""
     Machine(tmp_path / "a", place).entry()
     damage(objects)
     key = the_entry(objects)
     second, third = Machine(tmp_path / "b", place), Machine(tmp_path / "c", place)
     second.entry()
-    (told,) = second.close()
-    assert told.startswith(f"the shared {key} is damaged (")
-    assert told.endswith("building it again")
+    (notice,) = second.close()
+    assert notice.startswith(f"the shared {key} is damaged (")
+    assert notice.endswith("building it again")
     assert second.built == 1
     third.entry()
     assert third.built == 0
     assert third.close() == [f"from the shared cache {objects.place}: {STEP} (6.8 KiB)"]
 
 
-def test_a_machine_that_cannot_build_leaves_nothing_damaged_to_the_next(
-    tmp_path: Path, place: Location, objects: Objects
-) -> None:
+def test_failed_rebuild_leaves_no_damage(tmp_path: Path, place: Location, objects: Objects) -> None:
+    """A machine that cannot build leaves nothing damaged to the next."""
     Machine(tmp_path / "a", place).entry()
     flip_a_bit(objects)
 
@@ -241,9 +246,8 @@ def test_a_machine_that_cannot_build_leaves_nothing_damaged_to_the_next(
     assert (third.built, third.close()) == (1, [])
 
 
-def test_an_entry_that_another_machine_made_anew_meanwhile_stays(
-    tmp_path: Path, place: Location, objects: Objects, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_remade_entry_stays(tmp_path: Path, place: Location, objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry that another machine made anew meanwhile stays."""
     Machine(tmp_path / "a", place).entry()
     key, content = the_entry(objects), the_model(objects)
     whole = objects.read(key)
@@ -252,12 +256,12 @@ def test_an_entry_that_another_machine_made_anew_meanwhile_stays(
     reached, find = threading.Event(), FolderObjects.find
 
     def made_anew(self: FolderObjects, at: str) -> Any:
-        found = find(self, at)
+        result = find(self, at)
         if at == content and not reached.is_set():  # the damage was seen, and the entry not yet taken away
             reached.set()
             objects.put(content, FILES["model/model.onnx"])
             objects.put(key, whole.content + b"\n")
-        return found
+        return result
 
     monkeypatch.setattr(FolderObjects, "find", made_anew)
     second = Machine(tmp_path / "b", place)
@@ -267,28 +271,28 @@ def test_an_entry_that_another_machine_made_anew_meanwhile_stays(
 
 
 @pytest.mark.parametrize("path", ["../outside", "/tmp/outside", "a/../../outside", "a\\b"])
-def test_an_entry_that_leads_out_of_its_folder_is_refused(
-    path: str, tmp_path: Path, place: Location, objects: Objects
-) -> None:
+def test_escaping_entry_refused(path: str, tmp_path: Path, place: Location, objects: Objects) -> None:
+    """An entry that leads out of its folder is refused."""
     Machine(tmp_path / "a", place).entry()
 
-    def changed(told: Any) -> Any:
-        files = [told["files"][0] | {"path": path}]
-        return told | {
+    def changed(value: Any) -> Any:
+        files = [value["files"][0] | {"path": path}]
+        return value | {
             "files": files,
-            "digest": digest_of([told["record"], digest_of_files([FileEntry(**file) for file in files])]),
+            "digest": digest_of([value["record"], digest_of_files([FileEntry(**file) for file in files])]),
         }
 
     change(objects, the_entry(objects), changed)
     second = Machine(tmp_path / "b", place)
     second.entry()
     assert second.built == 1
-    (told,) = second.close()
-    assert "would lie outside" in told
+    (value,) = second.close()
+    assert "would lie outside" in value
     assert not list(tmp_path.rglob("outside"))
 
 
-def test_while_one_machine_builds_another_one_waits_and_finds_the_entry(tmp_path: Path, place: Location) -> None:
+def test_second_machine_waits_for_build(tmp_path: Path, place: Location) -> None:
+    """While one machine builds, another one waits and finds the entry."""
     first, second = Machine(tmp_path / "a", place), Machine(tmp_path / "b", place)
     building, waiting = threading.Event(), threading.Event()
 
@@ -296,19 +300,20 @@ def test_while_one_machine_builds_another_one_waits_and_finds_the_entry(tmp_path
         building.set()
         assert waiting.wait(30)
 
-    first.during, second.told.when_waiting = build, waiting.set
-    other = threading.Thread(target=first.entry)
-    other.start()
+    first.during, second.listener.when_waiting = build, waiting.set
+    thread = threading.Thread(target=first.entry)
+    thread.start()
     assert building.wait(30)
     second.entry()
-    other.join()
+    thread.join()
     assert (first.built, second.built) == (1, 0)
-    (told,) = second.told.waits
-    assert told.startswith("waiting for another machine that builds the same step (")
-    assert f"process {os.getpid()}" in told
+    (message,) = second.listener.waits
+    assert message.startswith("waiting for another machine that builds the same step (")
+    assert f"process {os.getpid()}" in message
 
 
-def test_the_lease_of_a_machine_that_died_is_taken_over(tmp_path: Path, place: Location, objects: Objects) -> None:
+def test_dead_machine_lease_taken_over(tmp_path: Path, place: Location, objects: Objects) -> None:
+    """The lease of a machine that died is taken over."""
     Machine(tmp_path / "a", place).entry()
     name = f"{STEP}/{name_in(the_entry(objects))}"
     objects.remove([the_entry(objects)])
@@ -316,44 +321,49 @@ def test_the_lease_of_a_machine_that_died_is_taken_over(tmp_path: Path, place: L
     second = Machine(tmp_path / "b", place)
     second.entry()
     assert second.built == 1
-    assert len(second.told.waits) == 1
+    assert len(second.listener.waits) == 1
 
 
-def test_where_leases_are_not_safe_nobody_waits_and_both_are_right(
+def test_unsafe_leases_make_nobody_wait(
     tmp_path: Path, place: Location, objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Where leases are not safe, nobody waits and both are right."""
     monkeypatch.setattr(FolderObjects, "abilities", FolderObjects.abilities.model_copy(update={"swap": False}))
     first, second, third = (Machine(tmp_path / name, place) for name in "abc")
     first.during = second.entry
     first.entry()
     third.entry()
     assert (first.built, second.built, third.built) == (1, 1, 0)
-    assert second.told.waits == []
+    assert second.listener.waits == []
     assert keys(objects, LEASES) == []
 
 
-def test_a_place_that_cannot_be_used_is_told_once_and_everything_is_built_here(tmp_path: Path) -> None:
+def test_unusable_place_told_once(tmp_path: Path) -> None:
+    """A place that cannot be used is told once, and everything is built here."""
     (tmp_path / "file").write_text("no folder")
     machine = Machine(tmp_path / "a", Location(to=str(tmp_path / "file" / "shared")))
     machine.entry(1)
     machine.entry(2)
     assert machine.built == 2
-    (told,) = machine.close()
-    assert told.startswith(f"the shared cache {tmp_path}/file/shared cannot be used, and is left alone: ")
+    (notice,) = machine.close()
+    assert notice.startswith(f"the shared cache {tmp_path}/file/shared cannot be used, and is left alone: ")
 
 
 @pytest.mark.parametrize("words", [{"region": "not a region"}, {"endpoint_url": "http://[", "region": "x"}])
-def test_a_place_that_cannot_be_reached_as_it_was_said_costs_a_notice(tmp_path: Path, words: dict[str, str]) -> None:
+def test_unreachable_place_costs_notice(tmp_path: Path, words: dict[str, str]) -> None:
+    """A place that cannot be reached as given costs a notice."""
     machine = Machine(
         tmp_path / "a", Location.model_construct(**{**Location(to="s3://models/shared").model_dump(), **words})
     )
     machine.entry()
     assert machine.built == 1
-    (told,) = machine.close()
-    assert told.startswith("the shared cache s3://models/shared cannot be used, and is left alone: ")
+    (notice,) = machine.close()
+    assert notice.startswith("the shared cache s3://models/shared cannot be used, and is left alone: ")
 
 
-def test_a_place_that_goes_away_during_a_build_costs_a_notice(tmp_path: Path, place: Location) -> None:
+def test_vanished_place_costs_notice(tmp_path: Path, place: Location) -> None:
+    """A place that goes away during a build costs a notice."""
+
     def lose() -> None:
         shutil.rmtree(place.to)
         Path(place.to).write_text("a disk that is gone")
@@ -361,24 +371,27 @@ def test_a_place_that_goes_away_during_a_build_costs_a_notice(tmp_path: Path, pl
     machine, again = Machine(tmp_path / "a", place), Machine(tmp_path / "a", None)
     machine.during = lose
     machine.entry()
-    (told,) = machine.close()
-    assert "cannot be used" in told
+    (notice,) = machine.close()
+    assert "cannot be used" in notice
     again.entry()
     assert (machine.built, again.built) == (1, 0)
 
 
-def test_a_folder_of_somebody_else_is_not_written_to(tmp_path: Path, place: Location) -> None:
+def test_foreign_folder_not_written(tmp_path: Path, place: Location) -> None:
+    """A folder of somebody else is not written to."""
     Path(place.to).mkdir()
     (Path(place.to) / "thesis.tex").write_text("mine")
     machine = Machine(tmp_path / "a", place)
     machine.entry()
     assert machine.built == 1
-    (told,) = machine.close()
-    assert "not plansmith's" in told
+    (notice,) = machine.close()
+    assert "not plansmith's" in notice
     assert [path.name for path in Path(place.to).iterdir()] == ["thesis.tex"]
 
 
-def test_a_dry_run_tells_what_another_machine_has_done_and_writes_nothing(tmp_path: Path, place: Location) -> None:
+def test_dry_run_shows_shared_builds(tmp_path: Path, place: Location) -> None:
+    """A dry run tells what another machine has done and writes nothing."""
+
     def files() -> list[Path]:
         return sorted(tmp_path.rglob("*"))
 
@@ -388,13 +401,14 @@ def test_a_dry_run_tells_what_another_machine_has_done_and_writes_nothing(tmp_pa
     assert files() == []
     Machine(tmp_path / "a", place).entry()
     before = files()
-    found = Machine(tmp_path / "b", place, dry=True)
-    assert found.look() is None
-    assert found.runner.is_shared
+    machine = Machine(tmp_path / "b", place, dry=True)
+    assert machine.look() is None
+    assert machine.runner.is_shared
     assert files() == before
 
 
-def test_a_look_ahead_of_a_run_fetches_what_the_run_would(tmp_path: Path, place: Location) -> None:
+def test_look_ahead_fetches_like_run(tmp_path: Path, place: Location) -> None:
+    """A look ahead of a run fetches what the run would."""
     ahead, run = Machine(tmp_path / "b", place, ahead=True), Machine(tmp_path / "b", None)
     assert ahead.look() is None
     Machine(tmp_path / "a", place).entry()
@@ -404,7 +418,8 @@ def test_a_look_ahead_of_a_run_fetches_what_the_run_would(tmp_path: Path, place:
     assert (ahead.built, run.built) == (0, 0)
 
 
-def test_an_entry_that_is_used_stays_young(tmp_path: Path, place: Location, objects: Objects) -> None:
+def test_used_entry_stays_young(tmp_path: Path, place: Location, objects: Objects) -> None:
+    """An entry that is used stays young."""
     Machine(tmp_path / "a", place).entry()
     entry, content = (Path(place.to, key) for key in (the_entry(objects), the_model(objects)))
     for used in ("b", "a"):  # fetched, and found at home
@@ -415,7 +430,8 @@ def test_an_entry_that_is_used_stays_young(tmp_path: Path, place: Location, obje
         assert content.stat().st_mtime == 0  # which the entry holds
 
 
-def test_what_is_shared_lies_where_releases_have_it(tmp_path: Path, place: Location, objects: Objects) -> None:
+def test_shared_contents_lie_with_releases(tmp_path: Path, place: Location, objects: Objects) -> None:
+    """What is shared lies where releases have it."""
     entry = Machine(tmp_path / "a", place).entry()
     assert keys(objects, OBJECTS) == sorted(object_key(file.sha256) for file in entry.files)
     assert keys(objects, CACHE) == [entry_key(STEP, entry.folder.name)]

@@ -12,9 +12,8 @@ from click.testing import CliRunner, Result
 from plansmith.cli import cli
 from plansmith.records.destination import Location
 from plansmith.stores.layout import CACHE, LEASES, OBJECTS, TIMING, timing_key
-from plansmith.stores.open import open_store
-from plansmith.stores.store import Store
-from plansmith.stores.transfer.publication import publish_release
+from plansmith.stores.publication import publish_release
+from plansmith.stores.store import Store, open_store
 from plansmith.system.digest import Digester
 
 from ...support.stores.machines import FILES, Machine
@@ -35,7 +34,7 @@ def store(place: Location) -> Store:
 
 
 def keys(store: Store, prefix: str = "") -> list[str]:
-    return [held.key for held in store.objects.below(prefix)]
+    return [item.key for item in store.objects.below(prefix)]
 
 
 def grow_old(store: Store, *prefixes: str, days: float = 40) -> None:
@@ -48,11 +47,11 @@ def grow_old(store: Store, *prefixes: str, days: float = 40) -> None:
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody publishes at this very moment, for whom it would be waited."""
-    monkeypatch.setattr("plansmith.stores.maintenance.prune.time.sleep", lambda _: None)
+    monkeypatch.setattr("plansmith.stores.prune.time.sleep", lambda _: None)
 
 
-def gc(place: Location, *words: str) -> Result:
-    return CliRunner().invoke(cli, ["gc", "--shared-cache", place.to, *words], catch_exceptions=False)
+def gc(place: Location, *arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["gc", "--shared-cache", place.to, *arguments], catch_exceptions=False)
 
 
 def share(tmp_path: Path, place: Location, store: Store) -> None:
@@ -61,7 +60,8 @@ def share(tmp_path: Path, place: Location, store: Store) -> None:
     store.objects.put(timing_key("0" * 16, "a" * 64), b"measured")
 
 
-def test_what_was_not_used_for_long_goes_with_its_contents(tmp_path: Path, place: Location, store: Store) -> None:
+def test_unused_entry_goes_with_contents(tmp_path: Path, place: Location, store: Store) -> None:
+    """What was not used for long goes with its contents."""
     share(tmp_path, place, store)
     grow_old(store, CACHE, TIMING, OBJECTS, LEASES)
     before = keys(store)
@@ -69,16 +69,17 @@ def test_what_was_not_used_for_long_goes_with_its_contents(tmp_path: Path, place
     assert keys(store) == before
     done = json.loads(gc(place, "--json").stdout)
     assert dry == done | {"dry_run": True}
-    assert {one["kind"] for one in done["garbage"]} == {"cache entry", "timing cache", "content"}
+    assert {item["kind"] for item in done["garbage"]} == {"cache entry", "timing cache", "content"}
     assert done["freed_bytes"] > sum(map(len, FILES.values()))
-    assert all(one["path"].startswith(f"{store.place}/") for one in done["garbage"])
+    assert all(item["path"].startswith(f"{store.place}/") for item in done["garbage"])
     assert keys(store) == ["plansmith-store.json"]
     again = Machine(tmp_path / "b", place)
     again.entry()
     assert (again.built, again.close()) == (1, [])
 
 
-def test_what_was_used_stays_with_its_old_contents(tmp_path: Path, place: Location, store: Store) -> None:
+def test_used_entry_keeps_old_contents(tmp_path: Path, place: Location, store: Store) -> None:
+    """What was used stays with its old contents."""
     share(tmp_path, place, store)
     grow_old(store, CACHE, TIMING, OBJECTS, days=20)
     before = keys(store)
@@ -87,17 +88,17 @@ def test_what_was_used_stays_with_its_old_contents(tmp_path: Path, place: Locati
     assert gc(place, "--older-than", "2w", "--dry-run").stdout.splitlines()[-1].startswith("5 things would be removed")
 
 
-def test_contents_that_have_just_come_stay_for_whatever_needs_them(
-    tmp_path: Path, place: Location, store: Store
-) -> None:
+def test_fresh_contents_stay(tmp_path: Path, place: Location, store: Store) -> None:
+    """Contents that have just come stay for whatever needs them."""
     share(tmp_path, place, store)
     contents = keys(store, OBJECTS)
     done = json.loads(gc(place, "--older-than", "0", "--json").stdout)
-    assert {one["kind"] for one in done["garbage"]} == {"cache entry", "timing cache"}
+    assert {item["kind"] for item in done["garbage"]} == {"cache entry", "timing cache"}
     assert keys(store, OBJECTS) == contents
 
 
-def test_contents_that_a_release_or_another_entry_needs_stay(tmp_path: Path, place: Location, store: Store) -> None:
+def test_needed_contents_stay(tmp_path: Path, place: Location, store: Store) -> None:
+    """Contents that a release or another entry needs stay."""
     release = make_release(tmp_path / "repository")
     package = {file.path: (release.folder / file.path).read_bytes() for file in release.manifest.files}
     Machine(tmp_path / "a", place, files=package).entry()
@@ -108,15 +109,17 @@ def test_contents_that_a_release_or_another_entry_needs_stay(tmp_path: Path, pla
     third.entry(3)
     needed = {file.sha256 for file in (*release.manifest.files, *third.entry(3).files)}
     done = json.loads(gc(place, "--json").stdout)
-    assert {one["kind"] for one in done["garbage"]} == {"cache entry"}
+    assert {item["kind"] for item in done["garbage"]} == {"cache entry"}
     assert needed <= {key.rpartition("/")[2] for key in keys(store, OBJECTS)}
     assert store.find(release.model)[1].pruned is None
 
 
-def test_a_place_where_nothing_is_shared_and_options_without_one_are_refused(tmp_path: Path, place: Location) -> None:
-    def refusal(*words: str) -> str:
-        found = CliRunner().invoke(cli, ["gc", *words])
-        return str(found.exception or found.output)
+def test_collection_without_shared_place_refused(tmp_path: Path, place: Location) -> None:
+    """A place where nothing is shared and options without one are refused."""
+
+    def refusal(*arguments: str) -> str:
+        result = CliRunner().invoke(cli, ["gc", *arguments])
+        return str(result.exception or result.output)
 
     assert "nothing is shared at" in refusal("--shared-cache", place.to)
     assert not Path(place.to).exists()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plansmith.cli.compile.compile import compile_command
-from plansmith.steps.cache.shared_place import PLACE_VARIABLE
+from plansmith.steps.cache.shared import PLACE_VARIABLE
 
 from ...support.cli.in_process import InProcess
 from ...support.models.graphs import save_product
@@ -30,10 +30,10 @@ def plansmith(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
     return InProcess(tmp_path, monkeypatch, capfd)
 
 
-def compile_on(plansmith: InProcess, machine: str, *words: str) -> tuple[dict[str, Any], str]:
+def compile_on(plansmith: InProcess, machine: str, *arguments: str) -> tuple[dict[str, Any], str]:
     """Compile with the artifacts of a machine; what it printed as JSON, and what it said."""
-    given = ("onnx:net.onnx", "--shapes", SHAPES, "--no-check-served", "--artifacts", machine)
-    answer = plansmith("compile", *given, "--json", *words)
+    options = ("onnx:net.onnx", "--shapes", SHAPES, "--no-check-served", "--artifacts", machine)
+    answer = plansmith("compile", *options, "--json", *arguments)
     assert answer.status == 0, answer.stderr
     return json.loads(answer.stdout), answer.stderr
 
@@ -43,28 +43,26 @@ def digest_in(told: dict[str, Any]) -> str:
     return str(json.loads(Path(told["manifest"]).read_text())["release_digest"])
 
 
-def test_a_second_machine_compiles_without_doing_a_heavy_step_and_publishes_where_the_contents_are(
-    plansmith: InProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, said = compile_on(plansmith, "a", "--shared-cache", "shared")
-    assert "from the shared cache" not in said
+def test_second_machine_skips_heavy_steps(plansmith: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second machine compiles without doing a heavy step, and publishes where the contents are."""
+    first, output = compile_on(plansmith, "a", "--shared-cache", "shared")
+    assert "from the shared cache" not in output
     monkeypatch.setattr("plansmith.steps.runner.Worker", NoWorker)
     plan, _ = compile_on(plansmith, "b", "--shared-cache", "shared", "--dry-run")
     assert plan["plan"]["fetch"] == "would come from the shared cache"
     assert plan["plan"]["package"] == "would come from the shared cache, or run"
     assert not (plansmith.folder / "b").exists()
-    second, said = compile_on(plansmith, "b", "--shared-cache", "shared", "--publish", "shared")
+    second, output = compile_on(plansmith, "b", "--shared-cache", "shared", "--publish", "shared")
     assert digest_in(second) == digest_in(first)
     assert {step["name"] for step in second["steps"] if step["cached"]} >= {"lower", "compile", "validate", "package"}
-    (told,) = [line for line in said.splitlines() if "shared cache" in line]
-    assert f"from the shared cache {plansmith.folder / 'shared'}: fetch, export, " in told
+    (notice,) = [line for line in output.splitlines() if "shared cache" in line]
+    assert f"from the shared cache {plansmith.folder / 'shared'}: fetch, export, " in notice
     (published,) = second["publications"]
     assert 0 < published["sent_bytes"] < published["total_bytes"]
 
 
-def test_the_environment_names_the_place_where_neither_spec_nor_command_line_does(
-    plansmith: InProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_names_shared_place(plansmith: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment names the place where neither spec nor command line does."""
     monkeypatch.setenv(PLACE_VARIABLE, str(plansmith.folder / "of the environment"))
     compile_on(plansmith, "a")
     assert (plansmith.folder / "of the environment" / "cache").is_dir()
@@ -80,9 +78,8 @@ def test_the_environment_names_the_place_where_neither_spec_nor_command_line_doe
     assert not (plansmith.folder / "elsewhere").exists()
 
 
-def test_what_is_no_place_is_refused_by_the_name_that_it_was_given_to(
-    plansmith: InProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_place_refused_by_origin(plansmith: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is no place is refused by the name that it was given to."""
     answer = plansmith("compile", "onnx:net.onnx", "--shared-cache", "ftp://here")
     assert (answer.status, "'shared_cache" in answer.stderr) == (2, True)
     monkeypatch.setenv(PLACE_VARIABLE, "gs://bucket")
@@ -93,5 +90,5 @@ def test_what_is_no_place_is_refused_by_the_name_that_it_was_given_to(
 
 
 def test_the_help_names_the_variable() -> None:
-    (option,) = [one for one in compile_command.params if one.name == "shared_cache"]
+    (option,) = [parameter for parameter in compile_command.params if parameter.name == "shared_cache"]
     assert PLACE_VARIABLE in str(getattr(option, "help", ""))

@@ -9,8 +9,8 @@ import pytest
 
 from plansmith.records.destination import Location
 from plansmith.stores.backend.object_store import Objects
-from plansmith.stores.open import open_store
-from plansmith.stores.transfer.publication import publish_release
+from plansmith.stores.publication import publish_release
+from plansmith.stores.store import open_store
 from plansmith.system.digest import Digester
 
 from ...support.servers.aws_server import SECRET
@@ -22,29 +22,27 @@ from .test_shared_cache import flip_a_bit, the_entry
 pytestmark = pytest.mark.slow
 
 
-def test_what_one_machine_has_built_another_one_finds_in_s3_and_builds_again_where_it_is_damaged(
-    s3: S3, tmp_path: Path
-) -> None:
+def test_other_machine_finds_s3_build(s3: S3, tmp_path: Path) -> None:
+    """What one machine has built, another one finds in S3 and builds again where it is damaged."""
     place = s3.place()
     objects = open_store(place, tmp_path).objects
     first, second, third = (Machine(tmp_path / name, place) for name in "abc")
-    built, found = first.entry(), second.entry()
+    built, result = first.entry(), second.entry()
     assert (first.built, second.built) == (1, 0)
-    assert (found.record, found.files) == (built.record, built.files)
+    assert (result.record, result.files) == (built.record, built.files)
     flip_a_bit(objects)
     third.entry()
     assert third.built == 1
-    (told,) = third.close()
-    assert told.startswith(f"the shared {the_entry(objects)} is damaged (model/model.onnx is not what it was)")
+    (notice,) = third.close()
+    assert notice.startswith(f"the shared {the_entry(objects)} is damaged (model/model.onnx is not what it was)")
     fourth = Machine(tmp_path / "d", place)
     fourth.entry()
     assert (fourth.built, fourth.close()) == (0, [f"from the shared cache {objects.place}: {STEP} (6.8 KiB)"])
 
 
 @pytest.mark.parametrize("wrong", ["no bucket", "nobody there"])
-def test_an_s3_that_cannot_be_used_is_told_once_and_everything_is_built_here(
-    wrong: str, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_s3_told_once(wrong: str, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An S3 that cannot be used is told once, and everything is built here."""
     monkeypatch.setattr("time.sleep", lambda _: None)  # between attempts
     place = (
         s3.place(endpoint_url="http://127.0.0.1:9")
@@ -55,15 +53,14 @@ def test_an_s3_that_cannot_be_used_is_told_once_and_everything_is_built_here(
     machine.entry(1)
     machine.entry(2)
     assert machine.built == 2
-    (told,) = machine.close()
-    assert told.startswith(f"the shared cache {place.to}")
-    assert "cannot be used, and is left alone: " in told
-    assert SECRET not in told
+    (notice,) = machine.close()
+    assert notice.startswith(f"the shared cache {place.to}")
+    assert "cannot be used, and is left alone: " in notice
+    assert SECRET not in notice
 
 
-def test_a_release_of_what_was_shared_is_published_with_almost_nothing_sent(
-    s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shared_release_publishes_cheaply(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release of what was shared is published with almost nothing sent."""
     place = s3.place()
     release = make_release(tmp_path / "repository", bulk_bytes=300_000)
     package = {file.path: (release.folder / file.path).read_bytes() for file in release.manifest.files}

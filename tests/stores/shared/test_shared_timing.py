@@ -10,11 +10,10 @@ import pytest
 from plansmith.compilers.trt.timing_cache import MOST_FILES, TimingCaches, key_of
 from plansmith.records.destination import Location
 from plansmith.records.engine import BuildFlags, Gpu
-from plansmith.steps.cache.shared_place import SharedPlace
-from plansmith.steps.cache.shared_timing import SharedTimingCaches
+from plansmith.steps.cache.shared import SharedPlace, SharedTimingCaches
 from plansmith.stores.backend.object_store import Objects
 from plansmith.stores.layout import timing_key
-from plansmith.stores.open import open_objects
+from plansmith.stores.store import open_objects
 
 GPU = Gpu(name="NVIDIA L4", compute_capability="8.9", memory_bytes=24 << 30, uuid="GPU-1", index=0, driver="570.124.06")
 PLAIN = BuildFlags()
@@ -35,13 +34,13 @@ class Builder:
         key = key_of("10.16.1.11", GPU, flags)
         with self.caches.lent(key, flags) as loan:
             files = [file for file in (loan.file, *loan.more) if file.exists()]
-            found = [file.read_text() for file in files]
-            start = found if combining else found[:1]
+            contents = [file.read_text() for file in files]
+            start = contents if combining else contents[:1]
             loan.combined = combining
             loan.file.write_text(" ".join([*start, entry]))
             self.caches.take_back(key, loan)
         assert not loan.warnings
-        return found
+        return contents
 
 
 @pytest.fixture
@@ -62,11 +61,12 @@ def builders(tmp_path: Path, place: Location) -> list[Builder]:
 
 def shared(objects: Objects) -> list[str]:
     """What lies in the store, the largest first."""
-    held = sorted(objects.below(timing_key(KEY.name)), key=lambda one: -one.bytes)
-    return [document.content.decode() for one in held if (document := objects.read(one.key)) is not None]
+    items = sorted(objects.below(timing_key(KEY.name)), key=lambda item: -item.bytes)
+    return [document.content.decode() for item in items if (document := objects.read(item.key)) is not None]
 
 
-def test_a_build_starts_from_what_another_machine_measured(builders: list[Builder], objects: Objects) -> None:
+def test_build_starts_from_shared_timing(builders: list[Builder], objects: Objects) -> None:
+    """A build starts from what another machine measured."""
     first, second, third = builders
     assert first.build("one") == []
     assert second.build("two") == ["one"]
@@ -75,7 +75,8 @@ def test_a_build_starts_from_what_another_machine_measured(builders: list[Builde
     assert shared(objects) == ["one two three one four"]
 
 
-def test_builds_at_the_same_time_lose_nothing_of_one_another(builders: list[Builder], objects: Objects) -> None:
+def test_simultaneous_builds_lose_no_timing(builders: list[Builder], objects: Objects) -> None:
+    """Builds at the same time lose nothing of one another."""
     first, second, third = builders
     first.build("one")
     with second.caches.lent(KEY, PLAIN) as loan:
@@ -83,25 +84,25 @@ def test_builds_at_the_same_time_lose_nothing_of_one_another(builders: list[Buil
         loan.file.write_text(f"{loan.file.read_text()} second")
         second.caches.take_back(KEY, loan)
     assert shared(objects) == ["one second", "one third"]
-    known = {entry for file in first.build("four") for entry in file.split()}
-    assert known == {"one", "second", "third"}
+    entries = {entry for file in first.build("four") for entry in file.split()}
+    assert entries == {"one", "second", "third"}
     assert len(shared(objects)) == 1
 
 
-def test_who_cannot_combine_takes_the_place_of_what_it_began_with_alone(
-    builders: list[Builder], objects: Objects
-) -> None:
+def test_uncombinable_timing_replaces_its_start(builders: list[Builder], objects: Objects) -> None:
+    """A machine that cannot combine takes the place of what it began with alone."""
     first, second, third = builders
-    with first.caches.lent(KEY, PLAIN) as one, second.caches.lent(KEY, PLAIN) as two:
-        one.file.write_text("measured by one")
+    with first.caches.lent(KEY, PLAIN) as first_loan, second.caches.lent(KEY, PLAIN) as two:
+        first_loan.file.write_text("measured by one")
         two.file.write_text("by two")
-        first.caches.take_back(KEY, one)
+        first.caches.take_back(KEY, first_loan)
         second.caches.take_back(KEY, two)
     assert third.build("three", combining=False) == ["measured by one", "by two"]
     assert shared(objects) == ["measured by one three", "by two"]
 
 
-def test_of_one_key_the_largest_files_are_kept(builders: list[Builder], objects: Objects) -> None:
+def test_largest_files_of_key_kept(builders: list[Builder], objects: Objects) -> None:
+    """Of one key the largest files are kept."""
     for number in range(MOST_FILES + 2):
         with builders[0].caches.lent(KEY, PLAIN) as loan:
             loan.file.write_text("x" * (number + 1))
@@ -110,12 +111,13 @@ def test_of_one_key_the_largest_files_are_kept(builders: list[Builder], objects:
     assert [len(text) for text in shared(objects)] == list(range(MOST_FILES + 2, 2, -1))
 
 
-def test_what_was_combined_to_one_of_its_parts_stays(builders: list[Builder], objects: Objects) -> None:
+def test_absorbed_timing_part_stays(builders: list[Builder], objects: Objects) -> None:
+    """What was combined to one of its parts stays."""
     first, second, third = builders
-    with first.caches.lent(KEY, PLAIN) as one, second.caches.lent(KEY, PLAIN) as two:
-        one.file.write_text("the longer one")
+    with first.caches.lent(KEY, PLAIN) as first_loan, second.caches.lent(KEY, PLAIN) as two:
+        first_loan.file.write_text("the longer one")
         two.file.write_text("all of it")
-        first.caches.take_back(KEY, one)
+        first.caches.take_back(KEY, first_loan)
         second.caches.take_back(KEY, two)
     with third.caches.lent(KEY, PLAIN) as loan:
         loan.file.write_text("all of it")
@@ -124,35 +126,38 @@ def test_what_was_combined_to_one_of_its_parts_stays(builders: list[Builder], ob
     assert shared(objects) == ["all of it"]
 
 
-def test_a_damaged_file_is_told_taken_away_and_not_used(builders: list[Builder], objects: Objects) -> None:
+def test_damaged_timing_file_removed(builders: list[Builder], objects: Objects) -> None:
+    """A damaged file is told, taken away and not used."""
     first, second, third = builders
     first.build("one")
-    (held,) = objects.below(timing_key(KEY.name))
-    objects.put(held.key, b"onf")
+    (item,) = objects.below(timing_key(KEY.name))
+    objects.put(item.key, b"onf")
     assert second.build("two") == []
-    assert second.notices == [f"the shared {held.key} is damaged, and is not used"]
+    assert second.notices == [f"the shared {item.key} is damaged, and is not used"]
     assert third.build("three") == ["two"]
     assert third.notices == []
 
 
-def test_a_file_that_another_machine_takes_away_meanwhile_is_none(
+def test_timing_file_removed_meanwhile_ignored(
     builders: list[Builder], objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A file that another machine takes away meanwhile is ignored."""
     first, second, _ = builders
     first.build("one")
     below = type(objects).below
 
     def taken_away(self: Objects, prefix: str) -> object:
-        found = list(below(self, prefix))
-        self.remove([held.key for held in found if prefix.startswith("timing/")])
-        return iter(found)
+        items = list(below(self, prefix))
+        self.remove([item.key for item in items if prefix.startswith("timing/")])
+        return iter(items)
 
     monkeypatch.setattr(type(objects), "below", taken_away)
     assert second.build("two") == []
     assert second.notices == []
 
 
-def test_what_is_no_file_of_ours_stays_where_it_is(builders: list[Builder], objects: Objects) -> None:
+def test_foreign_file_stays(builders: list[Builder], objects: Objects) -> None:
+    """What is no file of ours stays where it is."""
     first, second, _ = builders
     first.build("one")
     objects.put(timing_key(KEY.name, "README"), b"mine")
@@ -160,7 +165,8 @@ def test_what_is_no_file_of_ours_stays_where_it_is(builders: list[Builder], obje
     assert (second.notices, objects.find(timing_key(KEY.name, "README")) is not None) == ([], True)
 
 
-def test_an_editable_cache_is_fetched_once_and_then_its_machines_own(builders: list[Builder]) -> None:
+def test_editable_cache_fetched_once(builders: list[Builder]) -> None:
+    """An editable cache is fetched once and is then its machine's own."""
     first, second, _ = builders
     key = key_of("10.16.1.11", GPU, EDITABLE)
     first.build("one", EDITABLE)
@@ -173,27 +179,30 @@ def test_an_editable_cache_is_fetched_once_and_then_its_machines_own(builders: l
     assert first.build("three", EDITABLE) == ["one"]
 
 
-def test_a_build_that_may_measure_nothing_sends_nothing(builders: list[Builder], objects: Objects) -> None:
+def test_unmeasuring_build_sends_nothing(builders: list[Builder], objects: Objects) -> None:
+    """A build that may measure nothing sends nothing."""
     first, second, _ = builders
     first.build("one")
     assert second.build("two", STRICT) == ["one"]
     assert shared(objects) == ["one"]
 
 
-def test_a_place_that_cannot_be_used_costs_a_notice(tmp_path: Path) -> None:
+def test_unusable_place_costs_notice(tmp_path: Path) -> None:
+    """A place that cannot be used costs a notice."""
     (tmp_path / "file").write_text("no folder")
     builder = Builder(tmp_path / "a", Location(to=str(tmp_path / "file" / "shared")))
     assert builder.build("one") == []
     assert builder.build("two") == ["one"]
-    (told,) = builder.notices
-    assert "cannot be used" in told
+    (notice,) = builder.notices
+    assert "cannot be used" in notice
     assert isinstance(builder.caches, TimingCaches)
 
 
-def test_a_file_that_is_used_stays_young(builders: list[Builder], place: Location, objects: Objects) -> None:
+def test_used_file_stays_young(builders: list[Builder], place: Location, objects: Objects) -> None:
+    """A file that is used stays young."""
     first, second, _ = builders
     first.build("one")
-    (held,) = objects.below(timing_key(KEY.name))
-    os.utime(Path(place.to, held.key), (0, 0))
+    (item,) = objects.below(timing_key(KEY.name))
+    os.utime(Path(place.to, item.key), (0, 0))
     second.build("two", STRICT)
-    assert Path(place.to, held.key).stat().st_mtime > 0
+    assert Path(place.to, item.key).stat().st_mtime > 0

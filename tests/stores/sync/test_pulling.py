@@ -11,10 +11,9 @@ from plansmith.errors import RepositoryError
 from plansmith.report import REPORT_FILE
 from plansmith.stores.backend.object_store import Moved, untold
 from plansmith.stores.layout import object_key
+from plansmith.stores.publication import publish_release
 from plansmith.stores.store import Store
-from plansmith.stores.sync.mirror import Mirror
-from plansmith.stores.sync.pull import Pulled, pull
-from plansmith.stores.transfer.publication import publish_release
+from plansmith.stores.sync.mirror import Mirror, Pulled, pull
 from plansmith.system.digest import Digester
 from plansmith.triton.repository.release import damaged_file
 from plansmith.triton.repository.repository import ModelRepository
@@ -39,24 +38,23 @@ def mirror(tmp_path: Path) -> Mirror:
 def publish(store: Store, tmp_path: Path) -> Publish:
     """Make a release that answers with a number and publish it; its number in the store."""
 
-    def made(answer: int, repository: str = "repository") -> int:
+    def make_version(answer: int, repository: str = "repository") -> int:
         release = make_release(tmp_path / repository, answer, bulk_bytes=BULK_BYTES)
         return publish_release(store, release.folder, release.manifest, Digester(tmp_path / "digests")).version
 
-    return made
+    return make_version
 
 
 def bring(store: Store, mirror: Mirror, text: str = MODEL, moved: Moved = untold) -> Pulled:
     """As `plansmith pull`."""
     catalogue, version = store.find(text)
-    with mirror.held(store, alone=False):
+    with mirror.lock(store, alone=False):
         return pull(store, mirror, catalogue, version, moved=moved)
 
 
 @pytest.mark.slow
-def test_a_pulled_version_is_what_was_published_under_the_number_of_the_store(
-    store: Store, mirror: Mirror, publish: Publish, tmp_path: Path
-) -> None:
+def test_pulled_version_equals_published(store: Store, mirror: Mirror, publish: Publish, tmp_path: Path) -> None:
+    """A pulled version is what was published under the number of the store."""
     publish(1)
     assert publish(2, "elsewhere") == 2, "where it was version 1"
     pulled = bring(store, mirror)
@@ -64,8 +62,8 @@ def test_a_pulled_version_is_what_was_published_under_the_number_of_the_store(
     manifest = opened.manifest(MODEL, 2)
     assert (manifest.version, pulled.shown, opened.views(MODEL).shown()) == (2, (2,), [2])
     assert damaged_file(release, manifest, Digester(tmp_path / "others")) is None
-    made = tmp_path / "elsewhere.plansmith" / "releases" / MODEL / "1"
-    names = {path.relative_to(made) for path in made.rglob("*")}
+    release_folder = tmp_path / "elsewhere.plansmith" / "releases" / MODEL / "1"
+    names = {path.relative_to(release_folder) for path in release_folder.rglob("*")}
     assert {path.relative_to(release) for path in release.rglob("*")} == names
     assert "version 2" in (release / REPORT_FILE).read_text()
     modes = {path.name: path.stat().st_mode & 0o7777 for path in release.rglob("*") if path.is_file()}
@@ -75,9 +73,8 @@ def test_a_pulled_version_is_what_was_published_under_the_number_of_the_store(
 
 
 @IN_A_FOLDER
-def test_what_another_release_of_the_mirror_has_is_linked_and_not_fetched(
-    store: Store, mirror: Mirror, publish: Publish
-) -> None:
+def test_mirrored_content_linked_not_fetched(store: Store, mirror: Mirror, publish: Publish) -> None:
+    """What another release of the mirror has is linked and not fetched."""
     publish(1)
     publish(2)
     first = bring(store, mirror, f"{MODEL}@1")
@@ -91,9 +88,8 @@ def test_what_another_release_of_the_mirror_has_is_linked_and_not_fetched(
 
 
 @pytest.mark.slow
-def test_a_pull_that_broke_off_goes_on_after_the_last_whole_file(
-    store: Store, mirror: Mirror, publish: Publish
-) -> None:
+def test_broken_pull_resumes_after_file(store: Store, mirror: Mirror, publish: Publish) -> None:
+    """A pull that broke off goes on after the last whole file."""
     publish(1)
     fetched = 0
 
@@ -112,7 +108,8 @@ def test_a_pull_that_broke_off_goes_on_after_the_last_whole_file(
 
 
 @pytest.mark.slow
-def test_a_damaged_content_is_refused_and_what_was_shown_stays(store: Store, mirror: Mirror, publish: Publish) -> None:
+def test_damaged_content_refused(store: Store, mirror: Mirror, publish: Publish) -> None:
+    """A damaged content is refused and what was shown stays."""
     publish(1)
     bring(store, mirror)
     publish(2)
@@ -126,9 +123,8 @@ def test_a_damaged_content_is_refused_and_what_was_shown_stays(store: Store, mir
 
 
 @IN_A_FOLDER
-def test_a_release_that_was_damaged_here_is_made_whole_again(
-    store: Store, mirror: Mirror, publish: Publish, tmp_path: Path
-) -> None:
+def test_damaged_local_release_mended(store: Store, mirror: Mirror, publish: Publish, tmp_path: Path) -> None:
+    """A release that was damaged here is made whole again."""
     publish(1)
     graph = Path(bring(store, mirror).release) / "model" / "model.onnx"
     graph.write_bytes(b"x" * graph.stat().st_size)
@@ -140,7 +136,8 @@ def test_a_release_that_was_damaged_here_is_made_whole_again(
 
 
 @IN_A_FOLDER
-def test_only_what_is_shown_and_what_was_shown_before_it_stays(store: Store, mirror: Mirror, publish: Publish) -> None:
+def test_shown_and_previous_versions_stay(store: Store, mirror: Mirror, publish: Publish) -> None:
+    """Only what is shown and what was shown before it stays."""
     for answer in (1, 2, 3):
         publish(answer)
         bring(store, mirror)
@@ -151,31 +148,32 @@ def test_only_what_is_shown_and_what_was_shown_before_it_stays(store: Store, mir
 
 
 @IN_A_FOLDER
-def test_earlier_versions_that_the_policy_has_triton_serve_come_along(
-    store: Store, mirror: Mirror, tmp_path: Path
-) -> None:
+def test_policy_brings_earlier_versions(store: Store, mirror: Mirror, tmp_path: Path) -> None:
+    """Earlier versions that the policy has Triton serve come along."""
     policy = {"triton": {"version_policy": {"latest": {"num_versions": 2}}}}
     for number, content in enumerate("abc", 1):
         package = write_package(tmp_path / content, content)
         draft = draft_of(package).model_copy(update={"spec": policy})
-        made = compile_into(tmp_path / "repository", package, draft)
+        result = compile_into(tmp_path / "repository", package, draft)
         manifest = ModelRepository(tmp_path / "repository").manifest(draft.name, number)
-        publish_release(store, Path(made.release), manifest, Digester(tmp_path / "digests"))
+        publish_release(store, Path(result.release), manifest, Digester(tmp_path / "digests"))
     catalogue, version = store.find("tiny")
-    with mirror.held(store, alone=False):
+    with mirror.lock(store, alone=False):
         pulled = pull(store, mirror, catalogue, version, line=catalogue.aliases["current"].line)
     assert pulled.shown == (2, 3)
 
 
 @IN_A_FOLDER
-def test_a_place_that_is_no_store_has_nothing_to_pull(store: Store, mirror: Mirror) -> None:
+def test_non_store_has_nothing_to_pull(store: Store, mirror: Mirror) -> None:
+    """A place that is no store has nothing to pull."""
     with pytest.raises(RepositoryError, match="is no store") as refused:
         bring_held(store, mirror)
     assert "plansmith publish" in refused.value.remedy
 
 
 @IN_A_FOLDER
-def test_a_folder_of_something_else_is_refused(store: Store, mirror: Mirror, publish: Publish, tmp_path: Path) -> None:
+def test_foreign_folder_refused(store: Store, mirror: Mirror, publish: Publish, tmp_path: Path) -> None:
+    """A folder of something else is refused."""
     publish(1)
     with pytest.raises(RepositoryError, match="holds releases that were made here") as made_here:
         bring(store, Mirror(tmp_path / "repository"))
@@ -187,14 +185,14 @@ def test_a_folder_of_something_else_is_refused(store: Store, mirror: Mirror, pub
     assert "--repository" in shows.value.remedy
     with pytest.raises(RepositoryError, match="rollback"):
         withdraw(mirror)
-    with mirror.held(store, alone=True), pytest.raises(RepositoryError, match="another plansmith") as busy:
+    with mirror.lock(store, alone=True), pytest.raises(RepositoryError, match="another plansmith") as busy:
         bring(store, Mirror(mirror.repository.root))
     assert busy.value.remedy
 
 
 def bring_held(store: Store, mirror: Mirror) -> None:
     """Begin to use a mirror."""
-    with mirror.held(store, alone=False):
+    with mirror.lock(store, alone=False):
         pass
 
 

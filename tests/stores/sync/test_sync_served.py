@@ -9,7 +9,7 @@ import pytest
 from plansmith.errors import ServedCheckError
 from plansmith.triton.server.installation import Installation
 
-from ...support.stores.followed import Beside, Site
+from ...support.stores.followed import MirrorTriton, Site
 from ...support.stores.python_versions import BROKEN, DEADLY, WHY_BROKEN
 from ...support.triton.clients import Clients
 from ...support.triton.installed import installation
@@ -23,19 +23,20 @@ __all__ = ["installation"]
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Site:
     """A store with two versions of a model; the second is `current`."""
-    found = Site(tmp_path_factory.mktemp("sync"))
-    found.publish()
-    found.publish()
-    return found
+    site = Site(tmp_path_factory.mktemp("sync"))
+    site.publish()
+    site.publish()
+    return site
 
 
 @pytest.fixture(scope="module")
-def triton(place: Site, installation: Installation) -> Iterator[Beside]:
-    with Beside(place.mirror.repository.root, installation) as beside:
+def triton(place: Site, installation: Installation) -> Iterator[MirrorTriton]:
+    with MirrorTriton(place.mirror.repository.root, installation) as beside:
         yield beside
 
 
-def test_promotions_and_rollbacks_are_served_and_no_request_is_lost_meanwhile(place: Site, triton: Beside) -> None:
+def test_promotions_served_without_request_loss(place: Site, triton: MirrorTriton) -> None:
+    """Promotions and rollbacks are served, and no request is lost meanwhile."""
     with place.sync(triton.url) as sync:
         assert sync.look() == []
         (newest,) = triton.ready()  # another test of this module may have published
@@ -54,9 +55,8 @@ def test_promotions_and_rollbacks_are_served_and_no_request_is_lost_meanwhile(pl
     assert (report.wanted, report.serves, report.failed) == (published, (published,), None)
 
 
-def test_a_version_that_does_not_load_leaves_the_old_one_serving_and_the_report_says_why(
-    place: Site, triton: Beside
-) -> None:
+def test_unloadable_version_keeps_old_serving(place: Site, triton: MirrorTriton) -> None:
+    """A version that does not load leaves the old one serving, and the report says why."""
     with place.sync(triton.url) as sync:
         sync.look()
         (old,) = triton.ready()
@@ -66,9 +66,9 @@ def test_a_version_that_does_not_load_leaves_the_old_one_serving_and_the_report_
             (fault,) = sync.look()
             assert isinstance(fault, ServedCheckError)
             assert f"version {old} goes on" in fault.message
-            place.said()
+            place.take_lines()
             assert sync.look() == []
-            assert place.said() == ""
+            assert place.take_lines() == ""
             clients.wait_for(old)
         assert clients.lost == clients.mixed == []
         assert (triton.ready(), place.mirror.shown(MODEL)) == ([old], old)
@@ -91,15 +91,16 @@ def test_a_version_that_does_not_load_leaves_the_old_one_serving_and_the_report_
         assert sync.look() == []
 
 
-def test_a_triton_that_was_started_again_is_loaded_again(place: Site, triton: Beside) -> None:
+def test_restarted_triton_reloaded(place: Site, triton: MirrorTriton) -> None:
+    """A Triton that was started again is loaded again."""
     with place.sync(triton.url) as sync:
         sync.look()
         served = triton.ready()
         triton.server.stop()
-        place.said()
+        place.take_lines()
         sync.look()
         sync.look()
-        assert place.said().count("it is loaded when it answers again") == 1
+        assert place.take_lines().count("it is loaded when it answers again") == 1
         assert place.report().serves == ()
         published = place.publish().version
         assert sync.look() == []
@@ -110,15 +111,16 @@ def test_a_triton_that_was_started_again_is_loaded_again(place: Site, triton: Be
         assert place.report().serves == (published,)
 
 
-def test_a_store_that_cannot_be_reached_stops_nothing_and_is_followed_again(place: Site, triton: Beside) -> None:
+def test_unreachable_store_stops_nothing(place: Site, triton: MirrorTriton) -> None:
+    """A store that cannot be reached stops nothing and is followed again."""
     with place.sync(triton.url) as sync:
         sync.look()
         served = triton.ready()
         place.objects.is_cut = True
-        place.said()
+        place.take_lines()
         sync.look()
         sync.look()
-        assert place.said().count("cannot be reached") == 1
+        assert place.take_lines().count("cannot be reached") == 1
     triton.server.stop()
     triton.start()
     with place.sync(triton.url) as sync:
@@ -129,7 +131,8 @@ def test_a_store_that_cannot_be_reached_stops_nothing_and_is_followed_again(plac
         assert (sync.look(), triton.ready()) == ([], [published])
 
 
-def test_one_of_two_servers_that_is_away_keeps_the_other_from_nothing(place: Site, triton: Beside) -> None:
+def test_absent_server_spares_other(place: Site, triton: MirrorTriton) -> None:
+    """One of two servers that is away keeps the other from nothing."""
     with place.sync("grpc://127.0.0.1:9", triton.url) as sync:
         published = place.publish().version
         assert sync.look() == []
@@ -137,7 +140,8 @@ def test_one_of_two_servers_that_is_away_keeps_the_other_from_nothing(place: Sit
         assert "127.0.0.1:9" in str(place.report().failed)
 
 
-def test_a_version_that_takes_triton_down_twice_is_taken_back(place: Site, triton: Beside) -> None:
+def test_crashing_version_taken_back(place: Site, triton: MirrorTriton) -> None:
+    """A version that takes Triton down twice is taken back."""
     with place.sync(triton.url) as sync:
         sync.look()
         (old,) = triton.ready()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import EnvironmentFault, PlansmithError
-from plansmith.stores.sync import followed_model
+from plansmith.stores.sync import sync as sync_module
 
 from ...support.stores.followed import Site
 from ...support.stores.scripted import ScriptedTriton, tritons
@@ -22,64 +22,63 @@ ENSEMBLE = f'name: "both"\nplatform: "ensemble"\nensemble_scheduling {{ step {{ 
 @pytest.fixture
 def place(tmp_path: Path) -> Site:
     """A store with a version of a model, which is `current`."""
-    found = Site(tmp_path)
-    found.publish()
-    return found
+    site = Site(tmp_path)
+    site.publish()
+    return site
 
 
-def test_only_what_a_server_loaded_is_gone_back_to(place: Site, tritons: list[ScriptedTriton]) -> None:
-    one, _ = tritons
-    with place.sync(one.url) as sync:
+def test_only_loaded_version_gone_back_to(place: Site, tritons: list[ScriptedTriton]) -> None:
+    """Only what a server loaded is gone back to."""
+    first, _ = tritons
+    with place.sync(first.url) as sync:
         assert sync.look() == []
     bad = place.publish().version
     with place.sync() as before_triton_starts:
         assert before_triton_starts.look() == []
     assert place.mirror.shown(MODEL) == bad
-    one.refused = {bad}
-    with place.sync(one.url) as sync:
+    first.refused = {bad}
+    with place.sync(first.url) as sync:
         (fault,) = sync.look()
         assert "version 1 goes on" in fault.message
-    assert (place.mirror.shown(MODEL), one.served[MODEL]) == (1, [1])
+    assert (place.mirror.shown(MODEL), first.served[MODEL]) == (1, [1])
 
 
-def test_a_version_that_was_refused_does_not_come_back_beside_others_before_it_is_tried_again(
-    place: Site, tritons: list[ScriptedTriton]
-) -> None:
-    one, _ = tritons
-    one.refused = {2}
-    with place.sync(one.url) as sync:
+def test_refused_version_stays_away(place: Site, tritons: list[ScriptedTriton]) -> None:
+    """A version that was refused does not come back beside others before it is tried again."""
+    first, _ = tritons
+    first.refused = {2}
+    with place.sync(first.url) as sync:
         sync.look()
         place.publish(latest=2)
         assert len(sync.look()) == 1
         place.publish(latest=2)
-        assert (sync.look(), one.served[MODEL]) == ([], [1, 3])
+        assert (sync.look(), first.served[MODEL]) == ([], [1, 3])
         place.store.promote(MODEL, 2, "current")
         (fault,) = sync.look()
         assert "version 3 goes on" in fault.message
-        assert 2 not in one.served[MODEL], "nor when the third is gone back to"
-        one.refused = set()
+        assert 2 not in first.served[MODEL], "nor when the third is gone back to"
+        first.refused = set()
         for version in (3, 2, 3):
             place.store.promote(MODEL, version, "current")
             assert sync.look() == []
-        assert one.served[MODEL] == [2, 3], "it was loaded meanwhile"
-        one.refused = {4}
+        assert first.served[MODEL] == [2, 3], "it was loaded meanwhile"
+        first.refused = {4}
         place.publish(latest=2)
         assert len(sync.look()) == 1
-        one.refused = set()
+        first.refused = set()
         sync.forget_refusals()
         place.publish(latest=3)
-        assert (sync.look(), one.served[MODEL]) == ([], [3, 4, 5])
+        assert (sync.look(), first.served[MODEL]) == ([], [3, 4, 5])
 
 
-def test_a_refused_version_is_taken_back_in_every_server_and_ensembles_are_loaded_again(
-    place: Site, tritons: list[ScriptedTriton]
-) -> None:
-    one, two = tritons
-    with place.sync(one.url, two.url) as sync:
+def test_refused_version_withdrawn_everywhere(place: Site, tritons: list[ScriptedTriton]) -> None:
+    """A refused version is taken back in every server, and ensembles are loaded again."""
+    first, two = tritons
+    with place.sync(first.url, two.url) as sync:
         two.refused = {1}
         (fault,) = sync.look()
         assert "no version is shown" in fault.message
-        assert one.served == two.served == {}, "a first version is unloaded"
+        assert first.served == two.served == {}, "a first version is unloaded"
         assert two.loads == [(MODEL, [1])], "and not where it was never loaded"
         two.refused = {3}
         place.publish()
@@ -89,133 +88,135 @@ def test_a_refused_version_is_taken_back_in_every_server_and_ensembles_are_loade
         (ensemble / "config.pbtxt").write_text(ENSEMBLE)
         place.publish()
         two.lets_go = True
-        one.loads.clear()
+        first.loads.clear()
         two.loads.clear()
         assert len(sync.look()) == 1
-    assert one.loads == two.loads == [(MODEL, [3]), (MODEL, [2]), ("both", [])]
+    assert first.loads == two.loads == [(MODEL, [3]), (MODEL, [2]), ("both", [])]
 
 
-def test_losses_of_two_servers_are_not_two_of_one_nor_are_those_before_and_after_a_load(
-    place: Site, tritons: list[ScriptedTriton]
-) -> None:
-    one, two = tritons
-    with place.sync(one.url, two.url) as sync:
+def test_server_losses_counted_separately(place: Site, tritons: list[ScriptedTriton]) -> None:
+    """Losses of two servers are not two of one, nor are those before and after a load."""
+    first, two = tritons
+    with place.sync(first.url, two.url) as sync:
         sync.look()
         place.publish()
-        one.dies = two.dies = True
+        first.dies = two.dies = True
         assert sync.look() == []
         for triton in tritons:
             triton.dies = triton.is_away = False
             triton.served.clear()
         assert sync.look() == []
-        assert one.served[MODEL] == two.served[MODEL] == [2]
-        one.served.clear()
-        one.dies = True
+        assert first.served[MODEL] == two.served[MODEL] == [2]
+        first.served.clear()
+        first.dies = True
         assert sync.look() == [], "it had loaded it in between"
-        one.is_away = False
+        first.is_away = False
         (fault,) = sync.look()
         assert "went away 2 times" in fault.message
 
 
-def test_servers_are_loaded_before_any_report_and_a_store_that_is_away_is_sent_none(
+def test_servers_loaded_before_reports(
     place: Site, tritons: list[ScriptedTriton], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, _ = tritons
+    """Servers are loaded before any report, and a store that is away is sent none."""
+    first, _ = tritons
     place.publish(model="other")
-    with place.sync(one.url) as sync:
-        monkeypatch.setattr(followed_model, "REPORT_SECONDS", 0)
+    with place.sync(first.url) as sync:
+        monkeypatch.setattr(sync_module, "REPORT_SECONDS", 0)
         sync.look()
-        one.served.clear()
+        first.served.clear()
         place.objects.is_cut, place.objects.puts = True, 0
         assert len(sync.look()) == 1
-        assert (set(one.served), place.objects.puts) == ({MODEL, "other"}, 0)
+        assert (set(first.served), place.objects.puts) == ({MODEL, "other"}, 0)
         place.objects.is_cut = False
         served: list[int] = []
 
         def cut(*_: object) -> None:
-            served.append(len(one.served))
+            served.append(len(first.served))
             raise EnvironmentFault("no put arrives", remedy="plug it in")
 
         with monkeypatch.context() as patch:
             patch.setattr(place.objects, "put", cut)
-            one.served.clear()
+            first.served.clear()
             assert sync.look() == []
         assert served == [2], "after one that failed no other is sent in the same look"
         sync.look()
         assert place.report().serves == place.report("other").serves == (1,)
 
 
-def test_a_disk_or_mounted_store_that_fails_ends_nothing(
-    place: Site, tritons: list[ScriptedTriton], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, _ = tritons
-    with place.sync(one.url) as sync:
+def test_failing_disk_ends_nothing(place: Site, tritons: list[ScriptedTriton], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk or mounted store that fails ends nothing."""
+    first, _ = tritons
+    with place.sync(first.url) as sync:
         assert sync.look() == []
-        place.said()
+        place.take_lines()
         place.objects.is_stale = True
         (fault,) = sync.look()
         assert isinstance(fault, EnvironmentFault)
         assert "tale" in fault.message
-        assert "mounted" in place.said()
+        assert "mounted" in place.take_lines()
         place.objects.is_stale = False
-        one.refused = {place.publish().version}
+        first.refused = {place.publish().version}
 
         def full(path: Path, *_: object) -> None:
             raise OSError(errno.ENOSPC, "", str(path))
 
         with monkeypatch.context() as patch:
-            patch.setattr(followed_model, "write_note", full)
+            patch.setattr(sync_module, "write_note", full)
             (fault,) = sync.look()
             assert "version 1 goes on; that cannot be noted" in fault.message
-            assert (place.mirror.shown(MODEL), one.served[MODEL], sync.look()) == (1, [1], [])
-            one.refused = set()
+            assert (place.mirror.shown(MODEL), first.served[MODEL], sync.look()) == (1, [1], [])
+            first.refused = set()
             place.publish()
             (fault,) = sync.look()
             assert isinstance(fault, EnvironmentFault)
         assert sync.look() == []
-    with place.sync(one.url) as sync:
-        one.refused = {place.publish().version}
+    with place.sync(first.url) as sync:
+        first.refused = {place.publish().version}
         sync.look()
-        assert one.served[MODEL] == [3], "what it loaded was noted when there was room"
+        assert first.served[MODEL] == [3], "what it loaded was noted when there was room"
 
 
-def test_what_is_said_first_is_said_with_what_to_do(place: Site, tritons: list[ScriptedTriton]) -> None:
-    one, two = tritons
-    one.refused = {1}
+def test_first_words_say_remedy(place: Site, tritons: list[ScriptedTriton]) -> None:
+    """What is said first comes with what to do."""
+    first, two = tritons
+    first.refused = {1}
     two.is_away = True
-    with place.sync(two.url, one.url) as sync:
+    with place.sync(two.url, first.url) as sync:
         (fault,) = sync.look()
         assert isinstance(fault, PlansmithError)
-        said = place.said()
-        assert f"{MODEL}: {fault.message} (correct it)" in said
-        assert "cannot be asked (start it); it is loaded when it answers again" in said
+        lines = place.take_lines()
+        assert f"{MODEL}: {fault.message} (correct it)" in lines
+        assert "cannot be asked (start it); it is loaded when it answers again" in lines
         place.objects.is_cut = True
         sync.look()
-        assert "cannot be reached (plug it in); what serves goes on" in place.said()
+        assert "cannot be reached (plug it in); what serves goes on" in place.take_lines()
         sync.look()
-        assert place.said() == ""
+        assert place.take_lines() == ""
 
 
-def test_a_model_without_the_alias_is_an_error_only_where_it_was_named(place: Site) -> None:
+def test_missing_alias_error_only_if_named(place: Site) -> None:
+    """A model without the alias is an error only where it was named."""
     place.publish(model="other")
     place.store.take_alias_away("other", "current")
     with place.sync() as sync:
         assert [*sync.look(), *sync.look()] == []
         assert place.mirror.repository.models() == [MODEL]
-        assert place.said().count("it is not followed") == 1
+        assert place.take_lines().count("it is not followed") == 1
     with place.sync(models=("other",)) as sync:
         (fault,) = sync.look()
         assert (fault.model, "plansmith promote other@VERSION current" in fault.remedy) == ("other", True)
 
 
-def test_a_folder_that_is_not_mounted_is_no_empty_store(place: Site, tritons: list[ScriptedTriton]) -> None:
-    one, _ = tritons
-    with place.sync(one.url) as sync:
+def test_unmounted_folder_is_no_empty_store(place: Site, tritons: list[ScriptedTriton]) -> None:
+    """A folder that is not mounted is no empty store."""
+    first, _ = tritons
+    with place.sync(first.url) as sync:
         assert sync.look() == []
         (place.folder / "store").rename(place.folder / "unmounted")
         (fault,) = sync.look()
         assert isinstance(fault, EnvironmentFault)
         assert "there is no store at" in fault.message
         assert "mounted" in fault.remedy
-        assert one.served[MODEL] == [1]
+        assert first.served[MODEL] == [1]
         assert not (place.folder / "store").exists(), "nothing is written to the bare mount point"

@@ -14,28 +14,28 @@ from plansmith.errors import RepositoryError
 from plansmith.records.destination import Publication
 from plansmith.records.model import Tensor
 from plansmith.records.release import MANIFEST_FILE, Interface, Manifest
-from plansmith.stores.backend.s3 import upload
+from plansmith.stores.backend import s3_transfer
 from plansmith.stores.layout import GRACE_SECONDS, object_key, release_key
+from plansmith.stores.publication import Terms, plan_release, publish_release
 from plansmith.stores.reader import read_stored_manifest
 from plansmith.stores.store import Store
-from plansmith.stores.transfer.publication import Terms, plan_release, publish_release
-from plansmith.stores.transfer.upload import TransferProgress, send_contents
+from plansmith.stores.transfer import TransferProgress, send_contents
 from plansmith.system.digest import Digester, digest_of_files
 
 from ...support.faults.packages import file_entries
-from ...support.stores.releases import BULK_FILE, MODEL, Made, make_release
+from ...support.stores.releases import BULK_FILE, MODEL, PackagedRelease, make_release
 
 
-def publish(store: Store, made: Made, **terms: Any) -> Publication:
+def publish(store: Store, made: PackagedRelease, **terms: Any) -> Publication:
     """Publish a release with a digester that remembers nothing."""
     return publish_release(store, made.folder, made.manifest, digester(made), terms=Terms(**terms))
 
 
-def digester(made: Made) -> Digester:
+def digester(made: PackagedRelease) -> Digester:
     return Digester(made.folder.parent / "no-memo", read_only=True)
 
 
-def edited(made: Made, **fields: object) -> Manifest:
+def edited(made: PackagedRelease, **fields: object) -> Manifest:
     """Write another manifest into a release, as if it had been made at another time or elsewhere."""
     manifest = made.manifest.model_copy(update=fields)
     (made.folder / MANIFEST_FILE).unlink()
@@ -44,111 +44,128 @@ def edited(made: Made, **fields: object) -> Manifest:
 
 
 def contents(store: Store) -> set[str]:
-    return {held.key for held in store.objects.below("objects/")}
+    return {item.key for item in store.objects.below("objects/")}
 
 
-def test_a_release_arrives_whole_with_number_and_alias(store: Store, tmp_path: Path) -> None:
-    made = make_release(tmp_path / "repository")
-    told = publish(store, made)
+def test_release_arrives_with_number_and_alias(store: Store, tmp_path: Path) -> None:
+    """A release arrives whole with number and alias."""
+    local_release = make_release(tmp_path / "repository")
+    publication = publish(store, local_release)
     catalogue, version = store.find(MODEL)
     release = store.release(MODEL, version)
-    assert (told.version, told.aliases, told.unchanged) == (1, ("current",), False)
-    assert told.sent_bytes == told.total_bytes == sum(file.bytes for file in release.files)
-    assert sorted(release.files, key=lambda file: file.path) == sorted(file_entries(made.folder), key=lambda f: f.path)
-    assert told.digest == version.digest == digest_of_files(release.files)
+    assert (publication.version, publication.aliases, publication.unchanged) == (1, ("current",), False)
+    assert publication.sent_bytes == publication.total_bytes == sum(file.bytes for file in release.files)
+    assert sorted(release.files, key=lambda file: file.path) == sorted(
+        file_entries(local_release.folder), key=lambda f: f.path
+    )
+    assert publication.digest == version.digest == digest_of_files(release.files)
     assert [v.version for v in catalogue.versions] == [1]
-    assert read_stored_manifest(store.objects, release) == made.manifest
+    assert read_stored_manifest(store.objects, release) == local_release.manifest
     for file in release.files:
         store.objects.fetch(object_key(file.sha256), tmp_path / "back", file.sha256)
-        assert (tmp_path / "back").read_bytes() == (made.folder / file.path).read_bytes()
+        assert (tmp_path / "back").read_bytes() == (local_release.folder / file.path).read_bytes()
 
 
-def test_the_same_release_is_there_once_and_nothing_is_sent_again(in_folder: Store, tmp_path: Path) -> None:
-    made = make_release(tmp_path / "repository")
-    first, second = publish(in_folder, made), publish(in_folder, made)
+def test_same_release_sent_once(in_folder: Store, tmp_path: Path) -> None:
+    """The same release is there once and nothing is sent again."""
+    release = make_release(tmp_path / "repository")
+    first, second = publish(in_folder, release), publish(in_folder, release)
     assert second == first.model_copy(update={"unchanged": True, "sent_bytes": 0})
     assert [version.version for version in in_folder.catalogue(MODEL).versions] == [1]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_parts")
-def test_parts_of_a_file_that_an_earlier_attempt_sent_do_not_count(
-    s3_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = make_release(tmp_path / "repository", bulk_bytes=12 << 20)
+def test_earlier_file_parts_not_counted(s3_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of a file that an earlier attempt sent do not count."""
+    release = make_release(tmp_path / "repository", bulk_bytes=12 << 20)
     arrived: list[int] = []
 
-    def cut(shipment: Any, upload_id: str, number: int, *words: Any) -> dict[str, Any]:
+    def cut(shipment: Any, upload_id: str, number: int, *args: Any) -> dict[str, Any]:
         if number == 3:
             raise ConnectionAbortedError
         arrived.append(number)
-        return send_part(shipment, upload_id, number, *words)
+        return send_part(shipment, upload_id, number, *args)
 
     with monkeypatch.context() as patch:
-        send_part = upload._send_part
-        patch.setattr(upload, "_send_part", cut)
+        send_part = s3_transfer._send_part
+        patch.setattr(s3_transfer, "_send_part", cut)
         with pytest.raises(ConnectionAbortedError):
-            publish(s3_store, made)
-    told = publish(s3_store, made)
-    small = sum(file.bytes for file in made.manifest.files if file.path != BULK_FILE)
-    assert (5 << 20) * len(arrived) <= told.total_bytes - told.sent_bytes <= (5 << 20) * len(arrived) + small
+            publish(s3_store, release)
+    publication = publish(s3_store, release)
+    small = sum(file.bytes for file in release.manifest.files if file.path != BULK_FILE)
+    assert (
+        (5 << 20) * len(arrived) <= publication.total_bytes - publication.sent_bytes <= (5 << 20) * len(arrived) + small
+    )
 
 
-def test_what_two_releases_have_in_common_is_sent_once(in_folder: Store, tmp_path: Path) -> None:
+def test_common_contents_sent_once(in_folder: Store, tmp_path: Path) -> None:
+    """What two releases have in common is sent once."""
     first = make_release(tmp_path / "repository", 1, bulk_bytes=100_000)
     second = make_release(tmp_path / "repository", 2, bulk_bytes=100_000)
     publish(in_folder, first)
-    told = publish(in_folder, second)
-    assert told.total_bytes > 100_000 > told.sent_bytes > 0
-    assert told.version == 2
+    publication = publish(in_folder, second)
+    assert publication.total_bytes > 100_000 > publication.sent_bytes > 0
+    assert publication.version == 2
 
 
 @pytest.mark.slow
-def test_a_plan_says_what_is_done_then_and_writes_nothing(store: Store, tmp_path: Path) -> None:
+def test_plan_writes_nothing(store: Store, tmp_path: Path) -> None:
+    """A plan says what is done then and writes nothing."""
     first, second = (make_release(tmp_path / "repository", n, bulk_bytes=5000) for n in (1, 2))
-    for made in (first, second, second):
-        before = [(held.key, held.changed) for held in store.objects.below("")]
-        planned = plan_release(store, made.folder, made.manifest, digester(made))
-        assert [(held.key, held.changed) for held in store.objects.below("")] == before
-        told = publish(store, made)
+    for release in (first, second, second):
+        before = [(item.key, item.changed) for item in store.objects.below("")]
+        planned = plan_release(store, release.folder, release.manifest, digester(release))
+        assert [(item.key, item.changed) for item in store.objects.below("")] == before
+        publication = publish(store, release)
         # What the server lacks, if anything, is found out when the store is made.
-        assert told == planned.model_copy(update={"caution": store.objects.abilities.shortcoming})
+        assert publication == planned.model_copy(update={"caution": store.objects.abilities.shortcoming})
 
 
-def test_the_number_of_the_repository_is_kept_where_it_is_the_highest(in_folder: Store, tmp_path: Path) -> None:
+def test_repository_number_kept_if_highest(in_folder: Store, tmp_path: Path) -> None:
+    """The number of the repository is kept where it is the highest."""
     elsewhere = [make_release(tmp_path / "elsewhere", answer) for answer in (1, 2, 3)]
-    here = [make_release(tmp_path / "here", answer) for answer in (4, 5, 6)]
-    assert [publish(in_folder, made).version for made in (elsewhere[1], here[0], here[2], elsewhere[0])] == [2, 3, 4, 5]
+    local_releases = [make_release(tmp_path / "here", answer) for answer in (4, 5, 6)]
+    assert [
+        publish(in_folder, release).version
+        for release in (elsewhere[1], local_releases[0], local_releases[2], elsewhere[0])
+    ] == [2, 3, 4, 5]
     assert [version.version for version in in_folder.catalogue(MODEL).versions] == [2, 3, 4, 5]
     assert in_folder.find(MODEL)[1].version == 5
 
 
-def test_a_release_that_says_nothing_new_stays_the_version_that_is_there(in_folder: Store, tmp_path: Path) -> None:
-    made = make_release(tmp_path / "here")
+def test_unchanged_release_keeps_version(in_folder: Store, tmp_path: Path) -> None:
+    """A release that says nothing new stays the version that is there."""
+    release = make_release(tmp_path / "here")
     again = make_release(tmp_path / "elsewhere")
     manifest = edited(again, created="2027-01-01T00:00:00.000+00:00")
-    publish(in_folder, made)
-    told = publish_release(in_folder, again.folder, manifest, digester(again))
-    assert (told.version, told.unchanged, told.sent_bytes) == (1, True, 0)
+    publish(in_folder, release)
+    publication = publish_release(in_folder, again.folder, manifest, digester(again))
+    assert (publication.version, publication.unchanged, publication.sent_bytes) == (1, True, 0)
     forced = publish_release(in_folder, again.folder, manifest, digester(again), terms=Terms(force=True))
     assert (forced.version, forced.unchanged) == (2, False)
 
 
-def test_what_was_rolled_back_is_not_undone_by_the_way(in_folder: Store, tmp_path: Path) -> None:
+def test_rollback_not_undone_silently(in_folder: Store, tmp_path: Path) -> None:
+    """What was rolled back is not undone by the way."""
     first, second = (make_release(tmp_path / "repository", answer) for answer in (1, 2))
     publish(in_folder, first)
     publish(in_folder, second)
     in_folder.roll_back(MODEL)
-    told = publish(in_folder, second)
-    assert (told.unchanged, told.version, told.aliases, told.elsewhere) == (True, 2, (), {"current": 1})
+    publication = publish(in_folder, second)
+    assert (publication.unchanged, publication.version, publication.aliases, publication.elsewhere) == (
+        True,
+        2,
+        (),
+        {"current": 1},
+    )
     assert in_folder.find(MODEL)[1].version == 1
     assert publish(in_folder, second, move_anyway=True).aliases == ("current",)
     assert in_folder.find(MODEL)[1].version == 2
 
 
-def test_number_and_aliases_come_in_one_write(
-    in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_number_and_aliases_written_together(in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Number and aliases come in one write."""
     written: list[str] = []
     for name in ("create", "swap"):
         monkeypatch.setattr(in_folder.objects, name, _noting(getattr(in_folder.objects, name), written))
@@ -159,7 +176,8 @@ def test_number_and_aliases_come_in_one_write(
     assert aliases == {"canary": 2, "champion": 1, "current": 2}
 
 
-def test_a_share_stays_with_its_alias(in_folder: Store, tmp_path: Path) -> None:
+def test_share_stays_with_alias(in_folder: Store, tmp_path: Path) -> None:
+    """A share stays with its alias."""
     publish(in_folder, make_release(tmp_path / "repository", 1))
     in_folder.promote(MODEL, 1, "canary", share=0.1)
     publish(in_folder, make_release(tmp_path / "repository", 2), aliases=("canary",))
@@ -167,31 +185,34 @@ def test_a_share_stays_with_its_alias(in_folder: Store, tmp_path: Path) -> None:
     assert (pointer.version, pointer.share, pointer.line) == (2, 0.1, (1, 2))
 
 
-def test_without_aliases_a_version_is_there_and_nothing_points_to_it(in_folder: Store, tmp_path: Path) -> None:
-    told = publish(in_folder, make_release(tmp_path / "repository"), aliases=())
-    assert (told.version, told.aliases) == (1, ())
+def test_version_without_alias_unreferenced(in_folder: Store, tmp_path: Path) -> None:
+    """Without aliases a version is there and nothing points to it."""
+    publication = publish(in_folder, make_release(tmp_path / "repository"), aliases=())
+    assert (publication.version, publication.aliases) == (1, ())
     assert in_folder.catalogue(MODEL).aliases == {}
     assert in_folder.find(f"{MODEL}@1")[1].version == 1
 
 
-def test_clients_of_an_alias_keep_their_interface(in_folder: Store, tmp_path: Path) -> None:
-    other = Interface(inputs=(Tensor(name="y", dtype="float32", dims=("batch", 1)),), outputs=())
+def test_alias_clients_keep_interface(in_folder: Store, tmp_path: Path) -> None:
+    """Clients of an alias keep their interface."""
+    other_interface = Interface(inputs=(Tensor(name="y", dtype="float32", dims=("batch", 1)),), outputs=())
     publish(in_folder, make_release(tmp_path / "here", 1))
-    made = make_release(tmp_path / "elsewhere", 2, interface=other)
+    release = make_release(tmp_path / "elsewhere", 2, interface=other_interface)
     before = contents(in_folder)
-    for attempt in (publish, lambda *_: plan_release(in_folder, made.folder, made.manifest, digester(made))):
+    for attempt in (publish, lambda *_: plan_release(in_folder, release.folder, release.manifest, digester(release))):
         with pytest.raises(RepositoryError, match="the inputs or outputs differ from version 1's") as caught:
-            attempt(in_folder, made)
+            attempt(in_folder, release)
         assert "--allow-interface-change" in caught.value.remedy
     assert contents(in_folder) == before
-    assert publish(in_folder, made, aliases=("next",)).version == 2
-    assert publish(in_folder, made, move_anyway=True, allow_interface_change=True).aliases == ("current",)
+    assert publish(in_folder, release, aliases=("next",)).version == 2
+    assert publish(in_folder, release, move_anyway=True, allow_interface_change=True).aliases == ("current",)
 
 
-def test_clients_of_what_an_alias_came_to_stand_for_meanwhile_keep_theirs(in_folder: Store, tmp_path: Path) -> None:
-    other = Interface(inputs=(Tensor(name="y", dtype="float32", dims=("batch", 1)),), outputs=())
+def test_moved_alias_clients_keep_interface(in_folder: Store, tmp_path: Path) -> None:
+    """Clients of what an alias came to stand for meanwhile keep theirs."""
+    other_interface = Interface(inputs=(Tensor(name="y", dtype="float32", dims=("batch", 1)),), outputs=())
     publish(in_folder, make_release(tmp_path / "here", 1))
-    late, early = make_release(tmp_path / "here", 2), make_release(tmp_path / "elsewhere", 3, interface=other)
+    late, early = make_release(tmp_path / "here", 2), make_release(tmp_path / "elsewhere", 3, interface=other_interface)
 
     def overtake(_count: int) -> None:
         publish(in_folder, early, allow_interface_change=True)
@@ -206,65 +227,69 @@ def test_clients_of_what_an_alias_came_to_stand_for_meanwhile_keep_theirs(in_fol
     assert read_stored_manifest(in_folder.objects, in_folder.release(MODEL, current)) == early.manifest
 
 
-def test_a_lost_content_and_a_lost_list_come_back_with_the_same_release(in_folder: Store, tmp_path: Path) -> None:
-    made = make_release(tmp_path / "repository", bulk_bytes=5000)
-    told = publish(in_folder, made)
-    bulk = next(file for file in file_entries(made.folder) if file.path.endswith(BULK_FILE))
-    for lost in (object_key(bulk.sha256), release_key(MODEL, told.digest)):
+def test_lost_content_returns_with_release(in_folder: Store, tmp_path: Path) -> None:
+    """A lost content and a lost list come back with the same release."""
+    local_release = make_release(tmp_path / "repository", bulk_bytes=5000)
+    publication = publish(in_folder, local_release)
+    bulk = next(file for file in file_entries(local_release.folder) if file.path.endswith(BULK_FILE))
+    for lost in (object_key(bulk.sha256), release_key(MODEL, publication.digest)):
         in_folder.objects.remove([lost])
-        again = publish(in_folder, made)
+        again = publish(in_folder, local_release)
         assert (again.version, again.unchanged) == (1, True)
         assert in_folder.objects.find(lost) is not None
     assert in_folder.release(MODEL, in_folder.find(MODEL)[1]).files
 
 
-def test_a_damaged_content_comes_back_where_all_is_sent_again(in_folder: Store, tmp_path: Path) -> None:
-    made = make_release(tmp_path / "repository", bulk_bytes=5000)
-    publish(in_folder, made)
-    bulk = next(file for file in file_entries(made.folder) if file.path.endswith(BULK_FILE))
+def test_damaged_content_returns_when_resent(in_folder: Store, tmp_path: Path) -> None:
+    """A damaged content comes back where all is sent again."""
+    release = make_release(tmp_path / "repository", bulk_bytes=5000)
+    publish(in_folder, release)
+    bulk = next(file for file in file_entries(release.folder) if file.path.endswith(BULK_FILE))
     in_folder.objects.put(object_key(bulk.sha256), b"x" * bulk.bytes)
-    publish(in_folder, made)
+    publish(in_folder, release)
     assert in_folder.objects.sha256(object_key(bulk.sha256)) != bulk.sha256
-    told = publish(in_folder, made, resend=True)
-    assert (told.version, told.unchanged, told.sent_bytes) == (1, True, told.total_bytes)
+    publication = publish(in_folder, release, resend=True)
+    assert (publication.version, publication.unchanged, publication.sent_bytes) == (1, True, publication.total_bytes)
     assert in_folder.objects.sha256(object_key(bulk.sha256)) == bulk.sha256
 
 
-def test_a_file_that_was_damaged_here_is_not_published(in_folder: Store, tmp_path: Path) -> None:
-    made = make_release(tmp_path / "repository", bulk_bytes=5000)
-    (made.folder / "model" / BULK_FILE).write_bytes(b"x" * 5000)
+def test_damaged_local_file_not_published(in_folder: Store, tmp_path: Path) -> None:
+    """A file that was damaged here is not published."""
+    release = make_release(tmp_path / "repository", bulk_bytes=5000)
+    (release.folder / "model" / BULK_FILE).write_bytes(b"x" * 5000)
     with pytest.raises(RepositoryError, match=rf"{BULK_FILE} .*SHA-256") as caught:
-        publish(in_folder, made)
+        publish(in_folder, release)
     assert caught.value.remedy
     assert in_folder.models() == []
     assert list(in_folder.objects.below("releases/")) == []
 
 
 @pytest.mark.parametrize(("content", "why"), [(None, "is missing"), (b"cut", "has changed")])
-def test_a_release_that_is_incomplete_here_is_not_published(
-    in_folder: Store, tmp_path: Path, content: bytes | None, why: str
-) -> None:
-    made = make_release(tmp_path / "repository", bulk_bytes=5000)
-    bulk = made.folder / "model" / BULK_FILE
+def test_incomplete_release_not_published(in_folder: Store, tmp_path: Path, content: bytes | None, why: str) -> None:
+    """A release that is incomplete here is not published."""
+    release = make_release(tmp_path / "repository", bulk_bytes=5000)
+    bulk = release.folder / "model" / BULK_FILE
     bulk.unlink()
     if content is not None:
         bulk.write_bytes(content)
-    for attempt in (publish, lambda *_: plan_release(in_folder, made.folder, made.manifest, digester(made))):
+    for attempt in (publish, lambda *_: plan_release(in_folder, release.folder, release.manifest, digester(release))):
         with pytest.raises(RepositoryError, match=f"{bulk} {why}") as caught:
-            attempt(in_folder, made)
+            attempt(in_folder, release)
         assert "restore it" in caught.value.remedy
     assert in_folder.models() == []
 
 
-def test_files_that_the_manifest_lists_are_not_read_to_be_hashed(in_folder: Store, tmp_path: Path) -> None:
-    made = make_release(tmp_path / "repository")
-    known = digester(made)
-    publish_release(in_folder, made.folder, made.manifest, known)
-    listed = {file.path for file in made.manifest.files}
-    assert known.hashed == len([file for file in file_entries(made.folder) if file.path not in listed])
+def test_listed_files_not_hashed_again(in_folder: Store, tmp_path: Path) -> None:
+    """Files that the manifest lists are not read to be hashed."""
+    release = make_release(tmp_path / "repository")
+    memo = digester(release)
+    publish_release(in_folder, release.folder, release.manifest, memo)
+    listed = {file.path for file in release.manifest.files}
+    assert memo.hashed == len([file for file in file_entries(release.folder) if file.path not in listed])
 
 
-def test_old_contents_get_a_new_age_so_that_nobody_takes_them_for_left_over(in_folder: Store, tmp_path: Path) -> None:
+def test_old_contents_renewed(in_folder: Store, tmp_path: Path) -> None:
+    """Old contents get a new age so that nobody takes them for left over."""
     first, second = (make_release(tmp_path / "repository", answer, bulk_bytes=5000) for answer in (1, 2))
     publish(in_folder, first)
     long_ago = in_folder.objects.now() - GRACE_SECONDS
@@ -273,13 +298,14 @@ def test_old_contents_get_a_new_age_so_that_nobody_takes_them_for_left_over(in_f
     publish(in_folder, second)
     version = in_folder.find(MODEL)[1]
     ages = [in_folder.objects.find(object_key(file.sha256)) for file in in_folder.release(MODEL, version).files]
-    assert all(held is not None and held.changed > long_ago + GRACE_SECONDS / 2 for held in ages)
+    assert all(item is not None and item.changed > long_ago + GRACE_SECONDS / 2 for item in ages)
 
 
-def test_contents_that_vanish_while_others_come_are_sent_once_more(in_folder: Store, tmp_path: Path) -> None:
-    made = make_release(tmp_path / "repository", bulk_bytes=5000)
-    files = file_entries(made.folder)
-    send_contents(in_folder.objects, made.folder, files[:1])
+def test_vanishing_contents_sent_again(in_folder: Store, tmp_path: Path) -> None:
+    """Contents that vanish while others come are sent once more."""
+    release = make_release(tmp_path / "repository", bulk_bytes=5000)
+    files = file_entries(release.folder)
+    send_contents(in_folder.objects, release.folder, files[:1])
     begun: list[int] = []
 
     def vanish(count: int) -> None:
@@ -287,7 +313,7 @@ def test_contents_that_vanish_while_others_come_are_sent_once_more(in_folder: St
             in_folder.objects.remove([object_key(files[0].sha256)])
         begun.append(count)
 
-    assert send_contents(in_folder.objects, made.folder, files, TransferProgress(begins=vanish)) == sum(
+    assert send_contents(in_folder.objects, release.folder, files, TransferProgress(begins=vanish)) == sum(
         f.bytes for f in files
     )
     assert begun == [sum(file.bytes for file in files[1:]), files[0].bytes]
@@ -295,12 +321,13 @@ def test_contents_that_vanish_while_others_come_are_sent_once_more(in_folder: St
 
 
 @pytest.mark.parametrize("is_later", [False, True])
-def test_an_old_content_that_goes_as_it_gets_a_new_age_is_sent_again(
+def test_renewed_but_gone_content_resent(
     in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_later: bool
 ) -> None:
-    made = make_release(tmp_path / "repository")
-    files = file_entries(made.folder)
-    send_contents(in_folder.objects, made.folder, files)
+    """An old content that goes as it gets a new age is sent again."""
+    release = make_release(tmp_path / "repository")
+    files = file_entries(release.folder)
+    send_contents(in_folder.objects, release.folder, files)
     lost = object_key(files[0].sha256)
     long_ago = in_folder.objects.now() - GRACE_SECONDS
     os.utime(tmp_path / "store" / lost, (long_ago, long_ago))
@@ -311,14 +338,13 @@ def test_an_old_content_that_goes_as_it_gets_a_new_age_is_sent_again(
             step(source, key)
 
     monkeypatch.setattr(in_folder.objects, "copy", pruned)
-    assert send_contents(in_folder.objects, made.folder, files) == files[0].bytes
+    assert send_contents(in_folder.objects, release.folder, files) == files[0].bytes
     assert contents(in_folder) == {object_key(file.sha256) for file in files}
 
 
-def test_a_store_that_keeps_nothing_is_told_of(
-    in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = make_release(tmp_path / "repository")
+def test_forgetful_store_told(in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that keeps nothing is told of."""
+    release = make_release(tmp_path / "repository")
     send = in_folder.objects.send
 
     def send_and_lose(path: Path, key: str, *more: Any) -> None:
@@ -327,33 +353,36 @@ def test_a_store_that_keeps_nothing_is_told_of(
 
     monkeypatch.setattr(in_folder.objects, "send", send_and_lose)
     with pytest.raises(RepositoryError, match="gone again") as caught:
-        send_contents(in_folder.objects, made.folder, file_entries(made.folder))
+        send_contents(in_folder.objects, release.folder, file_entries(release.folder))
     assert caught.value.transient
     assert caught.value.remedy
 
 
 @pytest.mark.slow
-def test_publishers_at_once_get_numbers_of_their_own(store: Store, tmp_path: Path) -> None:
-    made = [make_release(tmp_path / f"repository-{answer}", answer) for answer in range(1, 6)]
+def test_simultaneous_publishers_get_own_numbers(store: Store, tmp_path: Path) -> None:
+    """Publishers at once get numbers of their own."""
+    local_releases = [make_release(tmp_path / f"repository-{answer}", answer) for answer in range(1, 6)]
     with ThreadPoolExecutor(5) as pool:
-        numbers = list(pool.map(lambda one: publish(Store(store.objects), one).version, made))
+        numbers = list(pool.map(lambda item: publish(Store(store.objects), item).version, local_releases))
     assert sorted(numbers) == list(range(1, 6))
-    for one, number in zip(made, numbers, strict=True):
+    for item, number in zip(local_releases, numbers, strict=True):
         _, version = store.find(f"{MODEL}@{number}")
-        assert read_stored_manifest(store.objects, store.release(MODEL, version)) == one.manifest
+        assert read_stored_manifest(store.objects, store.release(MODEL, version)) == item.manifest
 
 
-def test_what_is_not_ours_is_left_alone(in_folder: Store, tmp_path: Path) -> None:
+def test_foreign_objects_left_alone(in_folder: Store, tmp_path: Path) -> None:
+    """What is not ours is left alone."""
     in_folder.objects.put("photos/beach.jpg", b"...")
-    made = make_release(tmp_path / "repository")
-    for attempt in (publish, lambda *_: plan_release(in_folder, made.folder, made.manifest, digester(made))):
+    release = make_release(tmp_path / "repository")
+    for attempt in (publish, lambda *_: plan_release(in_folder, release.folder, release.manifest, digester(release))):
         with pytest.raises(RepositoryError, match="holds something that is not plansmith's") as caught:
-            attempt(in_folder, made)
+            attempt(in_folder, release)
         assert in_folder.place in caught.value.remedy
-    assert [held.key for held in in_folder.objects.below("")] == ["photos/beach.jpg"]
+    assert [item.key for item in in_folder.objects.below("")] == ["photos/beach.jpg"]
 
 
-def test_releases_for_another_target_go_elsewhere(in_folder: Store, tmp_path: Path) -> None:
+def test_other_target_goes_elsewhere(in_folder: Store, tmp_path: Path) -> None:
+    """Releases for another target go elsewhere."""
     publish(in_folder, make_release(tmp_path / "here"))
     with pytest.raises(RepositoryError, match=r"belongs to target local-cpu, not triton-26\.05") as caught:
         publish(in_folder, make_release(tmp_path / "elsewhere", target="triton-26.05"))

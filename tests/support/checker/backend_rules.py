@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 from plansmith.triton.checker.model_folder import CheckContext
 from plansmith.triton.checker.reader import read_models
 from plansmith.triton.checker.rules import sagemaker as sagemaker_rules
-from plansmith.triton.checker.rules.backends import dali, onnxruntime, python, script, tensorrt
+from plansmith.triton.checker.rules.backends import dali, members, onnxruntime, python, tensorrt
 from plansmith.triton.checker.rules.ensemble import rules
 
 if TYPE_CHECKING:
-    from plansmith.config.target.targets import Target
+    from plansmith.config.targets import Target
     from plansmith.records.release import Manifest
     from plansmith.triton.checker.findings import Finding
 
-MODULES = (onnxruntime, tensorrt, python, dali, rules, script, sagemaker_rules)
+MODULES = (onnxruntime, tensorrt, python, dali, rules, members, sagemaker_rules)
 
 
 def findings(
@@ -34,17 +34,17 @@ def findings(
     for name, manifest in (manifests or {}).items():
         models[name] = replace(models[name], manifests={1: manifest})
     around = CheckContext(root, models, target=target, sagemaker=sagemaker, arguments=tuple(arguments))
-    found = [f for module in MODULES for model in models.values() for f in module.check(model, around)]
-    found += sagemaker_rules.check_whole(around)
-    known = {rule.id for module in MODULES for rule in module.RULES}
-    for one in found:
-        assert one.message
-        assert one.remedy, one
-        assert one.rule in known, "a rule that its module does not list"
-        assert one.line == 0 or one.place, one
-    return found
+    results = [f for module in MODULES for model in models.values() for f in module.check(model, around)]
+    results += sagemaker_rules.check_whole(around)
+    rule_ids = {rule.id for module in MODULES for rule in module.RULES}
+    for finding in results:
+        assert finding.message
+        assert finding.remedy, finding
+        assert finding.rule in rule_ids, "a rule that its module does not list"
+        assert finding.line == 0 or finding.place, finding
+    return results
 
 
-def broken(root: Path, **asked: object) -> set[str]:
+def broken(root: Path, **options: object) -> set[str]:
     """The rules that are broken in a repository; arguments as for `findings`."""
-    return {finding.rule for finding in findings(root, **asked)}  # type: ignore[arg-type]
+    return {finding.rule for finding in findings(root, **options)}  # type: ignore[arg-type]

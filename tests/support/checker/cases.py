@@ -44,11 +44,11 @@ class Case:
     unjudged: str = ""
 
 
-def tensors(given: str = "", made: str = "") -> str:
+def tensors(input_fields: str = "", made: str = "") -> str:
     """An input `x` and an output `y` of 3 floats; what is given of one takes the place of its dims."""
     listed = (
-        f'{kind} [ {{ name: "{name}" data_type: TYPE_FP32 {words or "dims: [ 3 ]"} }} ]\n'
-        for kind, name, words in (("input", "x", given), ("output", "y", made))
+        f'{kind} [ {{ name: "{name}" data_type: TYPE_FP32 {fields or "dims: [ 3 ]"} }} ]\n'
+        for kind, name, fields in (("input", "x", input_fields), ("output", "y", made))
     )
     return "".join(listed)
 

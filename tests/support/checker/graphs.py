@@ -25,11 +25,11 @@ def graph(
     inputs = inputs or {"x": (TensorProto.FLOAT, ["batch", 3])}
     outputs = outputs or {"y": (TensorProto.FLOAT, ["batch", 3])}
     first = [helper.make_node("Identity", [next(iter(inputs))], [next(iter(outputs))])]
-    taken, given = (
-        [helper.make_tensor_value_info(name, *one) for name, one in side.items()] for side in (inputs, outputs)
+    input_infos, output_infos = (
+        [helper.make_tensor_value_info(name, *details) for name, details in side.items()] for side in (inputs, outputs)
     )
-    made = helper.make_graph([*first, *nodes], "small", taken, given, **more)
-    return helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version)
+    onnx_graph = helper.make_graph([*first, *nodes], "small", input_infos, output_infos, **more)
+    return helper.make_model(onnx_graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version)
 
 
 def content(model: onnx.ModelProto) -> bytes:

@@ -61,5 +61,5 @@ def release(
 
 def foreign(written: Written, config: str, files: Mapping[str, Any] | None = None, name: str = "m") -> None:
     """Put a model of plans that somebody else made into a repository."""
-    given: dict[str, bytes | str] = dict(files if files is not None else {"1/model.plan": plan(BUILT)})
-    written.add(name, config, given)
+    contents: dict[str, bytes | str] = dict(files if files is not None else {"1/model.plan": plan(BUILT)})
+    written.add(name, config, contents)

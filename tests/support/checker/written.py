@@ -12,7 +12,7 @@ import pytest
 from plansmith.triton.checker.checker import check_repository
 
 if TYPE_CHECKING:
-    from plansmith.config.target.targets import Target
+    from plansmith.config.targets import Target
     from plansmith.triton.checker.findings import Finding
 
 
@@ -76,8 +76,8 @@ class Written:
         arguments: Sequence[str] = (),
     ) -> set[tuple[str, str]]:
         """The models and the rules that a check finds broken in them."""
-        found = self.findings(target=target, sagemaker=sagemaker, dynamo=dynamo, arguments=arguments)
-        return {(finding.model, finding.rule) for finding in found}
+        results = self.findings(target=target, sagemaker=sagemaker, dynamo=dynamo, arguments=arguments)
+        return {(finding.model, finding.rule) for finding in results}
 
 
 @pytest.fixture

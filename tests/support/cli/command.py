@@ -46,16 +46,16 @@ class Answer:
     @property
     def document(self) -> dict[str, Any]:
         """The one JSON document on standard output."""
-        found = json.loads(self.stdout)
-        assert isinstance(found, dict)
-        return found
+        result = json.loads(self.stdout)
+        assert isinstance(result, dict)
+        return result
 
     @property
     def message(self) -> str:
         """The error message, without the notices and the lines of progress before it."""
-        found = [m.start() for m in re.finditer(r"^plansmith: ", self.stderr, re.MULTILINE)]
-        assert found, self.stderr
-        return self.stderr[found[-1] :]
+        positions = [m.start() for m in re.finditer(r"^plansmith: ", self.stderr, re.MULTILINE)]
+        assert positions, self.stderr
+        return self.stderr[positions[-1] :]
 
 
 class CommandLine:
@@ -68,9 +68,9 @@ class CommandLine:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def __call__(self, *words: str | Path, **variables: str) -> Answer:
+    def __call__(self, *arguments: str | Path, **variables: str) -> Answer:
         """Run one command line to its end."""
-        with self.start(*words, **variables) as process:
+        with self.start(*arguments, **variables) as process:
             try:
                 output, errors = process.communicate(timeout=LONGEST_SECONDS)
             except BaseException:
@@ -81,10 +81,10 @@ class CommandLine:
             messages.note_text("as printed", answer.status, answer.message)
         return answer
 
-    def start(self, *words: str | Path, **variables: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str | Path, **variables: str) -> subprocess.Popen[str]:
         """Begin a command line, and leave it running."""
         return subprocess.Popen(
-            [*COMMAND, *map(str, words)],
+            [*COMMAND, *map(str, arguments)],
             cwd=self.folder,
             env=environment(**variables),
             stdin=subprocess.DEVNULL,
@@ -93,15 +93,15 @@ class CommandLine:
             text=True,
         )
 
-    def text(self, *words: str | Path, **variables: str) -> str:
+    def text(self, *arguments: str | Path, **variables: str) -> str:
         """What a command line that ends well prints."""
-        answer = self(*words, **variables)
+        answer = self(*arguments, **variables)
         assert answer.status == 0, answer
         return answer.stdout
 
-    def document(self, *words: str | Path, **variables: str) -> dict[str, Any]:
+    def document(self, *arguments: str | Path, **variables: str) -> dict[str, Any]:
         """The JSON document of a command line that ends well."""
-        answer = self(*words, "--json", **variables)
+        answer = self(*arguments, "--json", **variables)
         assert answer.status == 0, answer
         return answer.document
 
@@ -111,14 +111,14 @@ class Refused:
     """A command line that must be refused.
 
     Args:
-        words: the command line.
+        arguments: the command line.
         status: the exit code.
         says: what the message must hold, the remedy included.
         files: what lies in the folder, by path; a path that ends in / is a folder.
         variables: of the environment.
     """
 
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     status: int
     says: tuple[str, ...]
     files: dict[str, str] = field(default_factory=dict)
@@ -141,7 +141,7 @@ def check_refusal(answer: Answer, status: int, says: tuple[str, ...]) -> None:
     assert "Traceback" not in answer.stdout + answer.stderr
     assert len(answer.message.splitlines()) <= MOST_LINES, answer.message
     assert "\nNext: " in answer.message
-    assert not [words for words in says if words not in answer.message], answer.message
+    assert not [fragment for fragment in says if fragment not in answer.message], answer.message
     document = answer.document
     assert document["exit_code"] == status
     assert document["error"]
@@ -154,14 +154,14 @@ def listing(folder: Path, *, folder_times: bool = False) -> dict[str, tuple[int,
 
     The time of a folder tells whether anything was made in it, even if it was removed again.
     """
-    found = {}
+    entries = {}
     for path in [folder, *folder.rglob("*")]:
         stat = path.lstat()
         is_folder = path.is_dir()
         size = 0 if is_folder else stat.st_size  # a folder's is its file system's business
         time = stat.st_mtime_ns if folder_times or not is_folder else 0
-        found[str(path.relative_to(folder))] = (stat.st_mode, size, time)
-    return found
+        entries[str(path.relative_to(folder))] = (stat.st_mode, size, time)
+    return entries
 
 
 def check_nothing_made(folder: Path) -> None:

@@ -21,9 +21,9 @@ from .command import COMMAND
 SERVE_SECONDS = 180
 
 
-def run(*words: str) -> str:
+def run(*arguments: str) -> str:
     """What a command prints that ends well."""
-    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False)
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -35,15 +35,15 @@ class InlineWorker:
     def call(self, name: str, /, **arguments: Any) -> Any:
         """Do one thing; an error of ours arrives as it would from another process."""
         function: Callable[..., Any] = worker._guarded(worker.FUNCTIONS[name])
-        given = json.loads(json.dumps(arguments))
+        values = json.loads(json.dumps(arguments))
         try:
             with self._log.open("a") as output, redirect_stdout(output):
-                return json.loads(json.dumps(function(**given, progress=self._progress)))
+                return json.loads(json.dumps(function(**values, progress=self._progress)))
         except Exception as error:
-            told = process._told(error)
-            if isinstance(told, InternalError):
+            failure = process._translate_error(error)
+            if isinstance(failure, InternalError):
                 raise
-            raise error_from_dict(told.to_dict()).located(log=self._log) from error
+            raise error_from_dict(failure.to_dict()).located(log=self._log) from error
 
     def close(self) -> None:
         """There is nothing to end."""
@@ -66,10 +66,10 @@ class InProcess(CommandLine):
         monkeypatch.setattr("plansmith.steps.runner.Worker", InlineWorker)
         monkeypatch.setattr(signal, "signal", lambda *_: None)
 
-    def __call__(self, *words: str | Path, **variables: str) -> Answer:
+    def __call__(self, *arguments: str | Path, **variables: str) -> Answer:
         """Run one command line to its end; a bug is an exception of its own here."""
         with self._monkeypatch.context() as patch:
-            patch.setattr(sys, "argv", ["plansmith", *map(str, words)])
+            patch.setattr(sys, "argv", ["plansmith", *map(str, arguments)])
             for stream in ("stdout", "stderr"):  # the command makes its own of them
                 patch.setattr(sys, stream, getattr(sys, stream))
             for name, value in variables.items():

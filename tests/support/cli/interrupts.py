@@ -44,11 +44,11 @@ def interrupt(words: list[str], folder: Path, when: Callable[[Path], bool]) -> t
 
 def _processes_with(mark: str) -> list[int]:
     """The processes that inherited this environment and still run."""
-    found = []
+    pids = []
     for process in psutil.process_iter():
         try:
             if process.environ().get(_MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
+                pids.append(process.pid)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
-    return found
+    return pids

@@ -35,13 +35,13 @@ class Shown:
     @property
     def sequences(self) -> set[str]:
         """The last letters of the escape sequences: m colours, A and K draw again."""
-        return {found[2] for found in _SEQUENCE.finditer(self.written)}
+        return {match[2] for match in _SEQUENCE.finditer(self.written)}
 
     @property
     def colours(self) -> list[str]:
         """The sequences that set a colour, and not only bold or dim."""
-        found = [codes for codes, last in _SEQUENCE.findall(self.written) if last == "m"]
-        return [codes for codes in found if any(30 <= int(code or 0) <= 107 for code in codes.split(";"))]
+        sequences = [codes for codes, last in _SEQUENCE.findall(self.written) if last == "m"]
+        return [codes for codes in sequences if any(30 <= int(code or 0) <= 107 for code in codes.split(";"))]
 
     @property
     def screen(self) -> list[str]:
@@ -55,25 +55,25 @@ class Shown:
         return "".join(line if len(line) == self.columns else f"{line}\n" for line in lines)
 
 
-def in_terminal(folder: Path, *words: str, columns: int = 80, without: str = "", **variables: str) -> Shown:
+def in_terminal(folder: Path, *arguments: str, columns: int = 80, without: str = "", **variables: str) -> Shown:
     """Run one command line to its end, with all three streams on a terminal.
 
     Args:
         folder: the working directory.
-        words: the command line.
+        arguments: the command line.
         columns: how wide the terminal is.
         without: a variable that is not set.
         variables: of the environment.
     """
-    kept = environment(**{"TERM": "xterm-256color", **variables})
+    values = environment(**{"TERM": "xterm-256color", **variables})
     own = {
-        key: value for key, value in kept.items() if key not in {"COLUMNS", "NO_COLOR", "FORCE_COLOR"} - {*variables}
+        key: value for key, value in values.items() if key not in {"COLUMNS", "NO_COLOR", "FORCE_COLOR"} - {*variables}
     }
     own.pop(without, None)
     screen, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     process = subprocess.Popen(
-        [*COMMAND, *words], cwd=folder, env=own, stdin=terminal, stdout=terminal, stderr=terminal
+        [*COMMAND, *arguments], cwd=folder, env=own, stdin=terminal, stdout=terminal, stderr=terminal
     )
     os.close(terminal)
     with os.fdopen(screen, "rb", buffering=0) as stream:
@@ -83,15 +83,15 @@ def in_terminal(folder: Path, *words: str, columns: int = 80, without: str = "",
 
 def _read(number: int) -> list[bytes]:
     """All that comes until the last process closes the terminal, which Linux tells as an error."""
-    found: list[bytes] = []
+    chunks: list[bytes] = []
     while True:
         try:
             part = os.read(number, 65536)
         except OSError:
-            return found
+            return chunks
         if not part:
-            return found
-        found.append(part)
+            return chunks
+        chunks.append(part)
 
 
 class _Screen:
@@ -105,10 +105,10 @@ class _Screen:
     def show(self, written: str) -> list[str]:
         place = 0
         while place < len(written):
-            found = _SEQUENCE.match(written, place)
-            if found:
-                self._obey(found[1], found[2])
-                place = found.end()
+            sequence = _SEQUENCE.match(written, place)
+            if sequence:
+                self._obey(sequence[1], sequence[2])
+                place = sequence.end()
             else:
                 self._put(written[place])
                 place += 1

@@ -28,10 +28,10 @@ class _UnwaitingSelector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
             return super().select()
-        found = super().select(0)
-        if not found:
+        events = super().select(0)
+        if not events:
             self.waited += max(timeout, 0.0)
-        return found
+        return events
 
 
 class _UnwaitingLoop(asyncio.SelectorEventLoop):
@@ -92,7 +92,7 @@ async def ask(
         hangs_up: the client goes away after these pieces, before the end of its body.
     """
     pieces = at_once(body) if isinstance(body, bytes) else body
-    given = list((headers or {}).items()) if not isinstance(headers, list) else headers
+    pairs = list((headers or {}).items()) if not isinstance(headers, list) else headers
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
@@ -114,7 +114,7 @@ async def ask(
         "raw_path": path.encode("utf-8", "surrogatepass"),
         "query_string": query.encode(),
         "root_path": "",
-        "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in given],
+        "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in pairs],
         "client": None if address is None else (address, 50000),
         "server": ("testserver", 80),
     }

@@ -37,11 +37,11 @@ class Hostile:
     ending: str = "waits"
 
 
-def asked(delivery: str, *, secret: str = SECRETS[HOOK], seconds: int = 0, value: Any = None) -> Sent:
+def signed_request(delivery: str, *, secret: str = SECRETS[HOOK], seconds: int = 0, value: Any = None) -> Sent:
     """A right request of the hook, of so many seconds from now."""
     timestamp = str(int(time.time()) + seconds)
-    wanted = {"model": "ranker", "version": delivery} if value is None else value
-    return signed(webhook.HEADERS, wanted, secret=secret, delivery=delivery, timestamp=timestamp)
+    body = {"model": "ranker", "version": delivery} if value is None else value
+    return signed(webhook.HEADERS, body, secret=secret, delivery=delivery, timestamp=timestamp)
 
 
 def alias_set(delivery: str, *, secret: str = SECRETS[MLFLOW], seconds: int = 0) -> Sent:
@@ -56,10 +56,10 @@ def written(
     path: str, headers: Iterable[tuple[str, str]], body: bytes, *, method: str = "POST", length: str | None = None
 ) -> bytes:
     """A request as it goes over the wire; `length`: what it says of its body, where that is not so."""
-    said = [("Host", "receiver"), ("Connection", "close"), *headers]
+    fields = [("Host", "receiver"), ("Connection", "close"), *headers]
     if length != "":
-        said.append(("Content-Length", str(len(body)) if length is None else length))
-    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in said), "", ""]
+        fields.append(("Content-Length", str(len(body)) if length is None else length))
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields), "", ""]
     return "\r\n".join(lines).encode("utf-8", "surrogateescape") + body
 
 

@@ -11,7 +11,20 @@ import json
 from collections.abc import Callable
 from random import Random
 
-from .hostile import BODY_BYTES, HOOK, HUB, MLFLOW, NONE, SECRETS, Hostile, alias_set, asked, chunked, right, written
+from .hostile import (
+    BODY_BYTES,
+    HOOK,
+    HUB,
+    MLFLOW,
+    NONE,
+    SECRETS,
+    Hostile,
+    alias_set,
+    chunked,
+    right,
+    signed_request,
+    written,
+)
 from .recorded import Sent
 
 
@@ -26,7 +39,7 @@ def _plain(data: bytes, *statuses: int) -> Hostile:
 def _genuine(chance: Random) -> tuple[str, Sent]:
     """A right delivery that nobody ever sent, to be made wrong."""
     name = f"never-{chance.randrange(10**12)}"
-    return (HOOK, asked(name)) if chance.random() < 0.5 else (MLFLOW, alias_set(name))
+    return (HOOK, signed_request(name)) if chance.random() < 0.5 else (MLFLOW, alias_set(name))
 
 
 def _signature_of(sent: Sent) -> str:
@@ -43,7 +56,7 @@ def forged(chance: Random) -> Hostile:
 def of_a_wrong_secret(chance: Random) -> Hostile:
     secret = chance.choice(["", "guessed", "KEPT-BY-CI", "kept-by-ci ", SECRETS[HUB], "kept-by-c", "\0"])
     path = chance.choice([HOOK, MLFLOW])
-    sent = (asked if path == HOOK else alias_set)(f"never-{chance.randrange(10**9)}", secret=secret)
+    sent = (signed_request if path == HOOK else alias_set)(f"never-{chance.randrange(10**9)}", secret=secret)
     return _plain(right(sent, path), 401)
 
 
@@ -75,7 +88,7 @@ def flipped(chance: Random) -> Hostile:
 def of_another_time(chance: Random) -> Hostile:
     seconds = chance.choice([-301, -400, -86_400, -1_700_000_000, 900, 4000, 10**9])
     path = chance.choice([HOOK, MLFLOW])
-    sent = (asked if path == HOOK else alias_set)(f"never-{chance.randrange(10**9)}", seconds=seconds)
+    sent = (signed_request if path == HOOK else alias_set)(f"never-{chance.randrange(10**9)}", seconds=seconds)
     return _plain(right(sent, path), 401)
 
 
@@ -101,18 +114,18 @@ def malformed(chance: Random) -> Hostile:
             chance.randbytes(chance.randrange(1, 2000)),
         ]
     )
-    return _plain(right(asked(f"never-{chance.randrange(10**9)}", value=value), HOOK), 400)
+    return _plain(right(signed_request(f"never-{chance.randrange(10**9)}", value=value), HOOK), 400)
 
 
 def compressed(chance: Random) -> Hostile:
     """A bomb, signed: no body is unpacked."""
     coding = chance.choice(["gzip", "deflate", "br", "gzip, gzip"])
-    sent = asked("never-gzip", value=gzip.compress(b" " * 10**6 + b'{"model":"a","version":"1"}'))
+    sent = signed_request("never-gzip", value=gzip.compress(b" " * 10**6 + b'{"model":"a","version":"1"}'))
     return _plain(written(HOOK, [*sent.headers.items(), ("Content-Encoding", coding)], sent.body), 400)
 
 
 def oversized(chance: Random) -> Hostile:
-    sent = asked("never-large", value=b" " * (BODY_BYTES + chance.randrange(1, 3 * BODY_BYTES)))
+    sent = signed_request("never-large", value=b" " * (BODY_BYTES + chance.randrange(1, 3 * BODY_BYTES)))
     return _plain(right(sent, HOOK), 413, NONE)
 
 
@@ -166,7 +179,7 @@ def half_a_request(chance: Random) -> Hostile:
 
 
 def slow_head(chance: Random) -> Hostile:
-    whole = right(asked("never-slow"), HOOK)[: chance.randrange(0, 200)]
+    whole = right(signed_request("never-slow"), HOOK)[: chance.randrange(0, 200)]
     return Hostile((whole, b"a: b\r\n"), _may(NONE, 400), 0.2, endless=True)
 
 
@@ -211,8 +224,8 @@ def doubled(chance: Random) -> Hostile:
     """A right header and a second one beside it."""
     path, sent = _genuine(chance)
     name = chance.choice(list(sent.headers))
-    other = chance.choice([(name, "other"), (name.upper(), sent.headers[name]), (name.title(), "")])
-    pairs = [*sent.headers.items(), other] if chance.random() < 0.5 else [other, *sent.headers.items()]
+    extra = chance.choice([(name, "other"), (name.upper(), sent.headers[name]), (name.title(), "")])
+    pairs = [*sent.headers.items(), extra] if chance.random() < 0.5 else [extra, *sent.headers.items()]
     return _plain(written(path, pairs, sent.body), 401)
 
 
@@ -234,12 +247,12 @@ _PLACES = (
 def elsewhere(chance: Random) -> Hostile:
     """A right request to where nobody takes it."""
     path = chance.choice(_PLACES)
-    return _plain(right(asked(f"never-{chance.randrange(10**9)}"), path), 404, 405, 400)
+    return _plain(right(signed_request(f"never-{chance.randrange(10**9)}"), path), 404, 405, 400)
 
 
 def of_another_kind(chance: Random) -> Hostile:
     method = chance.choice(["GET", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "HEAD", "post", "POSTX"])
-    sent = asked(f"never-{chance.randrange(10**9)}")
+    sent = signed_request(f"never-{chance.randrange(10**9)}")
     return _plain(written(HOOK, sent.headers.items(), sent.body, method=method), 405, 400, 404)
 
 

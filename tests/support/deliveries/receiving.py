@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from plansmith.config.service.triggers import TriggersConfig
-from plansmith.triggers.inbox.rows import Delivery
+from plansmith.config.service_triggers import TriggersConfig
+from plansmith.triggers.inbox.entry import Delivery
 from plansmith.triggers.metrics import Metrics
 from plansmith.triggers.receiver.application import make_app
 from plansmith.triggers.registries import mlflow, webhook
-from plansmith.triggers.registries.event import Event
+from plansmith.triggers.registries.delivery import Event
 
 from .asgi import Answer, ask
 from .recorded import SECRET, Sent, signed
@@ -27,29 +27,29 @@ ASKED = {"model": "ranker", "version": "7"}
 class MemoryInbox:
     """Keeps deliveries as long as it lives; `fault` is raised by whatever is asked of it."""
 
-    kept: dict[tuple[str, str], tuple[Event, ...]] = field(default_factory=dict)
+    deliveries: dict[tuple[str, str], tuple[Event, ...]] = field(default_factory=dict)
     fault: Exception | None = None
 
     def take_all(self, deliveries: Sequence[Delivery]) -> list[bool]:
-        return [self.take(one.registry, one.delivery, one.events) for one in deliveries]
+        return [self.take(item.registry, item.delivery, item.events) for item in deliveries]
 
     def take(self, registry: str, delivery: str, events: Sequence[Event]) -> bool:
         self.check()
-        is_new = (registry, delivery) not in self.kept
-        self.kept.setdefault((registry, delivery), tuple(events))
+        is_new = (registry, delivery) not in self.deliveries
+        self.deliveries.setdefault((registry, delivery), tuple(events))
         return is_new
 
     def youngest(self, event: Event) -> tuple[int, str] | None:
         self.check()
         same = [
-            (number, known.content_key)
-            for number, (_, (known, *_)) in enumerate(self.kept.items())
-            if (known.model, known.topic) == (event.model, event.topic)
+            (number, candidate.content_key)
+            for number, (_, (candidate, *_)) in enumerate(self.deliveries.items())
+            if (candidate.model, candidate.topic) == (event.model, event.topic)
         ]
         return same[-1] if same else None
 
     def newest(self) -> int:
-        return len(self.kept) - 1
+        return len(self.deliveries) - 1
 
     def check(self) -> None:
         if self.fault is not None:
@@ -57,11 +57,11 @@ class MemoryInbox:
 
     def oldest_waiting(self, now: datetime) -> float | None:
         self.check()
-        return now.timestamp() - NOW + 60 if self.kept else None
+        return now.timestamp() - NOW + 60 if self.deliveries else None
 
     def counts(self) -> Mapping[str, int]:
         self.check()
-        return {"waiting": len(self.kept), "done": 0}
+        return {"waiting": len(self.deliveries), "done": 0}
 
 
 class Receiver:
@@ -85,9 +85,9 @@ class Receiver:
                 "limits": {"body_seconds": 3600} | limits,
             }
         )
-        known = dict.fromkeys(("ours", "hub", "ci"), (SECRET,)) if secrets is None else secrets
+        hook_secrets = dict.fromkeys(("ours", "hub", "ci"), (SECRET,)) if secrets is None else secrets
         self.app = make_app(
-            self.config, self.inbox, known, clock=lambda: self.now, metrics=self.metrics, awaited=awaited
+            self.config, self.inbox, hook_secrets, clock=lambda: self.now, metrics=self.metrics, awaited=awaited
         )
 
     def ask(self, method: str, path: str, body: Any = b"", **more: Any) -> Answer:
@@ -106,11 +106,11 @@ class Receiver:
         return self.metrics.registry.get_sample_value(name, labels)
 
 
-def asked(value: Any = ASKED, **more: Any) -> Sent:
+def signed_request(value: Any = ASKED, **more: Any) -> Sent:
     """A signed request of the hook."""
     return signed(webhook.HEADERS, value, **{"timestamp": str(int(NOW)), **more})
 
 
-def told(value: Any, **more: Any) -> Sent:
+def mlflow_delivery(value: Any, **more: Any) -> Sent:
     """A signed delivery of MLflow."""
     return signed(mlflow.HEADERS, value, **{"timestamp": str(int(NOW)), **more})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plansmith.triggers.registries.signature import SignedHeaders, signature_of
+from plansmith.triggers.registries.delivery import SignedHeaders, signature_of
 
 _FILE = json.loads(Path(__file__).with_name("mlflow_deliveries.json").read_text(encoding="utf-8"))
 SECRET: str = _FILE["secret"]

@@ -63,8 +63,8 @@ async def ask(port: int, data: bytes) -> int:
             writer.write(data)
             line = await reader.readline()
             await _close(writer)
-    found = _STATUS.match(line)
-    return int(found[1]) if found else NONE
+    status = _STATUS.match(line)
+    return int(status[1]) if status else NONE
 
 
 async def storm(
@@ -82,7 +82,7 @@ async def storm(
         genuine: likewise.
         at_once: how many connections.
     """
-    found, left = Storm(), list(reversed(hostiles))
+    result, left = Storm(), list(reversed(hostiles))
     total = len(left)
 
     async def send_some() -> None:
@@ -92,19 +92,19 @@ async def storm(
             try:
                 statuses = await send(port, hostile)
             except TimeoutError:
-                found.wrong.append((name, set()))
+                result.wrong.append((name, set()))
                 continue
             if statuses - hostile.may:
-                found.wrong.append((name, statuses))
+                result.wrong.append((name, statuses))
 
     async def send_right_ones() -> None:
         for number, make in enumerate(genuine):
             while left and total - len(left) < number * total / len(genuine):
                 await asyncio.sleep(0.002)
-            found.genuine.append(await ask(port, make()))
+            result.genuine.append(await ask(port, make()))
 
     await asyncio.gather(send_right_ones(), *(send_some() for _ in range(at_once)))
-    return found
+    return result
 
 
 async def _write(writer: asyncio.StreamWriter, hostile: Hostile) -> None:
@@ -126,8 +126,8 @@ async def _statuses(reader: asyncio.StreamReader) -> set[int]:
     with suppress(OSError):
         while more := await reader.read(65_536):
             data += more
-    found = {int(status) for status in _STATUS.findall(data)} - {_CONTINUE}
-    return found or {NONE}
+    statuses = {int(status) for status in _STATUS.findall(data)} - {_CONTINUE}
+    return statuses or {NONE}
 
 
 async def _close(writer: asyncio.StreamWriter, *, hard: bool = False) -> None:

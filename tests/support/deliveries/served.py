@@ -67,15 +67,15 @@ class Served:
         self.program = Program(command, self._log, own_environment(**secrets, INBOX=self._database))
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         """All that it printed."""
         return self._log.read_text() if self._log.exists() else ""
 
     @property
     def lines(self) -> list[dict[str, Any]]:
         """What it logged; each line but those which say where it listens and that it ends must be JSON."""
-        words = ("takes deliveries at ", "status page at ", "no deliveries are taken any more")
-        return [json.loads(line) for line in self.said.splitlines() if not line.startswith(words)]
+        prefixes = ("takes deliveries at ", "status page at ", "no deliveries are taken any more")
+        return [json.loads(line) for line in self.output.splitlines() if not line.startswith(prefixes)]
 
     @property
     def resident_mib(self) -> float:
@@ -103,15 +103,15 @@ class Served:
 
     def start(self) -> None:
         """Start it, and wait until it takes deliveries."""
-        self.program.start(lambda: "takes deliveries at " in self.said, _START_SECONDS)
+        self.program.start(lambda: "takes deliveries at " in self.output, _START_SECONDS)
 
 
 @contextmanager
 def served(folder: Path, **more: Any) -> Iterator[Served]:
     """A receiver for the length of a block; arguments as for `Served`."""
-    made = Served(folder, **more)
+    receiver = Served(folder, **more)
     try:
-        made.start()
-        yield made
+        receiver.start()
+        yield receiver
     finally:
-        made.program.stop()
+        receiver.program.stop()

@@ -55,7 +55,7 @@ class Rounds:
         self._chance = chance
         self._seconds = FIRST_SECONDS
 
-    def one(self, first: str, steps: Sequence[str]) -> Outcome:
+    def run_round(self, first: str, steps: Sequence[str]) -> Outcome:
         """Forget a step and those after it, kill a compile in one of some steps, and compile again."""
         self._forget(STEPS[STEPS.index(first) :])
         step = self._chance.choice(steps)
@@ -122,7 +122,9 @@ def main(folder: Path, rounds: int, seed: str) -> None:
     Path(tempfile.tempdir).mkdir()
     compiles = Rounds(folder, random.Random(seed))
     slow, quick = STEPS[:3], STEPS[3:]
-    outcomes = [compiles.one(slow[0], slow) if n % 10 == 0 else compiles.one(quick[0], quick) for n in range(rounds)]
+    outcomes = [
+        compiles.run_round(slow[0], slow) if n % 10 == 0 else compiles.run_round(quick[0], quick) for n in range(rounds)
+    ]
     sys.stdout.write(json.dumps([asdict(outcome) for outcome in outcomes]))
 
 

@@ -58,17 +58,17 @@ def round_of(publishers: Sequence[Publisher], folder: Path) -> Outcome:
     """Let all of them publish into one fresh repository."""
     root = folder / "repository"
     start, done = _FORK.Barrier(len(publishers) + 1), _FORK.Event()
-    told, seen = _FORK.SimpleQueue(), _FORK.SimpleQueue()
-    reader = _FORK.Process(target=lambda: seen.put(read_until(done, start, root / MODEL)))
+    answer_queue, reader_queue = _FORK.SimpleQueue(), _FORK.SimpleQueue()
+    reader = _FORK.Process(target=lambda: reader_queue.put(read_until(done, start, root / MODEL)))
     crowd = [
-        _FORK.Process(target=lambda n=n, p=p: told.put((n, _publish(p, folder / str(n), root, start))))
+        _FORK.Process(target=lambda n=n, p=p: answer_queue.put((n, _publish(p, folder / str(n), root, start))))
         for n, p in enumerate(publishers)
     ]
     for process in (reader, *crowd):
         process.start()
-    answers = dict(told.get() for _ in crowd)
+    answers = dict(answer_queue.get() for _ in crowd)
     done.set()
-    reads, problems = seen.get()
+    reads, problems = reader_queue.get()
     for process in (reader, *crowd):
         process.join(LONGEST_SECONDS)
     return Outcome(
@@ -121,9 +121,9 @@ def _publish(publisher: Publisher, folder: Path, root: Path, start: Barrier) -> 
         return repr(error)
 
 
-def main(what: str, folder: Path, rounds: int) -> None:
+def main(scenario: str, folder: Path, rounds: int) -> None:
     """The outcomes of some rounds as a JSON list."""
-    outcomes = [round_of(PUBLISHERS[what], folder / str(n)) for n in range(rounds)]
+    outcomes = [round_of(PUBLISHERS[scenario], folder / str(n)) for n in range(rounds)]
     sys.stdout.write(json.dumps([asdict(outcome) for outcome in outcomes]))
 
 

@@ -77,8 +77,8 @@ def _flush_nothing(fd: Any) -> None:
 def main(name: str, folder: Path) -> None:
     """All rounds of one scenario; the number of rounds and what was wrong as JSON."""
     os.fsync = _flush_nothing
-    found = list(rounds(SCENARIOS[name], folder))
-    sys.stdout.write(json.dumps({"rounds": len(found), "problems": [p for problems in found for p in problems]}))
+    results = list(rounds(SCENARIOS[name], folder))
+    sys.stdout.write(json.dumps({"rounds": len(results), "problems": [p for problems in results for p in problems]}))
 
 
 if __name__ == "__main__":

@@ -68,14 +68,14 @@ def _write_part(package: Path, part: str, content: str) -> Member:
 
 def file_entries(folder: Path) -> tuple[FileEntry, ...]:
     """Path, size and digest of everything below a folder, read afresh."""
-    found = sorted(p for p in folder.rglob("*") if p.is_file())
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
     return tuple(
         FileEntry(
             path=p.relative_to(folder).as_posix(),
             bytes=p.stat().st_size,
             sha256=hashlib.sha256(p.read_bytes()).hexdigest(),
         )
-        for p in found
+        for p in files
     )
 
 

@@ -10,10 +10,9 @@ from plansmith.fleet.maintenance.garbage import Collector, Limits
 from plansmith.steps.cache.local import StageCache
 from plansmith.steps.provenance.history import History
 from plansmith.stores.backend.folder import FolderObjects
+from plansmith.stores.publication import publish_release
 from plansmith.stores.store import Store
-from plansmith.stores.sync.mirror import Mirror
-from plansmith.stores.sync.pull import pull
-from plansmith.stores.transfer.publication import publish_release
+from plansmith.stores.sync.mirror import Mirror, pull
 from plansmith.system.digest import Digester
 from plansmith.triton.repository.repository import ModelRepository
 
@@ -293,10 +292,10 @@ class Pull(Scenario):
     def prepare(self, folder: Path) -> None:
         for number in range(1, self._before + 2):
             package = write_package(folder / f"package-{number}", str(number))
-            made = publish(folder / "repository", package, draft_of(package))
-            manifest = ModelRepository(folder / "repository").manifest(MODEL, made.version)
+            publication = publish(folder / "repository", package, draft_of(package))
+            manifest = ModelRepository(folder / "repository").manifest(MODEL, publication.version)
             publish_release(
-                self._store(folder), Path(made.release), manifest, Digester(folder / "no memo", read_only=True)
+                self._store(folder), Path(publication.release), manifest, Digester(folder / "no memo", read_only=True)
             )
             if number <= self._before:
                 self.act(folder)
@@ -304,7 +303,7 @@ class Pull(Scenario):
     def act(self, folder: Path) -> None:
         store, mirror = self._store(folder), Mirror(folder / "mirror")
         catalogue, version = store.find(MODEL)
-        with mirror.held(store, alone=False):
+        with mirror.lock(store, alone=False):
             pull(store, mirror, catalogue, version)
 
     def torn(self, folder: Path) -> list[str]:

@@ -109,10 +109,10 @@ def join(*, group: str, progress: Progress) -> None:
 
 def fill_memory(*, up_to: int, progress: Progress) -> int:
     progress("asking PyTorch at max (32x256)")
-    held: list[bytearray] = []
-    while len(held) * (1 << 20) < up_to:
-        held.append(bytearray(os.urandom(4096) * 256))
-    return len(held)
+    chunks: list[bytearray] = []
+    while len(chunks) * (1 << 20) < up_to:
+        chunks.append(bytearray(os.urandom(4096) * 256))
+    return len(chunks)
 
 
 def allocate_in_torch(*, progress: Progress) -> None:

@@ -31,8 +31,8 @@ def cache_problems(cache: Path) -> list[str]:
     problems = []
     for document in cache.glob("*/*/entry.json"):
         files = json.loads(document.read_text())["files"]
-        found = [entry.model_dump() for entry in file_entries(document.parent) if entry.path != document.name]
-        problems += [] if files == found else [f"entry {document.parent} is torn"]
+        entries = [entry.model_dump() for entry in file_entries(document.parent) if entry.path != document.name]
+        problems += [] if files == entries else [f"entry {document.parent} is torn"]
     folders = {p for p in cache.glob("*/*") if p.parent.name not in {"staging", "locks"}}
     whole = {p.parent for p in cache.glob("*/*/entry.json")}
     return problems + [f"entry {folder} has no entry.json" for folder in sorted(folders - whole)]
@@ -63,8 +63,8 @@ def _release_problems(release: Path) -> list[str]:
         manifest = _manifest(release)
     except (OSError, ValueError) as error:
         return [f"no manifest: {error}"]
-    found = {entry.path: entry for entry in file_entries(release)}
-    problems = [f"{entry.path} is torn" for entry in manifest.files if found.get(entry.path) != entry]
+    entries = {entry.path: entry for entry in file_entries(release)}
+    problems = [f"{entry.path} is torn" for entry in manifest.files if entries.get(entry.path) != entry]
     if str(manifest.version) != release.name:
         problems.append(f"calls itself {manifest.version}")
     return problems
@@ -99,9 +99,9 @@ def _part_problems(view: Path, root: Path) -> list[str]:
         if not link.is_symlink():
             problems.append(f"part {member.model} is not there")
         problems += [
-            f"{there} of part {member.model} is torn"
-            for there, name in names.items()
-            if not (link / there).is_file() or (link / there).read_bytes() != (source / name).read_bytes()
+            f"{target} of part {member.model} is torn"
+            for target, name in names.items()
+            if not (link / target).is_file() or (link / target).read_bytes() != (source / name).read_bytes()
         ]
     return problems
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from plansmith.loadtest.histogram import Histogram
-from plansmith.loadtest.plan.stages import LatencyLimit, LoadPlan, Stage, StopConditions
 from plansmith.loadtest.results import (
     ClientUsage,
     Failure,
     GpuUsage,
+    Histogram,
     Latency,
     LoadReport,
     ModelStatistics,
@@ -16,6 +15,7 @@ from plansmith.loadtest.results import (
     ServerUsage,
     StageResult,
 )
+from plansmith.loadtest.stages import LatencyLimit, LoadPlan, Stage, StopConditions
 from plansmith.loadtest.target import LoadTarget, TargetModel
 
 SATURATED = "a client process used 98% of a core, and cannot use more than one: use more client processes (--processes)"

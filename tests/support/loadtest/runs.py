@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from plansmith.loadtest.payloads.encoding import write_payloads
-from plansmith.loadtest.plan.stages import LoadPlan, Stage
 from plansmith.loadtest.results import LoadReport
-from plansmith.loadtest.runner.load_runner import Progress
-from plansmith.loadtest.runner.run import run_load
-from plansmith.loadtest.runner.workers import RemoteWorkers
+from plansmith.loadtest.runner.load_runner import Progress, run_load
+from plansmith.loadtest.runner.processes import RemoteWorkers
+from plansmith.loadtest.stages import LoadPlan, Stage
 from plansmith.loadtest.target import LoadTarget, TargetModel
 from plansmith.triton.client.messages import Request, WireTensor
 
@@ -22,14 +21,14 @@ SAMPLES = 2
 
 def target_at(place: str, folder: Path, models: Sequence[str] = ("tiny",)) -> LoadTarget:
     """A target with models, each NAME or NAME=WEIGHT."""
-    found = []
+    targets = []
     for text in models:
         name, _, weight = text.partition("=")
         array = np.zeros((SAMPLES, 3), np.float32)
         request = Request(name, "", [WireTensor("x", "float32", array.shape, array)], [])
         write_payloads(folder / f"payloads-{name}", [request], "http", "binary", is_batched=True)
-        found.append(TargetModel(model=name, payloads=str(folder / f"payloads-{name}"), weight=float(weight or 1)))
-    return LoadTarget(place=place, models=tuple(found))
+        targets.append(TargetModel(model=name, payloads=str(folder / f"payloads-{name}"), weight=float(weight or 1)))
+    return LoadTarget(place=place, models=tuple(targets))
 
 
 def run(

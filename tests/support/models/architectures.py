@@ -80,14 +80,14 @@ def save(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
-        made = getattr(transformers, model)(getattr(transformers, config)(**fields))
-        enliven(made, 0)
+        network = getattr(transformers, model)(getattr(transformers, config)(**fields))
+        enliven(network, 0)
         if change is not None:
             with torch.no_grad():
-                change(made)
-        made.save_pretrained(folder)
-        for one in preprocessors:
-            one.save_pretrained(folder)
+                change(network)
+        network.save_pretrained(folder)
+        for preprocessor in preprocessors:
+            preprocessor.save_pretrained(folder)
     return folder
 
 
@@ -101,13 +101,13 @@ def tokenizer(**special: str) -> Any:
     import transformers
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-    words = [f"{mark}{chr(letter)}" for mark in ("", "##") for letter in range(ord("a"), ord("z") + 1)]
-    vocabulary = {word: number for number, word in enumerate([*special.values(), *words])}
-    made = Tokenizer(models.WordPiece(vocabulary, unk_token=special["unk_token"]))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    pieces = [f"{mark}{chr(letter)}" for mark in ("", "##") for letter in range(ord("a"), ord("z") + 1)]
+    vocabulary = {word: number for number, word in enumerate([*special.values(), *pieces])}
+    result = Tokenizer(models.WordPiece(vocabulary, unk_token=special["unk_token"]))
+    result.pre_tokenizer = pre_tokenizers.Whitespace()
     begin, end = special["bos_token"], special["eos_token"]
-    made.post_processor = processors.TemplateProcessing(
+    result.post_processor = processors.TemplateProcessing(
         single=f"{begin} $A {end}", pair=None, special_tokens=[(word, vocabulary[word]) for word in (begin, end)]
     )
     fast: Any = transformers.PreTrainedTokenizerFast
-    return fast(tokenizer_object=made, **special)
+    return fast(tokenizer_object=result, **special)

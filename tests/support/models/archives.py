@@ -40,17 +40,17 @@ def packed(folder: Path, *, below: str = ".") -> bytes:
 
 def member(name: str, content: bytes = b"x", *, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
     """A member of an archive, whatever it is."""
-    found = tarfile.TarInfo(name)
-    found.size, found.type, found.linkname = len(content) if kind == tarfile.REGTYPE else 0, kind, link
-    return found
+    info = tarfile.TarInfo(name)
+    info.size, info.type, info.linkname = len(content) if kind == tarfile.REGTYPE else 0, kind, link
+    return info
 
 
 def hostile(*members: tarfile.TarInfo) -> bytes:
     """An archive of members that no `tar` would write."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as archive:
-        for one in members:
-            archive.addfile(one, io.BytesIO(b"x" * one.size) if one.size else None)
+        for member in members:
+            archive.addfile(member, io.BytesIO(b"x" * member.size) if member.size else None)
     return out.getvalue()
 
 

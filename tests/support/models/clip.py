@@ -57,9 +57,9 @@ def clip(folder: Path, processor: Any, *, change: Callable[[Any], None] | None =
         if change is not None:
             change(model)
 
-    words = clip_tokenizer(300, longest=TEXT["max_position_embeddings"])
-    fields = {"text_config": text_config(words), "vision_config": IMAGE, "projection_dim": _PROJECTION}
-    return save(folder, f"{family}Model", f"{family}Config", words, processor, change=lively, **fields)
+    tokenizer = clip_tokenizer(300, longest=TEXT["max_position_embeddings"])
+    fields = {"text_config": text_config(tokenizer), "vision_config": IMAGE, "projection_dim": _PROJECTION}
+    return save(folder, f"{family}Model", f"{family}Config", tokenizer, processor, change=lively, **fields)
 
 
 def write_clip_small(folder: Path) -> None:

@@ -74,5 +74,5 @@ def load_live(folder: Path, scheme: str = "hf", inputs: dict[str, Any] | None = 
 
 def phrases(count: int) -> list[str]:
     """Different texts of one to eight words that `save_bert` knows."""
-    words = ("the", "cat", "sat", "on", "mat", "dog", "ran", "far")
-    return [" ".join(words[(i // 8**place + place) % 8] for place in range(1 + i % 8)) for i in range(count)]
+    vocabulary = ("the", "cat", "sat", "on", "mat", "dog", "ran", "far")
+    return [" ".join(vocabulary[(i // 8**place + place) % 8] for place in range(1 + i % 8)) for i in range(count)]

@@ -15,7 +15,7 @@ from plansmith.records.model import Device, OnnxModel, Precision
 from plansmith.records.release import Package
 from plansmith.sources.directory import model_files
 from plansmith.triton.config import model_config
-from plansmith.triton.config.generation import text_package
+from plansmith.triton.config.model_config import text_package
 
 ODD = """
 import torch
@@ -83,47 +83,47 @@ def write_odd(folder: Path) -> Path:
     return folder
 
 
-def lay_out(folder: Path, out: Path, *, precision: Precision = Precision.FP32, **told: Any) -> Laid:
+def lay_out(folder: Path, out: Path, *, precision: Precision = Precision.FP32, **fields: Any) -> Laid:
     """Ask a model and lay it out, as the worker of a compile does.
 
     Args:
         folder: the source.
         out: takes the reference and the folder for Triton.
         precision: what it is to run in.
-        told: fields of `ServedModel`, and `shapes`.
+        fields: fields of `ServedModel`, and `shapes`.
     """
     source: dict[str, Any] = {"scheme": "hf", "trust_remote_code": False, "task": None} | {
-        key: told.pop(key) for key in ("scheme", "trust_remote_code", "task") if key in told
+        key: fields.pop(key) for key in ("scheme", "trust_remote_code", "task") if key in fields
     }
     reference, laid = out / "asked", out / "laid"
     reference.mkdir(parents=True)
     laid.mkdir()
-    described, wanted = told.pop("described", {}), told.pop("wanted", ())
+    described, output_names = fields.pop("described", {}), fields.pop("wanted", ())
     model = {
         **source,
         "task": source["task"] or "",
         "folder": folder,
-        "allow_pickle": told.get("allow_pickle", False),
+        "allow_pickle": fields.get("allow_pickle", False),
         "inputs": described,
-        "outputs": wanted,
+        "outputs": output_names,
     }
-    request = ReferenceRequest.model_validate({"model": model, "shapes": told.pop("shapes", {}), "out": reference})
+    request = ReferenceRequest.model_validate({"model": model, "shapes": fields.pop("shapes", {}), "out": reference})
     onnx = export.run_reference(request, lambda _: None)
     component = onnx.components["model"]
     served = ServedModel(
         **source,
         described=described,
-        wanted=wanted,
+        wanted=output_names,
         inputs=component.inputs,
         outputs=component.outputs,
         axes=onnx.every_axis(),
         precision=precision,
-        torch_compile=told.pop("torch_compile", False),
-        generation=told.pop("generation", None),
+        torch_compile=fields.pop("torch_compile", False),
+        generation=fields.pop("generation", None),
     )
-    pickled = told.pop("allow_pickle", False)
+    pickled = fields.pop("allow_pickle", False)
     files = model_files(folder, trust_remote_code=bool(source["trust_remote_code"]), allow_pickle=pickled)
-    assert not told
+    assert not fields
     return Laid(onnx, write_folder(served, folder, files, laid, lasting=False), reference, laid)
 
 

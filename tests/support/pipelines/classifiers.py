@@ -22,12 +22,12 @@ LIVELY = 0.2
 
 def save_classifiers(folder: Path) -> None:
     """Save a model of each name, with MiniLM's tokenizer and random weights."""
-    words = word_piece(model_max_length=128)
-    sizes = SIZES | {"vocab_size": len(words), "pad_token_id": words.pad_token_id, "initializer_range": LIVELY}
+    tokenizer = word_piece(model_max_length=128)
+    sizes = SIZES | {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "initializer_range": LIVELY}
     for name, labels in LABELS.items():
         named = {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
         fields = sizes | named | {"hidden_size": WIDTHS[name]}
-        save(folder / name, "BertForSequenceClassification", "BertConfig", words, **fields)
+        save(folder / name, "BertForSequenceClassification", "BertConfig", tokenizer, **fields)
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class Classifier:
 
     def scores(self, texts: Sequence[str]) -> list[dict[str, float]]:
         """For each text every label with its score."""
-        found = self.ask(list(texts), top_k=None, truncation=True)
-        return [{one["label"]: one["score"] for one in row} for row in found]
+        results = self.ask(list(texts), top_k=None, truncation=True)
+        return [{entry["label"]: entry["score"] for entry in row} for row in results]
 
     def __call__(self, text: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """As a script asks it."""
-        rows = self.scores([one.decode() for one in text[:, 0]])
-        ranked = [sorted(row.items(), key=lambda one: -one[1])[: self.top_k] for row in rows]
+        rows = self.scores([item.decode() for item in text[:, 0]])
+        ranked = [sorted(row.items(), key=lambda item: -item[1])[: self.top_k] for row in rows]
         labels = np.array([[label.encode() for label, _ in row] for row in ranked], object)
         return {"label": labels, "score": np.array([[score for _, score in row] for row in ranked], np.float32)}
 
@@ -59,8 +59,8 @@ def classifier(folder: Path, *, top_k: int) -> Classifier:
     """A saved model, as transformers asks it."""
     from transformers import pipeline
 
-    made: Any = pipeline("text-classification", model=str(folder), device="cpu")
-    return Classifier(made, top_k)
+    text_pipeline: Any = pipeline("text-classification", model=str(folder), device="cpu")
+    return Classifier(text_pipeline, top_k)
 
 
 def close_ranks(
@@ -84,10 +84,10 @@ def close_ranks(
 
 def as_requests(texts: Sequence[str], largest: int) -> list[NDArray[Any]]:
     """Texts as requests of 1 to `largest` rows, the sizes in turn."""
-    found: list[NDArray[Any]] = []
+    requests: list[NDArray[Any]] = []
     start = 0
     while start < len(texts):
-        size = len(found) % largest + 1
-        found.append(column(*texts[start : start + size]))
+        size = len(requests) % largest + 1
+        requests.append(column(*texts[start : start + size]))
         start += size
-    return found
+    return requests

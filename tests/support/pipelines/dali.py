@@ -46,16 +46,16 @@ def real_images() -> list[bytes]:
     Odd sizes, upright and lying, smaller and larger than what models take; grey, transparent, CMYK and progressive.
     """
     files = [*_photographs("sklearn", "datasets/images"), *_photographs("skimage", "data")]
-    found = [file.read_bytes() for file in files]
-    for number, content in enumerate(found[:2]):
+    images = [file.read_bytes() for file in files]
+    for number, content in enumerate(images[:2]):
         whole = Image.open(io.BytesIO(content)).convert("RGB")
         for left, top, width, height in ((0, 0, 301, 407), (200, 50, 411, 230), (90, 9, 99, 333), (31, 44, 57, 58)):
             part = whole.crop((left, top, left + width, top + height))
-            found += [_encoded(part, "PNG"), _encoded(part, "JPEG", quality=70 + 10 * number)]
-        found += [_encoded(whole.convert("L"), "PNG"), _encoded(whole.convert("CMYK"), "JPEG")]
-        found += [_encoded(whole.convert("RGBA"), "PNG"), _encoded(whole.convert("L"), "JPEG", progressive=True)]
-    assert len(found) >= 20
-    return found
+            images += [_encoded(part, "PNG"), _encoded(part, "JPEG", quality=70 + 10 * number)]
+        images += [_encoded(whole.convert("L"), "PNG"), _encoded(whole.convert("CMYK"), "JPEG")]
+        images += [_encoded(whole.convert("RGBA"), "PNG"), _encoded(whole.convert("L"), "JPEG", progressive=True)]
+    assert len(images) >= 20
+    return images
 
 
 def _photographs(package: str, folder: str) -> list[Path]:

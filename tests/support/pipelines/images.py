@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from plansmith.pipelines.image.preprocessing import ImageRecipe
-from plansmith.pipelines.image.samples import bytes_array
+from plansmith.pipelines.image.reference import bytes_array
 from plansmith.pipelines.served.images import ImagesStep
 
 if TYPE_CHECKING:
@@ -36,13 +36,13 @@ def photographs() -> dict[str, Image.Image]:
     from sklearn.datasets import load_sample_images
 
     names = ("china", "flower")
-    found = {name: Image.fromarray(pixels) for name, pixels in zip(names, load_sample_images().images, strict=True)}
+    by_name = {name: Image.fromarray(pixels) for name, pixels in zip(names, load_sample_images().images, strict=True)}
     spec = importlib.util.find_spec("skimage")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         for file in PHOTOGRAPHS_OF_SKIMAGE:
             with Image.open(Path(folder, "data", file)) as opened:
-                found[file] = opened.convert("RGB")
-    return found
+                by_name[file] = opened.convert("RGB")
+    return by_name
 
 
 def shapes() -> dict[str, Image.Image]:
@@ -102,7 +102,7 @@ def timm_scores(model: Any, files: Sequence[bytes]) -> Any:
         return model(pixels).softmax(-1)
 
 
-def asked(recipe: ImageRecipe, files: Sequence[bytes], dtype: str = "float32") -> Any:
+def ask_part(recipe: ImageRecipe, files: Sequence[bytes], dtype: str = "float32") -> Any:
     """What the part answers to one request of these files: a tensor, or a refusal."""
     step = ImagesStep(recipe.settings(raw=RAW, name=MADE, dtype=dtype), Path())
     (answer,) = step.answer([{RAW: bytes_array(files)}])

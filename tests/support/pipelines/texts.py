@@ -58,9 +58,9 @@ def word_piece(**changed: Any) -> Any:
 def _byte_level() -> str:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     marks = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     trainer = trainers.BpeTrainer(
         vocab_size=700,
@@ -68,9 +68,9 @@ def _byte_level() -> str:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    made.train_from_iterator(SENTENCES, trainer)
-    made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
-    text: str = made.to_str()
+    tokenizer.train_from_iterator(SENTENCES, trainer)
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+    text: str = tokenizer.to_str()
     return text
 
 
@@ -79,9 +79,9 @@ def byte_level(*, marks: bool = True, **changed: Any) -> Any:
     from tokenizers import Tokenizer, processors
     from transformers import PreTrainedTokenizerFast
 
-    made = Tokenizer.from_str(_byte_level())
+    tokenizer = Tokenizer.from_str(_byte_level())
     if not marks:
-        made.post_processor = processors.ByteLevel(trim_offsets=False)
+        tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     names: dict[str, Any] = {
         "bos_token": "<s>",
         "cls_token": "<s>",
@@ -92,7 +92,7 @@ def byte_level(*, marks: bool = True, **changed: Any) -> Any:
     names |= {"unk_token": "<unk>", "mask_token": "<mask>"}
     fast: Any = PreTrainedTokenizerFast  # its signature is of another class
     options = {"model_max_length": 128, "model_input_names": ["input_ids", "attention_mask"]}
-    return fast(tokenizer_object=made, **names | options | changed)
+    return fast(tokenizer_object=tokenizer, **names | options | changed)
 
 
 def bert(folder: Path, head: str, tokenizer: Any = None, **changed: Any) -> Path:
@@ -103,9 +103,9 @@ def bert(folder: Path, head: str, tokenizer: Any = None, **changed: Any) -> Path
             if name.startswith(_LAST_LAYERS):
                 weight.mul_(8)
 
-    words = tokenizer or word_piece(model_max_length=128)
-    sizes = SIZES | {"vocab_size": len(words), "pad_token_id": words.pad_token_id}
-    return save(folder, f"Bert{head}", "BertConfig", words, change=lively, **sizes | changed)
+    text_tokenizer = tokenizer or word_piece(model_max_length=128)
+    sizes = SIZES | {"vocab_size": len(text_tokenizer), "pad_token_id": text_tokenizer.pad_token_id}
+    return save(folder, f"Bert{head}", "BertConfig", text_tokenizer, change=lively, **sizes | changed)
 
 
 def roberta(folder: Path, head: str, tokenizer: Any = None, **changed: Any) -> Path:
@@ -116,9 +116,13 @@ def roberta(folder: Path, head: str, tokenizer: Any = None, **changed: Any) -> P
             if name.startswith(_LAST_LAYERS):
                 weight.mul_(8)
 
-    words = tokenizer or byte_level()
-    sizes = SIZES | {"vocab_size": len(words), "pad_token_id": words.pad_token_id, "type_vocab_size": 1}
-    return save(folder, f"Roberta{head}", "RobertaConfig", words, change=lively, **sizes | changed)
+    text_tokenizer = tokenizer or byte_level()
+    sizes = SIZES | {
+        "vocab_size": len(text_tokenizer),
+        "pad_token_id": text_tokenizer.pad_token_id,
+        "type_vocab_size": 1,
+    }
+    return save(folder, f"Roberta{head}", "RobertaConfig", text_tokenizer, change=lively, **sizes | changed)
 
 
 def load(folder: Path, *, task: str = "", outputs: tuple[str, ...] = ()) -> LoadedModel:
@@ -128,7 +132,7 @@ def load(folder: Path, *, task: str = "", outputs: tuple[str, ...] = ()) -> Load
 
 def graph(live: LoadedModel, fixed: int | None = None, **axes: AxisRange) -> OnnxModel:
     """The record of a graph with a model's interface; `fixed`: the one length that it takes."""
-    sizes = {axis: max(2, known.min) for axis, known in live.inputs.axes.items()} | {"sequence": 9}
+    sizes = {axis: max(2, size_range.min) for axis, size_range in live.inputs.axes.items()} | {"sequence": 9}
     answer = live.ask(live.inputs.make(sizes))
     outputs = [
         Tensor(
@@ -139,11 +143,11 @@ def graph(live: LoadedModel, fixed: int | None = None, **axes: AxisRange) -> Onn
         for name, array in answer.items()
     ]
     inputs = tuple(t.model_copy(update={"dims": (BATCH, fixed)}) if fixed else t for t in live.inputs.tensors)
-    told = {"inputs": inputs, "outputs": outputs, "opset": 20, "ir_version": 10}
-    component = Component.model_validate({"file": "model.onnx", "external_files": ()} | told)
+    fields = {"inputs": inputs, "outputs": outputs, "opset": 20, "ir_version": 10}
+    component = Component.model_validate({"file": "model.onnx", "external_files": ()} | fields)
     return OnnxModel(
         components={"model": component},
-        axes={axis: known for axis, known in (live.inputs.axes | axes).items() if not fixed or axis == BATCH},
+        axes={axis: size_range for axis, size_range in (live.inputs.axes | axes).items() if not fixed or axis == BATCH},
         mask_input=live.inputs.mask_input,
         exporter="torchscript",
         attempts=(),
@@ -168,31 +172,31 @@ class Served:
 
     def answers(self, requests: Sequence[Arrays]) -> list[Arrays | Refusal]:
         """What several requests of one execution are answered with."""
-        found: list[Arrays | Refusal] = list(requests)
+        results: list[Arrays | Refusal] = list(requests)
         for part in (*self.draft.before, None, *self.draft.after):
-            left = [known for known in found if not isinstance(known, Refusal)]
+            left = [result for result in results if not isinstance(result, Refusal)]
             if part is None:
-                made = iter(
-                    [self.live.ask({t.name: known[t.name] for t in self.live.inputs.tensors}) for known in left]
+                replies = iter(
+                    [self.live.ask({t.name: result[t.name] for t in self.live.inputs.tensors}) for result in left]
                 )
             else:
-                feeds = [{tensor.name: known[tensor.name] for tensor in part.inputs} for known in left]
-                made = iter(self.step(part).answer(feeds))
+                feeds = [{tensor.name: result[tensor.name] for tensor in part.inputs} for result in left]
+                replies = iter(self.step(part).answer(feeds))
                 names = {tensor.name: tensor for tensor in part.outputs}
-            for place, known in enumerate(found):
-                if isinstance(known, Refusal):
+            for place, result in enumerate(results):
+                if isinstance(result, Refusal):
                     continue
-                answer = next(made)
+                answer = next(replies)
                 if part is not None and not isinstance(answer, Refusal):
-                    _require_told(answer, names, len(next(iter(known.values()))))
-                found[place] = answer if isinstance(answer, Refusal) else {**known, **answer}
-        wanted = [tensor.name for tensor in self.draft.outputs]
-        return [one if isinstance(one, Refusal) else {name: one[name] for name in wanted} for one in found]
+                    _require_told(answer, names, len(next(iter(result.values()))))
+                results[place] = answer if isinstance(answer, Refusal) else {**result, **answer}
+        expected = [tensor.name for tensor in self.draft.outputs]
+        return [item if isinstance(item, Refusal) else {name: item[name] for name in expected} for item in results]
 
     def answer(self, request: Arrays) -> Arrays:
         """What one request is answered with."""
         (answer,) = self.answers([request])
-        assert not isinstance(answer, Refusal), answer.words
+        assert not isinstance(answer, Refusal), answer.message
         return answer
 
 
@@ -220,17 +224,17 @@ def serve(
 ) -> Served:
     """Plan and write the pipeline around a model."""
     live = load(folder, task=task, outputs=outputs)
-    told = PipelineOptions.model_validate({"input": "text"} | options)
+    settings = PipelineOptions.model_validate({"input": "text"} | options)
     onnx = graph(live, fixed, **axes or {})
-    draft = plan_text(live, folder, told, onnx, task=task, trust_remote_code=False)
+    draft = plan_text(live, folder, settings, onnx, task=task, trust_remote_code=False)
     for part in (*draft.before, *draft.after):
         write_part(part, np.__version__, out)
     return Served(live, draft, out)
 
 
-def close(found: Any, owed: Any, atol: float) -> None:
+def close(actual: Any, owed: Any, atol: float) -> None:
     """See that numbers are equal but for rounding."""
-    np.testing.assert_allclose(found, owed, atol=atol)
+    np.testing.assert_allclose(actual, owed, atol=atol)
 
 
 def split(texts: Sequence[str], sizes: Sequence[int]) -> list[list[str]]:

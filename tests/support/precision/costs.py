@@ -29,9 +29,9 @@ def give_costs(monkeypatch: pytest.MonkeyPatch, **costs: Sequence[float]) -> lis
         now = [0.0]
 
         def runner(path: Path) -> Callable[[], None]:
-            found = precision_of(path)
-            measured.append(found)
-            each = cycle(costs[found])
+            precision = precision_of(path)
+            measured.append(precision)
+            each = cycle(costs[precision])
 
             def run() -> None:
                 now[0] += next(each)

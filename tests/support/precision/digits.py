@@ -54,10 +54,12 @@ def halves() -> tuple[Half, Half]:
     """What the models learn from, and what they never see."""
     from sklearn.datasets import load_digits
 
-    found = load_digits()
-    images = np.kron(found.images, np.ones((1, _ENLARGED, _ENLARGED))) * (255 / found.images.max())
+    dataset = load_digits()
+    images = np.kron(dataset.images, np.ones((1, _ENLARGED, _ENLARGED))) * (255 / dataset.images.max())
     order = np.random.default_rng(0).permutation(len(images))
-    split = [Half(images[rows].round().astype(np.uint8), found.target[rows]) for rows in (order[:_HALF], order[_HALF:])]
+    split = [
+        Half(images[rows].round().astype(np.uint8), dataset.target[rows]) for rows in (order[:_HALF], order[_HALF:])
+    ]
     return split[0], split[1]
 
 

@@ -47,7 +47,7 @@ def lay_out(model: onnx.ModelProto, folder: Path, **spec: Any) -> Path:
     return path
 
 
-def asked(mistake: Mistake, engine: EngineKind) -> dict[str, str]:
+def spec_request(mistake: Mistake, engine: EngineKind) -> dict[str, str]:
     """What a spec asks for: the precision that the file is in already."""
     return {"engine": engine.value, "precision": "fp16" if "half" in mistake.into else "int8"}
 

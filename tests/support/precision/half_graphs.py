@@ -14,7 +14,7 @@ from onnx import numpy_helper, parser
 from plansmith.compilers.onnxrt import open_session
 from plansmith.compilers.precision.fp16 import method as half
 from plansmith.compilers.precision.fp16.method import MeasuredMethod
-from plansmith.config.precision import LoweringOptions
+from plansmith.config.engine_options import LoweringOptions
 from plansmith.data.reference import StoredCases, store_case
 from plansmith.records.model import Precision
 

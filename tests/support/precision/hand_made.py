@@ -59,8 +59,8 @@ def squares(rows_: NDArray[np.float32], path: Path) -> NDArray[np.float32]:
     """What the Pow of that graph gives."""
     first = onnx.numpy_helper.to_array(onnx.load(path).graph.initializer[0])
     large = rows_ @ first
-    found: NDArray[np.float32] = (large - large.mean(axis=1, keepdims=True)) ** 2
-    return found
+    result: NDArray[np.float32] = (large - large.mean(axis=1, keepdims=True)) ** 2
+    return result
 
 
 def products(folder: Path) -> Path:

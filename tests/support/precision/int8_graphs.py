@@ -61,14 +61,14 @@ class Weights:
 
     def normal(self, *shape: int) -> NDArray[np.float32]:
         """Such that products keep the size of their data."""
-        found: NDArray[np.float32] = (self._rng.normal(size=shape) / np.sqrt(shape[0])).astype(np.float32)
-        return found
+        result: NDArray[np.float32] = (self._rng.normal(size=shape) / np.sqrt(shape[0])).astype(np.float32)
+        return result
 
     def kernel(self, out: int, into: int, size: int) -> NDArray[np.float32]:
         """Of a convolution that keeps the size of its data behind a ReLU."""
         scale = np.sqrt(2 / (into * size * size))
-        found: NDArray[np.float32] = (self._rng.normal(size=(out, into, size, size)) * scale).astype(np.float32)
-        return found
+        result: NDArray[np.float32] = (self._rng.normal(size=(out, into, size, size)) * scale).astype(np.float32)
+        return result
 
 
 def encoder(rows: int = 2048) -> onnx.ModelProto:

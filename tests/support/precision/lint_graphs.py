@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from plansmith.compilers.precision import activations
+from plansmith.compilers.precision import calibration
 from plansmith.compilers.precision.graph import Graph
 from plansmith.data.reference import StoredCase
 
@@ -120,7 +120,7 @@ def quantised(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
     graph = Graph(lowered)
     nodes = {node.name: node for node in lowered.graph.node if node.name in names}
     largest = dict.fromkeys((node.input[0] for node in nodes.values()), 0.0)
-    for values in activations.stream(model, feeds_of(model), list(largest)):
+    for values in calibration.stream(model, feeds_of(model), list(largest)):
         largest = {name: max(most, float(np.abs(values[name]).max())) for name, most in largest.items()}
     for tensor, most in largest.items():
         takers = [node for node in nodes.values() if node.input[0] == tensor]

@@ -13,18 +13,17 @@ from plansmith.compilers.export.requests import ExportRequest, ImportRequest, Lo
 from plansmith.compilers.precision.lowering import lower
 from plansmith.compilers.precision.requests import LowerRequest
 from plansmith.config.data import DataSpec
-from plansmith.config.precision import LoweringOptions, LoweringRequest
+from plansmith.config.engine_options import LoweringOptions, LoweringRequest
 from plansmith.records.model import DataSet, Device, EngineKind, LoweredModel, OnnxModel, Precision
 from plansmith.records.validation import ToleranceChange, ValidationReport
 from plansmith.sources.dataset import find_data
 from plansmith.steps.worker.__main__ import compile_engine, validate
 from plansmith.steps.worker.import_onnx import import_onnx
 from plansmith.steps.worker.sample_request import SampleRequest
-from plansmith.steps.worker.sample_sets import EVALUATION
-from plansmith.steps.worker.sampling import sample
+from plansmith.steps.worker.sampling import EVALUATION, sample
 from plansmith.steps.worker.tasks import EngineRequest, ValidateRequest
 from plansmith.system.digest import Digester
-from plansmith.validation.held_out import HeldOut
+from plansmith.validation.gate import HeldOut
 
 _OPSET, _IR = 21, 10
 
@@ -37,10 +36,10 @@ class Lowered:
     folder: Path
 
     @property
-    def kept(self) -> dict[str, str]:
+    def high_reasons(self) -> dict[str, str]:
         """Nodes that stayed high, with the reason."""
         assert self.record.recipe is not None
-        return {kept.node: kept.reason for kept in self.record.recipe.kept}
+        return {entry.node: entry.reason for entry in self.record.recipe.kept}
 
     @property
     def share(self) -> float:
@@ -126,8 +125,8 @@ def prepare(model: Path, data: DataSpec, out: Path) -> Prepared:
     else:
         onnx = import_onnx(ImportRequest(path=model, out=exported), _silent)
     place = find_data(data, relative_to=out, digester=Digester(out / "digests.sqlite"))
-    taken = sample(SampleRequest(model=source, data=data, place=place, out=samples), _silent)
-    return Prepared(onnx, exported, taken, samples)
+    data_set = sample(SampleRequest(model=source, data=data, place=place, out=samples), _silent)
+    return Prepared(onnx, exported, data_set, samples)
 
 
 def _silent(_: str) -> None:

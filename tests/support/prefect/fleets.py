@@ -53,11 +53,11 @@ class FleetRun:
     def __init__(
         self, server: PrefectServer, folder: Path, *, flow: str = COMPILE_FLEET, port: int = 0, **parameters: Any
     ) -> None:
-        wanted = [*flow.rsplit(".", 1), {"specs": ["specs"], "folder": str(folder), **parameters}]
+        arguments = [*flow.rsplit(".", 1), {"specs": ["specs"], "folder": str(folder), **parameters}]
         self._log = folder / f"fleet-{len(list(folder.glob('fleet-*')))}.log"
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _RUN, json.dumps(wanted)],
+                [sys.executable, "-c", _RUN, json.dumps(arguments)],
                 cwd="/",
                 env=own_environment(**server.variables(port=port)),
                 stdout=subprocess.PIPE,
@@ -69,9 +69,9 @@ class FleetRun:
         """What came of it, once it has ended."""
         stdout = self.process.communicate(timeout=300)[0]
         assert stdout.strip(), self.log
-        state, message, found = json.loads(stdout.splitlines()[-1])
-        assert isinstance(found, dict), found
-        outcomes = {one["model"] or Path(one["file"]).name: one for one in found["outcomes"]}
+        state, message, report = json.loads(stdout.splitlines()[-1])
+        assert isinstance(report, dict), report
+        outcomes = {outcome["model"] or Path(outcome["file"]).name: outcome for outcome in report["outcomes"]}
         return Answer(state, message, outcomes)
 
     @property
@@ -128,23 +128,23 @@ def hold(folder: Path) -> dict[str, Any]:
 
 def children_of(server: PrefectServer, fleet: str) -> dict[str, list[dict[str, Any]]]:
     """The runs that a fleet's run started, by name, the first started first."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_name: dict[str, list[dict[str, Any]]] = {}
     runs = server.ask("flow_runs/filter", flow_runs={"parent_flow_run_id": {"any_": [fleet]}}, sort="START_TIME_ASC")
     for run in runs:
-        found.setdefault(run["name"], []).append(run)
-    return found
+        by_name.setdefault(run["name"], []).append(run)
+    return by_name
 
 
 def runs_named(server: PrefectServer, *names: str) -> list[dict[str, Any]]:
     """All runs of some names."""
-    found: list[dict[str, Any]] = server.ask("flow_runs/filter", flow_runs={"name": {"any_": list(names)}})
-    return found
+    runs: list[dict[str, Any]] = server.ask("flow_runs/filter", flow_runs={"name": {"any_": list(names)}})
+    return runs
 
 
 def state_of(server: PrefectServer, run: str) -> str:
     """The type of a run's state."""
-    (found,) = server.ask("flow_runs/filter", flow_runs={"id": {"any_": [run]}})
-    return str(found["state"]["type"])
+    (flow_run,) = server.ask("flow_runs/filter", flow_runs={"id": {"any_": [run]}})
+    return str(flow_run["state"]["type"])
 
 
 def table(artifact: dict[str, Any]) -> list[dict[str, Any]]:

@@ -42,8 +42,8 @@ def run_flows(prefect: PrefectServer, folder: Path, *calls: tuple[str, dict[str,
 def tables_of(prefect: PrefectServer, flow: str, folder: Path) -> list[tuple[str, str, list[dict[str, str]], str]]:
     """Name, state, table and description of the runs of a flow for a folder, in turn; no rows where it has no table."""
     runs = prefect.ask("flow_runs/filter", flows={"name": {"any_": [flow]}}, sort="START_TIME_ASC")
-    found = []
+    tables = []
     for run in (run for run in runs if run["parameters"].get("folder") == str(folder)):
         (table,) = prefect.artifacts_of(run["id"]).values() or [{"data": "[]", "description": ""}]
-        found.append((run["name"], run["state"]["type"], json.loads(table["data"]), table["description"]))
-    return found
+        tables.append((run["name"], run["state"]["type"], json.loads(table["data"]), table["description"]))
+    return tables

@@ -57,7 +57,14 @@ def running(*, durable: bool = False) -> Iterator[Postgres]:
     user, port, password = _user(), free_port(), secrets.token_hex(8)
     # Not below pytest's own folder, into which nobody else may look.
     folder = Path(tempfile.mkdtemp(prefix="plansmith-postgres-"))
-    command = [_binary("postgres"), "-D", str(folder / "data"), "-p", str(port), *(f"-c{one}" for one in _OPTIONS)]
+    command = [
+        _binary("postgres"),
+        "-D",
+        str(folder / "data"),
+        "-p",
+        str(port),
+        *(f"-c{option}" for option in _OPTIONS),
+    ]
     command += [] if durable else ["-cfsync=off"]
     program = Program(
         command,
@@ -83,9 +90,9 @@ def _make(folder: Path, user: str | None, password: str) -> None:
     if user is not None:
         for path in (folder, folder / "password"):
             os.chown(path, pwd.getpwnam(user).pw_uid, pwd.getpwnam(user).pw_gid)
-    words = [_binary("initdb"), "--pgdata", "data", "--username", _OWNER, "--pwfile", "password"]
-    words += ["--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C", "--no-sync"]
-    done = subprocess.run(words, cwd=folder, user=user, capture_output=True, text=True, check=False)
+    command = [_binary("initdb"), "--pgdata", "data", "--username", _OWNER, "--pwfile", "password"]
+    command += ["--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C", "--no-sync"]
+    done = subprocess.run(command, cwd=folder, user=user, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -93,17 +100,17 @@ def _user() -> str | None:
     """Who runs it; None for this user."""
     if os.geteuid() != 0:
         return None
-    known = {one.pw_name for one in pwd.getpwall()}
-    return next(name for name in _USERS if name in known)
+    users = {entry.pw_name for entry in pwd.getpwall()}
+    return next(name for name in _USERS if name in users)
 
 
 def _binary(name: str) -> str:
-    found = sorted(_INSTALLED.glob(f"*/bin/{name}"), key=lambda path: int(path.parts[-3]))
-    assert found, "PostgreSQL is not installed: apt-get install postgresql, or make debian, which does"
-    return str(found[-1])
+    paths = sorted(_INSTALLED.glob(f"*/bin/{name}"), key=lambda path: int(path.parts[-3]))
+    assert paths, "PostgreSQL is not installed: apt-get install postgresql, or make debian, which does"
+    return str(paths[-1])
 
 
 def _answers(port: int) -> bool:
     """Whether it takes connections: pg_isready asks as a client would, without a login."""
-    words = [_binary("pg_isready"), "--quiet", "--host", "127.0.0.1", "--port", str(port)]
-    return subprocess.run(words, check=False).returncode == 0
+    command = [_binary("pg_isready"), "--quiet", "--host", "127.0.0.1", "--port", str(port)]
+    return subprocess.run(command, check=False).returncode == 0

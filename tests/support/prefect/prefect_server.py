@@ -103,19 +103,19 @@ class PrefectServer:
 
     def tasks_of(self, run: str, count: int) -> list[dict[str, Any]]:
         """So many task runs of a flow run as they were started; they reach the server a moment after they end."""
-        found: list[dict[str, Any]] = []
+        tasks: list[dict[str, Any]] = []
 
         def ended() -> int:
-            found[:] = self.ask("task_runs/filter", flow_runs={"id": {"any_": [run]}})
-            return sum(task["state"]["type"] not in {"PENDING", "RUNNING"} for task in found)
+            tasks[:] = self.ask("task_runs/filter", flow_runs={"id": {"any_": [run]}})
+            return sum(task["state"]["type"] not in {"PENDING", "RUNNING"} for task in tasks)
 
         soon(ended, count)
-        return sorted(found, key=lambda task: str(task["start_time"]))
+        return sorted(tasks, key=lambda task: str(task["start_time"]))
 
     def artifacts_of(self, run: str) -> dict[str, dict[str, Any]]:
         """The artifacts of a flow run by key."""
-        found = self.ask("artifacts/filter", artifacts={"flow_run_id": {"any_": [run]}})
-        return {artifact["key"]: artifact for artifact in found if artifact["key"]}
+        rows = self.ask("artifacts/filter", artifacts={"flow_run_id": {"any_": [run]}})
+        return {artifact["key"]: artifact for artifact in rows if artifact["key"]}
 
     def logs_of(self, run: str) -> list[str]:
         """What a flow run and its tasks logged, in turn."""
@@ -163,18 +163,18 @@ def running(folder: Path, database: str | Path, *, csrf: bool = False, **setting
 def prefect_database(shared_folder: Path) -> Path:
     """The file of an empty database: to make its tables takes a server half of its start."""
     home = shared_folder / "prefect"
-    made = home / "prefect.db"
+    file = home / "prefect.db"
     with locked(shared_folder / "prefect.lock"):
-        if not made.is_file():
-            words = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "--yes"]
+        if not file.is_file():
+            command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "--yes"]
             (home / "new").mkdir(parents=True, exist_ok=True)
             environment = own_environment(PREFECT_HOME=str(home / "new"))
-            done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stdout + done.stderr
             with closing(sqlite3.connect(home / "new" / "prefect.db")) as database:
-                database.execute("VACUUM INTO ?", [str(made.with_suffix(".new"))])
-            made.with_suffix(".new").rename(made)
-    return made
+                database.execute("VACUUM INTO ?", [str(file.with_suffix(".new"))])
+            file.with_suffix(".new").rename(file)
+    return file
 
 
 @pytest.fixture(scope="session")

@@ -98,19 +98,19 @@ class Program:
         assert self._process is not None
         deadline = time.monotonic() + seconds
         while not is_ready():
-            assert self._process.poll() is None, f"it ended: {self._said()}"
-            assert time.monotonic() < deadline, f"it did not come up: {self._said()}"
+            assert self._process.poll() is None, f"it ended: {self._log_tail()}"
+            assert time.monotonic() < deadline, f"it did not come up: {self._log_tail()}"
             time.sleep(_POLL_SECONDS)
 
     def processes(self) -> list[psutil.Process]:
         """It and what it started, as far as they run: also what it left behind."""
-        found = []
+        result = []
         for number in watcher.marked(self._mark):
             try:
-                found.append(psutil.Process(number))
+                result.append(psutil.Process(number))
             except psutil.NoSuchProcess:
                 continue
-        return found
+        return result
 
     def kill(self) -> None:
         """SIGKILL to its process alone."""
@@ -148,7 +148,7 @@ class Program:
                 start_new_session=True,
             )
 
-    def _said(self) -> str:
+    def _log_tail(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from plansmith.errors import UsageError
-from plansmith.flows.deploy.changes import Deployed
+from plansmith.flows.deploy.automations import Deployed
 from plansmith.flows.deploy.deployments import load_service
 
 from .prefect_server import PrefectServer
@@ -40,11 +40,11 @@ class Service:
         from prefect.client.orchestration import get_client
 
         variables = self.server.variables()
-        here = {
+        overrides = {
             settings.PREFECT_API_URL: variables["PREFECT_API_URL"],
             settings.PREFECT_API_AUTH_STRING: variables["PREFECT_API_AUTH_STRING"],
         }
-        with settings.temporary_settings(here), get_client(sync_client=True) as client:
+        with settings.temporary_settings(overrides), get_client(sync_client=True) as client:
             yield client
 
     def deploy(self, *pools: str, dry_run: bool = False) -> Deployed:
@@ -59,8 +59,8 @@ class Service:
 
     def changes(self, *pools: str, dry_run: bool = False) -> dict[str, tuple[str, tuple[str, ...]]]:
         """What came of each thing, but for what was left as it was."""
-        found = self.deploy(*pools, dry_run=dry_run).changes
-        return {one.name: (one.outcome, one.words) for one in found if one.outcome != "left"}
+        results = self.deploy(*pools, dry_run=dry_run).changes
+        return {change.name: (change.outcome, change.words) for change in results if change.outcome != "left"}
 
     def check_refused(self, *says: str) -> None:
         with pytest.raises(UsageError) as refused:
@@ -71,11 +71,11 @@ class Service:
     def deployment(self, flow: str) -> dict[str, Any]:
         """A deployment as the server has it."""
         names = {"flows": {"name": {"any_": [flow]}}, "deployments": {"name": {"any_": [self.name]}}}
-        (found,) = self.server.ask("deployments/filter", **names)
-        assert isinstance(found, dict)
-        return found
+        (document,) = self.server.ask("deployments/filter", **names)
+        assert isinstance(document, dict)
+        return document
 
     def schedules(self, flow: str) -> dict[str, tuple[str, bool]]:
         """The schedules of a deployment by slug: cron, and whether it is on."""
-        found = self.deployment(flow)["schedules"]
-        return {one["slug"]: (one["schedule"]["cron"], one["active"]) for one in found}
+        entries = self.deployment(flow)["schedules"]
+        return {entry["slug"]: (entry["schedule"]["cron"], entry["active"]) for entry in entries}

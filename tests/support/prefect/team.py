@@ -45,14 +45,14 @@ class Team:
         """Ask for a run of a flow: the run; in another state no worker takes it up."""
         names = {"flows": {"name": {"any_": [flow]}}, "deployments": {"name": {"any_": [POOL]}}}
         (deployment,) = self.server.ask("deployments/filter", **names)
-        wanted = {"parameters": parameters, "job_variables": job_variables, "state": {"type": state}}
-        return str(self.server.ask(f"deployments/{deployment['id']}/create_flow_run", **wanted)["id"])
+        body = {"parameters": parameters, "job_variables": job_variables, "state": {"type": state}}
+        return str(self.server.ask(f"deployments/{deployment['id']}/create_flow_run", **body)["id"])
 
     def run(self, run: str) -> dict[str, Any]:
         """What the server knows of a run."""
-        (found,) = self.server.ask("flow_runs/filter", flow_runs={"id": {"any_": [run]}})
-        assert isinstance(found, dict)
-        return found
+        (flow_run,) = self.server.ask("flow_runs/filter", flow_runs={"id": {"any_": [run]}})
+        assert isinstance(flow_run, dict)
+        return flow_run
 
     def ended(self, run: str, seconds: float = LONGEST_SECONDS) -> str:
         """Wait for the end of a run: its state."""
@@ -61,14 +61,14 @@ class Team:
 
     def worker_of(self, run: str) -> PoolWorker:
         """The worker that took a run up; waits until there is one and its process compiles."""
-        found: list[PoolWorker] = []
+        matches: list[PoolWorker] = []
 
         def is_compiling() -> bool:
-            found[:] = [one for one in self.workers if run in one.run_ids(run_in_worker=True)]
-            return bool(found)
+            matches[:] = [worker for worker in self.workers if run in worker.run_ids(run_in_worker=True)]
+            return bool(matches)
 
         wait_until(is_compiling, lambda: str(self.run(run)["state"]))
-        return found[0]
+        return matches[0]
 
     def story(self, run: str) -> str:
         """How a run ended, and what it logged."""

@@ -22,15 +22,15 @@ _REMOVE_SECONDS = 10
 def marked(mark: str) -> list[int]:
     """The processes with a mark in the environment that they were started with, and that have not ended."""
     sought = f"{VARIABLE}={mark}".encode()
-    found = []
+    pids = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             # Empty where it has ended and nobody has asked how.
             if sought in (process / "environ").read_bytes().split(b"\0"):
-                found.append(int(process.name))
+                pids.append(int(process.name))
         except OSError:  # it ended, or belongs to somebody else
             continue
-    return found
+    return pids
 
 
 def end(mark: str) -> None:

@@ -61,24 +61,24 @@ class PoolWorker:
 
     def processes_of(self, run: str) -> list[psutil.Process]:
         """The process of one of its flow runs and the children of that."""
-        return [one for one in self.program.processes() if _run_of(one) == run]
+        return [process for process in self.program.processes() if _run_of(process) == run]
 
     def runs(self) -> list[psutil.Process]:
         """The processes of its flow runs."""
-        return [one for one in self.program.processes() if "prefect.engine" in words_of(one)]
+        return [process for process in self.program.processes() if "prefect.engine" in words_of(process)]
 
     def run_in_worker(self) -> list[psutil.Process]:
         """The processes that its flow runs compile and serve in."""
-        return [one for one in self.program.processes() if any(word in _HEAVY for word in words_of(one))]
+        return [process for process in self.program.processes() if any(word in _HEAVY for word in words_of(process))]
 
     def heavy_of(self, run: str) -> list[psutil.Process]:
         """The processes that one of its flow runs compiles and serves in."""
-        return [one for one in self.run_in_worker() if _run_of(one) == run]
+        return [process for process in self.run_in_worker() if _run_of(process) == run]
 
     def run_ids(self, *, run_in_worker: bool = False) -> set[str]:
         """The flow runs that it has taken up; only those that have come to what compiles and serves."""
-        found = self.run_in_worker() if run_in_worker else self.program.processes()
-        return {run for run in map(_run_of, found) if run}
+        candidates = self.run_in_worker() if run_in_worker else self.program.processes()
+        return {run for run in map(_run_of, candidates) if run}
 
 
 @contextmanager
@@ -121,9 +121,9 @@ def deploy(server: PrefectServer, pool: str, *flows: str, **more: object) -> Non
 
     On `served`, they have none, as when a process serves them.
     """
-    wanted = [(*flow.rsplit(".", 1), pool, more) for flow in flows]
+    deployments = [(*flow.rsplit(".", 1), pool, more) for flow in flows]
     done = subprocess.run(
-        [sys.executable, "-c", _DEPLOY, json.dumps(wanted)],
+        [sys.executable, "-c", _DEPLOY, json.dumps(deployments)],
         env=own_environment(**server.variables()),
         capture_output=True,
         text=True,
@@ -137,14 +137,14 @@ def _worker(server: PrefectServer, pool: str, folder: Path, limit: int, variable
     temporary.mkdir(parents=True)
     environment = {**own_environment(**server.variables(), **_QUICK), **variables}
     environment |= {"PREFECT_HOME": str(folder / "home"), "TMPDIR": str(temporary)}
-    words = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--name", folder.name]
-    words += ["--type", "process", "--limit", str(limit), "--install-policy", "never"]
-    return PoolWorker(folder.name, pool, server, Program(words, folder / "log", environment, folder=folder))
+    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--name", folder.name]
+    command += ["--type", "process", "--limit", str(limit), "--install-policy", "never"]
+    return PoolWorker(folder.name, pool, server, Program(command, folder / "log", environment, folder=folder))
 
 
 def _is_online(server: PrefectServer, pool: str, name: str) -> bool:
-    known = server.ask(f"work_pools/{pool}/workers/filter")
-    return any((one["name"], one["status"]) == (name, "ONLINE") for one in known)
+    workers = server.ask(f"work_pools/{pool}/workers/filter")
+    return any((worker["name"], worker["status"]) == (name, "ONLINE") for worker in workers)
 
 
 def words_of(process: psutil.Process) -> Sequence[str]:

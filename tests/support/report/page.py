@@ -29,10 +29,10 @@ class Page(HTMLParser):
         self.unbalanced += self._open
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = {name: value or "" for name, value in attrs}
-        self.elements.append((tag, found))
-        if tag in {"section", "header"} and "id" in found:
-            self._section = found["id"]
+        attributes = {name: value or "" for name, value in attrs}
+        self.elements.append((tag, attributes))
+        if tag in {"section", "header"} and "id" in attributes:
+            self._section = attributes["id"]
         self._note(tag)
         if tag not in VOID:
             self._open.append(tag)
@@ -53,9 +53,9 @@ class Page(HTMLParser):
         if "style" not in self._open and "title" not in self._open:
             self._sections.setdefault(self._section, []).append(data)
 
-    def words(self, section: str = "") -> str:
+    def text(self, section: str = "") -> str:
         """The text of a section, or of the whole page, with single spaces."""
-        parts = self._sections.get(section, []) if section else [p for found in self._sections.values() for p in found]
+        parts = self._sections.get(section, []) if section else [p for texts in self._sections.values() for p in texts]
         return re.sub(r"\s+", " ", "".join(parts)).strip()
 
     def all(self, tag: str) -> list[dict[str, str]]:
@@ -64,7 +64,7 @@ class Page(HTMLParser):
 
     def classed(self, name: str) -> list[dict[str, str]]:
         """The attributes of all elements of a class."""
-        return [found for _, found in self.elements if name in found.get("class", "").split()]
+        return [attributes for _, attributes in self.elements if name in attributes.get("class", "").split()]
 
     def _note(self, tag: str) -> None:
         if tag not in _JOINED:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plansmith.compilers.trt.inspection.layer_summary import summarise
+from plansmith.compilers.trt.layers import summarise
 from plansmith.records.engine import (
     BuildCheck,
     BuildSpec,
@@ -38,21 +38,21 @@ INPUTS = ("input_ids", "attention_mask")
 
 def planned_release() -> ReportFacts:
     """A sentence encoder in FP16 with plans for two GPUs, of which one ran, and a layer that came out in FP32."""
-    told = facts_of(examples.int8_release())
-    return told.model_copy(
+    facts = facts_of(examples.int8_release())
+    return facts.model_copy(
         update={"engine": engine(), "validation": validation(), "data": None, "lowered": None, "target": "triton-26.01"}
     )
 
 
 def unrun_release() -> ReportFacts:
     """The same where no plan could run, and nothing is known of layers."""
-    told = planned_release()
-    made = engine()
-    plans = {c: plan.model_copy(update={"layer_summary": None, "tensors": ()}) for c, plan in made.plans.items()}
+    facts = planned_release()
+    plan_engine = engine()
+    plans = {c: plan.model_copy(update={"layer_summary": None, "tensors": ()}) for c, plan in plan_engine.plans.items()}
     unrun = {"at_corners": (), "speeds": (), "ran": ()}
-    return told.model_copy(
+    return facts.model_copy(
         update={
-            "engine": made.model_copy(update={"plans": plans}),
+            "engine": plan_engine.model_copy(update={"plans": plans}),
             "validation": validation().model_copy(update=unrun),
         }
     )
@@ -80,7 +80,7 @@ def engine() -> Engine:
 
 
 def check() -> BuildCheck:
-    found = layers()
+    plan_layers = layers()
     return BuildCheck(
         library="TensorRT-RTX 1.7.1.116",
         compute_capabilities=("8.9", "8.0"),
@@ -90,14 +90,14 @@ def check() -> BuildCheck:
         reason="",
         seconds=1.9,
         bytes=44 * parts.MEGABYTE,
-        layers=summarise(found, [layer for layer in found if "pooler" in layer.name]),
+        layers=summarise(plan_layers, [layer for layer in plan_layers if "pooler" in layer.name]),
         layers_file="layers.json",
         warnings=("Detected layernorm nodes in FP16.",),
     )
 
 
 def plan(gpu: Gpu, megabytes: float, seconds: float) -> Plan:
-    found = layers()
+    plan_layers = layers()
     return Plan(
         file=f"model_{gpu.compute_capability}.plan",
         bytes=int(megabytes * parts.MEGABYTE),
@@ -117,7 +117,7 @@ def plan(gpu: Gpu, megabytes: float, seconds: float) -> Plan:
         log="build.log",
         reproduce="reproduce.sh",
         warnings=("Make sure input input_ids has Int64 binding.",) if gpu is L4 else (),
-        layer_summary=summarise(found, [layer for layer in found if "pooler" in layer.name]),
+        layer_summary=summarise(plan_layers, [layer for layer in plan_layers if "pooler" in layer.name]),
     )
 
 
@@ -148,9 +148,9 @@ def layers() -> list[PlanLayer]:
 def corner(profile: str, name: Corner, against: Against, error: float) -> CornerComparison:
     shape = (*CORNERS[profile][name], 384)
     measured = {"max_relative": error, "quantile_relative": error / 5, "min_cosine": 1 - error / 2000}
-    found = parts.comparison("last_hidden_state", f"{name} of profile {profile!r}", shape, 0)
+    result = parts.comparison("last_hidden_state", f"{name} of profile {profile!r}", shape, 0)
     return CornerComparison(
-        plan="8.9", profile=profile, corner=name, against=against, found=found.model_copy(update=measured)
+        plan="8.9", profile=profile, corner=name, against=against, found=result.model_copy(update=measured)
     )
 
 
@@ -198,8 +198,8 @@ def validation() -> ValidationReport:
     tolerance = Tolerance(max_relative=0.1, quantile_relative=0.02, min_cosine=0.9999, min_mean_cosine=0.99999)
     corners = tuple(
         corner(profile, name, against, (0.0021 if against == "lowered" else 0.0064) * (1 + place))
-        for profile, found in CORNERS.items()
-        for place, name in enumerate(found)
+        for profile, names in CORNERS.items()
+        for place, name in enumerate(names)
         for against in ("lowered", "fp32")
     )
     shapes = tuple(

@@ -11,10 +11,9 @@ import boto3
 import pytest
 
 from plansmith.sagemaker.deployment.account import Account
-from plansmith.sagemaker.deployment.apply import Deployment
+from plansmith.sagemaker.deployment.apply import Deployment, SmokeResult
+from plansmith.sagemaker.deployment.current import Polling
 from plansmith.sagemaker.deployment.deploy import PlannedDeployment, plan_deployment
-from plansmith.sagemaker.deployment.smoke_test import SmokeResult
-from plansmith.sagemaker.deployment.waiter import Polling
 from plansmith.sagemaker.endpoint.spec import EndpointSpec
 
 from .control_plane import ControlPlane, create_role
@@ -116,7 +115,7 @@ def aws_endpoint(aws: None, s3_server: str, loader: Any, monkeypatch: pytest.Mon
     """All services of AWS at one address, and no pauses."""
     monkeypatch.setattr("botocore.session.create_loader", lambda *_: loader)
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
-    monkeypatch.setattr("plansmith.sagemaker.deployment.waiter.time.sleep", lambda _: None)
+    monkeypatch.setattr("plansmith.sagemaker.deployment.current.time.sleep", lambda _: None)
     create_role()
     return s3_server
 

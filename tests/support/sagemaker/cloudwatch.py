@@ -124,7 +124,7 @@ class Endpoint:
                     "Invocation4XXErrors": [0.0] * 4,
                     "Invocation5XXErrors": failed,
                     "InvocationModelErrors": failed,
-                    "ModelLatency": [latency * one for one in LATENCIES],
+                    "ModelLatency": [latency * factor for factor in LATENCIES],
                     "OverheadLatency": [2_000.0] * 4,
                 },
                 INSTANCES: {

@@ -15,7 +15,7 @@ from plansmith.sagemaker.archives import plan_archives, write_archive
 from plansmith.sagemaker.selection import PackageRequest
 from plansmith.sagemaker.start_script import multi_model_start, single_model_start
 from plansmith.triton.checker.archive import unpacked
-from plansmith.triton.client.sagemaker.front_end import FrontEndResponse, FrontEndTransport
+from plansmith.triton.client.sagemaker.transports import FrontEndResponse, FrontEndTransport
 from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.server.installation import Installation
 from plansmith.triton.server.server import TritonServer
@@ -88,7 +88,9 @@ class FrontEnd:
 
     def models(self) -> dict[str, str]:
         """The folders of the models that the front end lists, by name; what it lists as nothing is left out."""
-        return {one["modelName"]: one["modelUrl"] for one in self.ask("GET", "/models").document["models"] if one}
+        return {
+            model["modelName"]: model["modelUrl"] for model in self.ask("GET", "/models").document["models"] if model
+        }
 
 
 @contextmanager
@@ -138,5 +140,5 @@ def unpacked_archives(repository: ModelRepository, folder: Path, request: Packag
 def number_in(answer: FrontEndAnswer) -> int:
     """The number that a model answered, in every row of every output."""
     assert answer.status == 200, answer
-    (found,) = {float(value) for output in answer.document["outputs"] for value in output["data"]}
-    return int(found)
+    (number,) = {float(value) for output in answer.document["outputs"] for value in output["data"]}
+    return int(number)

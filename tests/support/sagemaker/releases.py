@@ -97,10 +97,14 @@ def publish_plans(
     repository: ModelRepository, folder: Path, model: str, engine: Engine, *, version: str, target: str
 ) -> PublishedVersion:
     """Publish plans that their headers say to be of a version of TensorRT."""
-    made = plan_package(model, engine)
+    package_plan = plan_package(model, engine)
     package = folder / f"{model}-{_next_number(repository, model)}"
-    _write(package, text_of(make_plan_config(made, engine, "gpu")), dict.fromkeys(made.model_files, plan(version)))
-    draft = draft_of(package, model=model, target=target).model_copy(update={"engine": engine, "package": made})
+    _write(
+        package,
+        text_of(make_plan_config(package_plan, engine, "gpu")),
+        dict.fromkeys(package_plan.model_files, plan(version)),
+    )
+    draft = draft_of(package, model=model, target=target).model_copy(update={"engine": engine, "package": package_plan})
     return publish_draft(repository, package, draft)
 
 

@@ -88,15 +88,15 @@ class _Handler(BaseHTTPRequestHandler):
             return
         kind, repo = self.server.kind, re.escape(self.server.repo)
         prefix = "" if kind == "models" else f"{kind}/"
-        if found := re.fullmatch(rf"/api/{kind}/{repo}(?:/revision/([^/?]+))?(?:\?.*)?", self.path):
-            files, commit = self._revision(found[1] or "main")
+        if match := re.fullmatch(rf"/api/{kind}/{repo}(?:/revision/([^/?]+))?(?:\?.*)?", self.path):
+            files, commit = self._revision(match[1] or "main")
             siblings = [{"rfilename": name} for name in files or {}]
             about = {"id": self.server.repo, "sha": commit, "siblings": siblings}
             self._json(about if files is not None else None, "RevisionNotFound")
-        elif found := re.fullmatch(rf"/api/{kind}/{repo}/tree/([^/?]+)(?:\?.*)?", self.path):
+        elif match := re.fullmatch(rf"/api/{kind}/{repo}/tree/([^/?]+)(?:\?.*)?", self.path):
             tree = [
                 {"type": "file", "path": name, "size": len(body), "oid": hashlib.sha1(body).hexdigest()}
-                for name, body in (self._revision(found[1])[0] or {}).items()
+                for name, body in (self._revision(match[1])[0] or {}).items()
             ]
             self._json(tree, "")
         elif re.fullmatch(rf"/api/{kind}/{repo}/refs", self.path):
@@ -109,9 +109,9 @@ class _Handler(BaseHTTPRequestHandler):
                 for key, start in (("branches", "refs/heads/"), ("tags", "refs/tags/"), ("converts", "refs/convert/"))
             }
             self._json(named, "")
-        elif found := re.fullmatch(rf"/{prefix}{repo}/resolve/([^/]+)/(.+)", self.path):
-            files, commit = self._revision(found[1])
-            self._file((files or {}).get(unquote(found[2])), commit)
+        elif match := re.fullmatch(rf"/{prefix}{repo}/resolve/([^/]+)/(.+)", self.path):
+            files, commit = self._revision(match[1])
+            self._file((files or {}).get(unquote(match[2])), commit)
         else:
             self._json(None, "RepoNotFound")
 

@@ -48,20 +48,20 @@ def publish_answering(
     (package / "config.pbtxt").write_text(CONFIG)
     (package / "model" / "model.onnx").write_bytes(graph(answers) if content is None else content)
     feed = {"x": np.zeros((ROWS, 1), np.float32)}
-    told: dict[str, NDArray[Any]] = {
+    answer: dict[str, NDArray[Any]] = {
         "whole": np.full((ROWS, 1), reference, np.int64),
         "three": np.full((ROWS, 3), reference, np.float32),
     }
-    stored = tuple(store_case(name, {"batch": ROWS}, feed, told, package / "reference") for name in cases)
+    stored = tuple(store_case(name, {"batch": ROWS}, feed, answer, package / "reference") for name in cases)
     draft = draft_of(package, model=model, target=target)
     fields: dict[str, Any] = {"model_files": ("model.onnx",), "interface": INTERFACE, "max_batch_size": 8}
-    kept = ReferenceSet(runtime="none", data="none", cases=stored)
+    references = ReferenceSet(runtime="none", data="none", cases=stored)
     tolerances = dict.fromkeys(("whole", "three"), TOLERANCE)
     draft = draft.model_copy(
         update={
             "files": file_entries(package),
             "package": draft.package.model_copy(update=fields),
-            "onnx": draft.onnx.model_copy(update={"reference": kept}),
+            "onnx": draft.onnx.model_copy(update={"reference": references}),
             "validation": draft.validation.model_copy(update={"tolerances": tolerances}),
         }
     )

@@ -15,31 +15,31 @@ from typing import Any
 from plansmith.records.destination import Location
 from plansmith.records.release import MANIFEST_FILE
 
-from .releases import MODEL, Made, make_release
+from .releases import MODEL, PackagedRelease, make_release
 
 ROOT = Path(__file__).parents[3]
 
 
-def small_release(root: Path, answer: int, bulk_bytes: int = 0) -> Made:
+def small_release(root: Path, answer: int, bulk_bytes: int = 0) -> PackagedRelease:
     """A release of a few files only: what a store does with each is the same."""
-    made = make_release(root, answer, bulk_bytes=bulk_bytes)
-    for path in made.folder.iterdir():
+    release = make_release(root, answer, bulk_bytes=bulk_bytes)
+    for path in release.folder.iterdir():
         if path.is_file() and path.name not in {"config.pbtxt", MANIFEST_FILE}:
             path.unlink()
-    return made
+    return release
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What came of a crowd: what each publisher was told (None where it was killed), and what the reader saw."""
 
-    told: list[dict[str, Any] | None]
+    answers: list[dict[str, Any] | None]
     reader: dict[str, Any]
 
     @property
     def versions(self) -> list[int]:
         """The numbers that publishers were told, sorted; a KeyError shows what failed."""
-        return sorted(told["version"] for told in self.told if told is not None)
+        return sorted(answer["version"] for answer in self.answers if answer is not None)
 
 
 class Publishers:
@@ -53,7 +53,7 @@ class Publishers:
         self._process = process
 
     def publish(
-        self, place: Location, releases: Sequence[Made], begun: Callable[[list[int]], None] = lambda _: None
+        self, place: Location, releases: Sequence[PackagedRelease], begun: Callable[[list[int]], None] = lambda _: None
     ) -> Outcome:
         """Have each release published by a process of its own, at the same moment.
 
@@ -66,14 +66,14 @@ class Publishers:
             "place": place.model_dump(mode="json"),
             "environment": {name: value for name, value in os.environ.items() if name.startswith("AWS_")},
             "model": MODEL,
-            "releases": [[str(one.folder), one.manifest.model_dump_json()] for one in releases],
+            "releases": [[str(release.folder), release.manifest.model_dump_json()] for release in releases],
             "reader": len(releases) > 1,
         }
         self._say(json.dumps(order))
         begun(self._answer())
         self._say("")
-        told = self._answer()
-        return Outcome(told[: len(releases)], told[-1] if len(releases) > 1 else {})
+        answers = self._answer()
+        return Outcome(answers[: len(releases)], answers[-1] if len(releases) > 1 else {})
 
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None

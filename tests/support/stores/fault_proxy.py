@@ -39,7 +39,7 @@ class Request:
         return urlsplit(self.target).path
 
     @property
-    def words(self) -> dict[str, list[str]]:
+    def query(self) -> dict[str, list[str]]:
         """What stands after the question mark."""
         return parse_qs(urlsplit(self.target).query, keep_blank_values=True)
 
@@ -55,7 +55,7 @@ class Request:
 
     def without_conditions(self) -> Request:
         """The same, whatever is there."""
-        return replace(self, headers={name: said for name, said in self.headers.items() if name not in CONDITIONS})
+        return replace(self, headers={name: value for name, value in self.headers.items() if name not in CONDITIONS})
 
 
 @dataclass(frozen=True)
@@ -140,9 +140,9 @@ def looking_then_writing(request: Request, forward: Forward) -> Answer:
     """The server looks whether the condition is met, and then writes: others may write between."""
     if not request.is_conditional:
         return forward(request)
-    asking = {name: said for name, said in request.headers.items() if name in {"host", "authorization", "x-amz-date"}}
-    found = forward(replace(request, method="HEAD", target=request.path, headers=asking, body=b""))
-    tag = found.headers.get("etag") if found.status == 200 else None
+    asking = {name: value for name, value in request.headers.items() if name in {"host", "authorization", "x-amz-date"}}
+    answer = forward(replace(request, method="HEAD", target=request.path, headers=asking, body=b""))
+    tag = answer.headers.get("etag") if answer.status == 200 else None
     if "if-none-match" in request.headers and tag is not None:
         return _error(412, "PreconditionFailed", "At least one of the pre-conditions you specified did not hold")
     if "if-match" in request.headers and tag is None:
@@ -305,7 +305,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._upstream.close()
 
     def do_PUT(self) -> None:
-        headers = {name.lower(): said for name, said in self.headers.items()}
+        headers = {name.lower(): value for name, value in self.headers.items()}
         length = int(headers.get("content-length", 0))
         body = self.rfile.read(length)
         if len(body) < length:
@@ -319,17 +319,17 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_POST = do_DELETE = do_PUT  # noqa: N815 - http.server's names
 
     def _forward(self, request: Request) -> Answer:
-        headers = {name: said for name, said in request.headers.items() if name not in {"expect", "connection"}}
+        headers = {name: value for name, value in request.headers.items() if name not in {"expect", "connection"}}
         self._upstream.request(request.method, request.target, request.body or None, headers)
         answer = self._upstream.getresponse()
-        told = {name.lower(): said for name, said in answer.getheaders()}
-        return Answer(answer.status, told, answer.read())
+        fields = {name.lower(): value for name, value in answer.getheaders()}
+        return Answer(answer.status, fields, answer.read())
 
     def _tell(self, answer: Answer) -> None:
         self.send_response_only(answer.status)
-        for name, said in answer.headers.items():
+        for name, value in answer.headers.items():
             if name not in {"connection", "transfer-encoding", "content-length"}:
-                self.send_header(name, said)
+                self.send_header(name, value)
         length = answer.headers.get("content-length", "0") if self.command == "HEAD" else str(len(answer.body))
         self.send_header("content-length", length)
         self.end_headers()

@@ -9,31 +9,31 @@ import pytest
 from plansmith.records.destination import CURRENT, Publication
 from plansmith.stores.backend.documents import content_of, utc_now
 from plansmith.stores.layout import live_key
+from plansmith.stores.publication import Terms, publish_release
 from plansmith.stores.records import LiveReport
 from plansmith.stores.store import Store
-from plansmith.stores.transfer.publication import Terms, publish_release
 from plansmith.system.digest import Digester
 
-from .releases import MODEL, Made, make_release
+from .releases import MODEL, PackagedRelease, make_release
 
 DAY = 24 * 3600.0
 
 
-def publish(store: Store, made: Made, *aliases: str) -> Publication:
+def publish(store: Store, made: PackagedRelease, *aliases: str) -> Publication:
     """Bring a release into a store."""
     digester = Digester(made.folder.parents[3] / "digests.sqlite")
     return publish_release(store, made.folder, made.manifest, digester, terms=Terms(aliases=aliases or (CURRENT,)))
 
 
-def fill(store: Store, folder: Path, count: int, *, model: str = MODEL) -> list[Made]:
+def fill(store: Store, folder: Path, count: int, *, model: str = MODEL) -> list[PackagedRelease]:
     """Publish versions 1 to `count` of a model, from a repository in a folder; `current` stands for the last.
 
     Some of their files are equal, and others are not.
     """
-    found = [make_release(folder / "repository", number, model=model) for number in range(1, count + 1)]
-    for made in found:
-        publish(store, made)
-    return found
+    releases = [make_release(folder / "repository", number, model=model) for number in range(1, count + 1)]
+    for release in releases:
+        publish(store, release)
+    return releases
 
 
 def report_live(store: Store, version: int, *, loader: str = "gpu-7", model: str = MODEL) -> None:

@@ -15,18 +15,17 @@ from plansmith.records.destination import Publication
 from plansmith.stores.backend.documents import read_document
 from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.layout import live_key
+from plansmith.stores.publication import publish_release
 from plansmith.stores.records import LiveReport
 from plansmith.stores.store import Store
-from plansmith.stores.sync.followed_model import SyncContext
 from plansmith.stores.sync.mirror import Mirror
 from plansmith.stores.sync.servers import MirrorServers
-from plansmith.stores.sync.sync import Sync
-from plansmith.stores.transfer.publication import publish_release
-from plansmith.system.aws.s3.objects import Document
+from plansmith.stores.sync.sync import Sync, SyncContext
+from plansmith.system.aws.bucket import Document
 from plansmith.system.digest import Digester
 from plansmith.triton.repository.repository import ModelRepository
-from plansmith.triton.server.control.live import RunningTriton
 from plansmith.triton.server.installation import Installation
+from plansmith.triton.server.live import RunningTriton
 from plansmith.triton.server.server import TritonServer
 
 from ..triton.versions import MODEL
@@ -74,15 +73,15 @@ class Site:
     def publish(self, initialize: str = "pass", *, model: str = MODEL, latest: int = 1) -> Publication:
         """Make the next version, which does this when it is loaded, and have `current` stand for it."""
         packages = self.folder / "packages"
-        made = python_release(self._repository, packages, model=model, initialize=initialize, latest=latest)
-        manifest = self._repository.manifest(model, made.version)
+        publication = python_release(self._repository, packages, model=model, initialize=initialize, latest=latest)
+        manifest = self._repository.manifest(model, publication.version)
         digester = Digester(self.folder / "digests.sqlite")
-        return publish_release(self.store, Path(made.release), manifest, digester)
+        return publish_release(self.store, Path(publication.release), manifest, digester)
 
     @contextmanager
     def sync(self, *urls: str, models: tuple[str, ...] = ()) -> Iterator[Sync]:
         """What keeps the mirror, and servers at these addresses, on the store; it never pauses."""
-        with self.mirror.held(self.store, alone=True):
+        with self.mirror.lock(self.store, alone=True):
             yield Sync(
                 SyncContext(
                     store=self.store,
@@ -97,18 +96,18 @@ class Site:
 
     def report(self, model: str = MODEL) -> LiveReport:
         """What the loader last told the store."""
-        found = read_document(self.objects, live_key(model, LOADER), LiveReport)
-        assert found is not None
-        return found
+        document = read_document(self.objects, live_key(model, LOADER), LiveReport)
+        assert document is not None
+        return document
 
-    def said(self) -> str:
+    def take_lines(self) -> str:
         """The lines since this was asked last."""
         lines = "\n".join(self.lines)
         self.lines.clear()
         return lines
 
 
-class Beside:
+class MirrorTriton:
     """A Triton that reads a mirror and has loaded nothing yet, for as long as the block lasts; always at one address.
 
     Args:

@@ -9,15 +9,14 @@ from plansmith.records.destination import Location
 from plansmith.records.model import Record
 from plansmith.records.release import StepRecord
 from plansmith.steps.cache.local import CacheEntry
-from plansmith.steps.cache.shared import SharedCache
-from plansmith.steps.cache.shared_place import SharedPlace
+from plansmith.steps.cache.shared import SharedCache, SharedPlace
 from plansmith.steps.runner import Listener, StageRunner
 
 STEP = "package"
 FILES = {"model/model.onnx": b"weights" * 1000, "config.pbtxt": b"name: 'tiny'", "model/labels.txt": b""}
 
 
-class Told(Listener):
+class RecordingListener(Listener):
     """Keeps what it is told; `when_waiting` is called when a machine waits for another."""
 
     def __init__(self) -> None:
@@ -42,7 +41,7 @@ class Told(Listener):
         self.notices.append(text)
 
 
-class Made(Record):
+class SampleRecord(Record):
     """What is stored beside the files: values of several kinds."""
 
     verdict: str = "passed"
@@ -73,23 +72,25 @@ class Machine:
         force: bool = False,
     ) -> None:
         self.built = 0
-        self.told = Told()
+        self.listener = RecordingListener()
         self.during: Callable[[], object] = lambda: None
         self._files = files
         shared = None
         if place is not None:
-            shared = SharedCache(SharedPlace(place, Path.cwd(), self.told.notice, only_looks=dry), self.told.moving)
+            shared = SharedCache(
+                SharedPlace(place, Path.cwd(), self.listener.notice, only_looks=dry), self.listener.moving
+            )
         self.shared = shared
         self.runner = StageRunner(
-            "tiny", artifacts, listener=self.told, force=force, dry=dry or ahead, digester=None, shared=shared
+            "tiny", artifacts, listener=self.listener, force=force, dry=dry or ahead, digester=None, shared=shared
         )
 
     def entry(self, option: int = 1) -> CacheEntry:
         """Take the entry from a cache, or build it."""
         before = self.built
-        held = self.look(option)
-        assert held is not None
-        entry, cached = held
+        result = self.look(option)
+        assert result is not None
+        entry, cached = result
         assert cached == (self.built == before)
         assert {file.path: (entry.folder / file.path).read_bytes() for file in entry.files} == self._files
         return entry
@@ -101,12 +102,12 @@ class Machine:
     def close(self) -> list[str]:
         """End it; what it was told of."""
         self.runner.close()
-        return self.told.notices
+        return self.listener.notices
 
-    def _build(self, out: Path) -> Made:
+    def _build(self, out: Path) -> SampleRecord:
         self.built += 1
         for name, content in self._files.items():
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             (out / name).write_bytes(content)
         self.during()
-        return Made()
+        return SampleRecord()

@@ -22,11 +22,12 @@ from typing import Any
 from plansmith.errors import RepositoryError
 from plansmith.records.destination import Location
 from plansmith.records.release import Manifest
-from plansmith.stores.backend.s3 import S3Objects, upload
+from plansmith.stores.backend import s3_transfer
+from plansmith.stores.backend.s3 import S3Objects
 from plansmith.stores.layout import object_key
+from plansmith.stores.publication import publish_release
 from plansmith.stores.records import StoredVersion
 from plansmith.stores.store import Store
-from plansmith.stores.transfer.publication import publish_release
 from plansmith.system.digest import Digester
 
 PART_BYTES = 64 << 10
@@ -47,7 +48,7 @@ def serve() -> None:
 
 def _carry_out(order: dict[str, Any], folder: Path) -> None:
     os.environ.update(order["environment"])
-    upload._SMALLEST_PART_BYTES = PART_BYTES
+    s3_transfer._SMALLEST_PART_BYTES = PART_BYTES
     objects = S3Objects(Location.model_validate(order["place"]), Path())
     assert objects.bucket.client  # made here, where it has sent nothing; each process goes on with a copy
     store = Store(objects)
@@ -76,7 +77,7 @@ def _carry_out(order: dict[str, Any], folder: Path) -> None:
 
 def _open(place: Location) -> Store:
     """A store with a client that has sent nothing: each process goes on with a copy of it."""
-    upload._SMALLEST_PART_BYTES = PART_BYTES
+    s3_transfer._SMALLEST_PART_BYTES = PART_BYTES
     objects = S3Objects(place, Path())
     first = _FIRST.setdefault(place.endpoint_url, objects)
     objects.bucket._client = first.bucket.client
@@ -96,16 +97,16 @@ def _report(path: Path, start: Event, work: Callable[[], Any]) -> None:
     """Do some work when all are there, and write down what came of it."""
     start.wait()
     try:
-        said = work()
+        result = work()
     except Exception:  # noqa: BLE001 - the test shows what went wrong
-        said = {"error": traceback.format_exc()}
-    path.write_text(json.dumps(said))
+        result = {"error": traceback.format_exc()}
+    path.write_text(json.dumps(result))
 
 
 def _publish(store: Store, folder: str, manifest: str) -> dict[str, Any]:
     digester = Digester(Path(folder).parent / "no-memo", read_only=True)
-    made = publish_release(store, Path(folder), Manifest.model_validate_json(manifest), digester)
-    return {"version": made.version, "digest": made.digest, "sent_bytes": made.sent_bytes}
+    publication = publish_release(store, Path(folder), Manifest.model_validate_json(manifest), digester)
+    return {"version": publication.version, "digest": publication.digest, "sent_bytes": publication.sent_bytes}
 
 
 class Watch:
@@ -117,33 +118,33 @@ class Watch:
 
     Attributes:
         reads: how often it was there.
-        seen: the versions that were seen, and their digests.
+        entries: the versions that were seen, and their digests.
         problems: what was wrong, in words.
     """
 
     def __init__(self, store: Store, model: str) -> None:
         self.reads = 0
-        self.seen: dict[int, str] = {}
+        self.entries: dict[int, str] = {}
         self.problems: list[str] = []
         self._store = store
         self._model = model
 
     def look(self) -> None:
         """Read it once: versions that are new whole, every byte of them."""
-        catalogue = self._store.known(self._model)
+        catalogue = self._store.find_catalogue(self._model)
         if catalogue is None:
-            self.problems += ["it is gone"] if self.seen else []
+            self.problems += ["it is gone"] if self.entries else []
             return
         self.reads += 1
         numbers = {version.version: version.digest for version in catalogue.versions}
-        for number, digest in self.seen.items():
+        for number, digest in self.entries.items():
             self.problems += [] if numbers.get(number) == digest else [f"version {number} was lost"]
         for alias, pointer in catalogue.aliases.items():
             self.problems += [] if pointer.version in numbers else [f"{alias} stands for {pointer.version}"]
         for version in catalogue.versions:
-            if version.version not in self.seen:
+            if version.version not in self.entries:
                 self.problems += self._broken(version)
-        self.seen = numbers
+        self.entries = numbers
 
     def _broken(self, version: StoredVersion) -> list[str]:
         """What is wrong with a version that can be seen."""
@@ -161,7 +162,7 @@ def _watch(done: Event, watch: Watch) -> dict[str, Any]:
     while not done.is_set():
         watch.look()
     watch.look()
-    return {"reads": watch.reads, "versions": watch.seen, "problems": watch.problems}
+    return {"reads": watch.reads, "versions": watch.entries, "problems": watch.problems}
 
 
 if __name__ == "__main__":

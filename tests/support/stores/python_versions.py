@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from plansmith.config.python import SITE_VARIABLE
+from plansmith.config.engine_options import SITE_VARIABLE
 from plansmith.records.release import MODEL_FOLDER, PublishedVersion
 from plansmith.triton.repository.repository import ModelRepository
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.backend.object_store import Abilities, Changed, KeyTaken
-from plansmith.system.aws.s3.objects import Held
+from plansmith.system.aws.bucket import ObjectMetadata
 
 UNSAFE = Abilities(create_once=True, swap=True, safe_in_race=False, checksums=True)
 SAFE = UNSAFE.model_copy(update={"safe_in_race": True})
@@ -38,8 +38,8 @@ class RacyFolder(FolderObjects):
 
     def swap(self, key: str, content: bytes, tag: str) -> str:
         """Look, and write."""
-        found = self.read(key)
-        if found is None or found.tag != tag:
+        document = self.read(key)
+        if document is None or document.tag != tag:
             raise Changed(key)
         return self._looked_and_written(key, content)
 
@@ -50,18 +50,18 @@ class RacyFolder(FolderObjects):
         super().put(key, content)
         self._dawdle()
 
-    def below(self, prefix: str) -> Iterator[Held]:
+    def below(self, prefix: str) -> Iterator[ObjectMetadata]:
         """Take a while, look, and take a while."""
         self._dawdle()
-        found = list(super().below(prefix))
+        items = list(super().below(prefix))
         self._dawdle()
-        yield from found
+        yield from items
 
     def _looked_and_written(self, key: str, content: bytes) -> str:
         self._dawdle()
         self.put(key, content)
-        found = self.read(key)
-        return found.tag if found is not None else ""
+        document = self.read(key)
+        return document.tag if document is not None else ""
 
     def _dawdle(self) -> None:
         time.sleep(self._dice.choice((0, 0, 0.001, 0.004)))

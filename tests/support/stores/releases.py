@@ -21,7 +21,7 @@ _PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Made:
+class PackagedRelease:
     """A release of a repository, and what lies in it."""
 
     repository: ModelRepository
@@ -47,7 +47,7 @@ def make_release(
     target: str = TARGET,
     bulk_bytes: int = 0,
     interface: Interface = INTERFACE,
-) -> Made:
+) -> PackagedRelease:
     """Publish a model into a repository, as a compile would; Triton loads it, and it answers with one number.
 
     The graph is of the answer alone, the configuration and the bulk are the same in all: so some files of two releases
@@ -84,7 +84,7 @@ def make_release(
             force=False,
             described=lambda numbered: {REPORT_FILE: render(facts_of(numbered))},
         )
-    return Made(repository, repository.manifest(model, published.version), Path(published.release))
+    return PackagedRelease(repository, repository.manifest(model, published.version), Path(published.release))
 
 
 def _lay_out(package: Path, answer: int, bulk_bytes: int) -> tuple[str, ...]:

@@ -12,9 +12,8 @@ import pytest
 
 from plansmith.records.destination import Location
 from plansmith.stores.backend.object_store import Abilities
-from plansmith.stores.backend.s3.probe import probe
-from plansmith.system.aws.s3.bucket import Bucket
-from plansmith.system.aws.s3.client import connect
+from plansmith.stores.backend.s3 import probe
+from plansmith.system.aws.bucket import Bucket, connect
 
 from ..servers.aws_server import ENVIRONMENT
 from .fault_proxy import FaultProxy
@@ -29,13 +28,13 @@ class S3:
     client: Any
     """A plain client of the server, to look at what is there."""
 
-    def place(self, prefix: str = "team/models", **words: Any) -> Location:
+    def place(self, prefix: str = "team/models", **fields: Any) -> Location:
         """A prefix of the bucket."""
-        return Location.model_validate({"to": f"s3://{self.bucket}/{prefix}", "endpoint_url": self.endpoint, **words})
+        return Location.model_validate({"to": f"s3://{self.bucket}/{prefix}", "endpoint_url": self.endpoint, **fields})
 
     def keys(self) -> list[str]:
         """All keys of the bucket, in full."""
-        return [one["Key"] for one in self.client.list_objects_v2(Bucket=self.bucket).get("Contents", ())]
+        return [item["Key"] for item in self.client.list_objects_v2(Bucket=self.bucket).get("Contents", ())]
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +49,7 @@ def plain_client(s3_server: str) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def seen() -> dict[str, Abilities]:
+def server_abilities() -> dict[str, Abilities]:
     """What was seen of servers that stay the same for all tests, by address."""
     return {}
 
@@ -59,7 +58,7 @@ def seen() -> dict[str, Abilities]:
 def s3(
     s3_server: str,
     plain_client: Any,
-    seen: dict[str, Abilities],
+    server_abilities: dict[str, Abilities],
     aws: None,  # noqa: ARG001
     monkeypatch: pytest.MonkeyPatch,
 ) -> S3:
@@ -67,15 +66,15 @@ def s3(
 
     def probe_once(bucket: Bucket) -> Abilities:
         server = bucket.client.meta.endpoint_url
-        found = seen.get(server) or probe(bucket)
+        abilities = server_abilities.get(server) or probe(bucket)
         if server == s3_server:
-            seen[server] = found
-        return found
+            server_abilities[server] = abilities
+        return abilities
 
-    monkeypatch.setattr("plansmith.stores.backend.s3.object_store.probe", probe_once)
-    made = S3(s3_server, f"bucket-{uuid.uuid4().hex[:12]}", plain_client)
-    made.client.create_bucket(Bucket=made.bucket)
-    return made
+    monkeypatch.setattr("plansmith.stores.backend.s3.probe", probe_once)
+    instance = S3(s3_server, f"bucket-{uuid.uuid4().hex[:12]}", plain_client)
+    instance.client.create_bucket(Bucket=instance.bucket)
+    return instance
 
 
 @pytest.fixture(scope="session")

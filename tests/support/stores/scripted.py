@@ -58,7 +58,7 @@ class ScriptedTriton:
 @pytest.fixture
 def tritons(monkeypatch: pytest.MonkeyPatch) -> list[ScriptedTriton]:
     """Two servers in the place of real ones, at their addresses."""
-    found = [ScriptedTriton("grpc://one"), ScriptedTriton("grpc://two")]
-    by_url = {one.url: one for one in found}
+    fakes = [ScriptedTriton("grpc://one"), ScriptedTriton("grpc://two")]
+    by_url = {server.url: server for server in fakes}
     monkeypatch.setattr(servers, "RunningTriton", lambda url, **_: by_url[url])
-    return found
+    return fakes

@@ -75,11 +75,11 @@ def _missing(library: Path) -> list[str]:
 
 def _undefined(library: Path) -> list[str]:
     """The functions that neither Python nor the system has."""
-    here, names = ctypes.CDLL(None), []
+    process, names = ctypes.CDLL(None), []
     for line in _output("nm", "-D", "--undefined-only", str(library)).splitlines():
         kind, name = line.split()[-2:]
         name, _, version = name.partition("@")
-        if kind == "U" and not _LIBRARIES_OF_THE_SYSTEM.match(version.lstrip("@")) and not hasattr(here, name):
+        if kind == "U" and not _LIBRARIES_OF_THE_SYSTEM.match(version.lstrip("@")) and not hasattr(process, name):
             names.append(name)
     return names
 

@@ -28,28 +28,28 @@ def gpu(uuid: str = "GPU-1") -> Gpu:
     )
 
 
-def request_in(folder: Path, *, what: str = GRAPH, trtexec: Path | None = None, **told: Any) -> BuildRequest:
-    """A build in folders below one; `what`: the content of its graph."""
+def request_in(folder: Path, *, content: str = GRAPH, trtexec: Path | None = None, **fields: Any) -> BuildRequest:
+    """A build in folders below one; `content`: the content of its graph."""
     graph, out = folder / "the graph" / "model.onnx", folder / "its out"
     graph.parent.mkdir(parents=True)
     out.mkdir()
-    graph.write_text(what)
-    spec = BuildSpec(profiles=(), **told.pop("flags", {}))
+    graph.write_text(content)
+    spec = BuildSpec(profiles=(), **fields.pop("flags", {}))
     return BuildRequest(
         graph=str(graph),
         out=str(out),
         spec=spec,
-        gpu=told.pop("gpu", gpu()),
+        gpu=fields.pop("gpu", gpu()),
         trtexec=str(trtexec) if trtexec is not None else "",
         timing_cache="",
-        deadline_seconds=told.pop("deadline_seconds", 600),
+        deadline_seconds=fields.pop("deadline_seconds", 600),
     )
 
 
-def build(request: BuildRequest, folder: Path, **told: Any) -> Plan:
+def build(request: BuildRequest, folder: Path, **options: Any) -> Plan:
     """Build with the tests' builders; the log and the caches lie in a folder."""
     caches = TimingCaches(folder / "cache" / "timing")
-    return plan_building.build_plan(request, log=folder / "worker.log", cache=caches, **told)
+    return plan_building.build_plan(request, log=folder / "worker.log", cache=caches, **options)
 
 
 def main(folder: Path, uuid: str, program: Path) -> None:

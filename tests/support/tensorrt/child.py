@@ -12,9 +12,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
+from plansmith.compilers import onnx_files
 from plansmith.compilers.trt import build_worker
+from plansmith.compilers.trt.api import building as api_building
+from plansmith.compilers.trt.api import runtime, timing_cache
+from plansmith.compilers.trt.trtexec import building as program_building
+from plansmith.compilers.trt.trtexec import output
 from plansmith.errors import EngineError
 from plansmith.records.engine import BuildRequest, Plan
 from plansmith.system.process import tied_to
@@ -43,16 +47,16 @@ def build_by_program(request: BuildRequest, progress: Callable[[str], None]) -> 
 def build_by_api(request: BuildRequest, progress: Callable[[str], None]) -> Plan:
     """Do what the graph says."""
     progress("doing what the graph says")
-    out, what = Path(request.out), Path(request.graph).read_text()
+    out, text = Path(request.out), Path(request.graph).read_text()
     (out / "half-made").write_text("a folder that a failure has to empty")
-    if what == "be killed":
+    if text == "be killed":
         os.kill(os.getpid(), signal.SIGKILL)
-    if what == "fill the disk":
+    if text == "fill the disk":
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(out / "model.plan"))
     if request.timing_cache:
         cache = Path(request.timing_cache)
         cache.write_text(f"{cache.read_text() if cache.exists() else ''}graph ")
-    if what == "be late":
+    if text == "be late":
         raise EngineError("the plan was not built in time", remedy="give it more time")
     (out / "half-made").rename(out / "model.plan")
     sys.stderr.write(f"built on {os.environ['CUDA_VISIBLE_DEVICES']}, number {request.gpu.index}\n")
@@ -99,16 +103,16 @@ def no_api() -> str:
     return ""
 
 
-PARTS = {
-    "onnx_files": SimpleNamespace(describe=lambda _: None),
-    "trt.api.building": SimpleNamespace(build=build_by_api),
-    "trt.api.combine_timing": SimpleNamespace(combine=combine),
-    "trt.api.probe": SimpleNamespace(version=no_api if "TEST_CRASH" in os.environ else lambda: "10.16.1.11"),
-    "trt.api.refit": SimpleNamespace(refit=refit),
-    "trtexec.building": SimpleNamespace(build=build_by_program, request_command=command_of),
-    "trtexec.probe": SimpleNamespace(version=lambda _: VERSION, find_trtexec=lambda: os.environ.get(PROGRAM_VARIABLE)),
-}
+STANDING_IN = (
+    (onnx_files, {"describe": lambda _: None}),
+    (api_building, {"build": build_by_api, "refit": refit}),
+    (timing_cache, {"combine": combine}),
+    (runtime, {"version": no_api if "TEST_CRASH" in os.environ else lambda: "10.16.1.11"}),
+    (program_building, {"build": build_by_program, "request_command": command_of}),
+    (output, {"version": lambda _: VERSION, "find_trtexec": lambda: os.environ.get(PROGRAM_VARIABLE)}),
+)
 
 if __name__ == "__main__":
-    build_worker.__dict__["_part"] = PARTS.__getitem__
+    for module, functions in STANDING_IN:
+        vars(module).update(functions)
     sys.exit(build_worker.main(sys.argv[1:]))

@@ -38,8 +38,10 @@ def pytest_sessionstart() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     sys.setprofile(None)
-    known = {one for path in _SOURCES for one in _functions(compile(Path(path).read_text(), path, "exec"))}
-    assert known
-    if missing := known - _called:
+    functions = {
+        function for path in _SOURCES for function in _functions(compile(Path(path).read_text(), path, "exec"))
+    }
+    assert functions
+    if missing := functions - _called:
         print("\nnever called:", *sorted(missing), sep="\n  ")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

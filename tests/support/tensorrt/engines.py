@@ -43,11 +43,11 @@ IDS, MASK = tensor("ids", ("batch", "sequence")), tensor("mask", ("batch", "sequ
 SCORES = tensor("scores", ("batch", 3), "float32")
 
 
-def told(one: Tensor, other: Mapping[str, Any], *, is_input: bool) -> PlanTensor:
+def make_plan_tensor(tensor: Tensor, changes: Mapping[str, Any], *, is_input: bool) -> PlanTensor:
     """A tensor as the plan of a graph has it."""
-    dims = tuple(-1 if isinstance(dim, str) else dim for dim in one.dims)
-    return PlanTensor(name=one.name, is_input=is_input, dtype=one.dtype, dims=dims, format=LINEAR).model_copy(
-        update=other
+    dims = tuple(-1 if isinstance(dim, str) else dim for dim in tensor.dims)
+    return PlanTensor(name=tensor.name, is_input=is_input, dtype=tensor.dtype, dims=dims, format=LINEAR).model_copy(
+        update=changes
     )
 
 
@@ -56,15 +56,17 @@ def engine(
     inputs: Sequence[Tensor] = (IDS, MASK),
     outputs: Sequence[Tensor] = (SCORES,),
     profiles: Sequence[OptimizationProfile] = (TWO_INPUTS,),
-    other: Mapping[str, Mapping[str, Any]] | None = None,
+    changes: Mapping[str, Mapping[str, Any]] | None = None,
     plan: Mapping[str, Any] | None = None,
     **flags: Any,
 ) -> Engine:
-    """Plans for GPUs; `other`: what the plans say otherwise than the graph, by tensor; `plan`: fields of each."""
-    said = tuple(told(t, (other or {}).get(t.name, {}), is_input=t in inputs) for t in (*inputs, *outputs))
+    """Plans for GPUs; `changes`: what the plans say otherwise than the graph, by tensor; `plan`: fields of each."""
+    plan_tensors = tuple(
+        make_plan_tensor(t, (changes or {}).get(t.name, {}), is_input=t in inputs) for t in (*inputs, *outputs)
+    )
     plans = {}
     for kind in map(find_kind, gpus or ("L4",)):
-        made = Plan(
+        template = Plan(
             file=f"{kind.compute_capability}/model.plan",
             bytes=1,
             gpu=kind,
@@ -74,13 +76,13 @@ def engine(
             peak_host_bytes=None,
             peak_device_bytes=None,
             timing_cache="none",
-            tensors=said,
+            tensors=plan_tensors,
             profile_bytes=(),
             layers_file="layers.json",
             log="build.log",
             reproduce="reproduce.sh",
         )
-        plans[kind.compute_capability] = made.model_copy(update=dict(plan or {}))
+        plans[kind.compute_capability] = template.model_copy(update=dict(plan or {}))
     component = Component(
         file="8.9/model.plan", external_files=(), inputs=tuple(inputs), outputs=tuple(outputs), opset=18, ir_version=8
     )

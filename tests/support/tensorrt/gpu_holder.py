@@ -11,13 +11,13 @@ import subprocess
 import sys
 
 from plansmith.records.engine import Gpu
-from plansmith.system.gpus import held
+from plansmith.system.gpus import lock_gpu
 
 
 def main(uuid: str, *program: str) -> None:
     """Hold the lock until the end of the input."""
     gpu = Gpu(name="NVIDIA L4", compute_capability="8.9", memory_bytes=24 << 30, uuid=uuid)
-    with held(gpu, lambda holder: print(f"waiting {holder}", flush=True)):
+    with lock_gpu(gpu, lambda holder: print(f"waiting {holder}", flush=True)):
         if program:
             started = subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, close_fds=False)
             print(f"started {started.pid}", flush=True)

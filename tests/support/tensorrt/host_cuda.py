@@ -15,12 +15,12 @@ class HostCuda:
         self.allocated: dict[int, ctypes.Array[ctypes.c_char]] = {}
         self.streams: set[int] = set()
         self.waits = 0
-        self._made = 0
+        self._allocation_count = 0
 
     def create_stream(self) -> int:
-        self._made += 1
-        self.streams.add(self._made)
-        return self._made
+        self._allocation_count += 1
+        self.streams.add(self._allocation_count)
+        return self._allocation_count
 
     def destroy_stream(self, ptr: int) -> None:
         self.streams.remove(ptr)
@@ -49,5 +49,5 @@ def installed() -> Iterator[HostCuda]:
     """Have Polygraphy use the host's memory."""
     from polygraphy.cuda import cuda
 
-    with mock.patch.object(cuda, "G_CUDA", HostCuda()) as made:
-        yield made
+    with mock.patch.object(cuda, "G_CUDA", HostCuda()) as host:
+        yield host

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorrt
 
-from plansmith.compilers.trt.api import layouts
+from plansmith.compilers.trt.api import run
 from plansmith.records.engine import BuildRequest, BuildSpec, Gpu, OptimizationProfile
 from plansmith.records.model import InputRange
 from plansmith.testing import Fakes
@@ -75,15 +75,15 @@ class MadeUp(Fakes):
 
     def say(self, **more: dict[str, Any]) -> None:
         """Answer as usual, and `more` by class."""
-        known = self._usual()
-        self.answers = {name: known.get(name, {}) | more.get(name, {}) for name in known.keys() | more.keys()}
+        defaults = self._usual()
+        self.answers = {name: defaults.get(name, {}) | more.get(name, {}) for name in defaults.keys() | more.keys()}
 
     def memory(self, content: bytes = b"") -> Any:
         return self.make("IHostMemory", content=content)
 
     def flags(self) -> set[Any]:
         """The builder's flags that were set."""
-        return {call.given["flag"] for call in self.calls if call[:2] == ("IBuilderConfig", "set_flag")}
+        return {call.arguments["flag"] for call in self.calls if call[:2] == ("IBuilderConfig", "set_flag")}
 
     def log(self, severity: str, line: str) -> None:
         """Have TensorRT write a line into the logger that the first object was made with."""
@@ -119,15 +119,15 @@ class MadeUp(Fakes):
 
 
 class Execution:
-    """Answers of a plan that gives back, in a format, what lies at its input's address; `taken`: the last of that."""
+    """Answers of a plan that gives back, in a format, what lies at its input's address; `data`: the last of that."""
 
     def __init__(self, fakes: MadeUp, shape: tuple[int, ...], form: str = "LINEAR") -> None:
         self._fakes, self._shape = fakes, shape
-        self._bytes = layouts.packed(np.zeros(shape, np.float32), form).nbytes
+        self._bytes = run.packed(np.zeros(shape, np.float32), form).nbytes
         self._form = getattr(tensorrt.TensorFormat, form)
         self._addresses: dict[str, int] = {}
         self._allocators: dict[str, Any] = {}
-        self.taken = b""
+        self.data = b""
 
     def answers(self) -> Answers:
         engine = {
@@ -151,12 +151,12 @@ class Execution:
     def _run(self) -> bool:
         allocator = self._allocators["logits"]
         address = allocator.reallocate_output("logits", 0, self._bytes, 1)
-        self.taken = ctypes.string_at(self._addresses["ids"], self._bytes)
-        ctypes.memmove(address, self.taken, self._bytes)
+        self.data = ctypes.string_at(self._addresses["ids"], self._bytes)
+        ctypes.memmove(address, self.data, self._bytes)
         allocator.notify_shape("logits", self._shape)
-        for given in self._fakes.named("profiler"):
-            given["value"].report_layer_time("matmul", 1.0)
-            given["value"].report_layer_time("matmul", 2.0)
+        for record in self._fakes.named("profiler"):
+            record["value"].report_layer_time("matmul", 1.0)
+            record["value"].report_layer_time("matmul", 2.0)
         return True
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plansmith.compilers.trt.inspection.header import HEADER_BYTES
+from plansmith.compilers.trt.plan_header import HEADER_BYTES
 
 
 def plan(version: str = "10.16.1.11", *, magic: bytes = b"ftrt", serialization: int = 0) -> bytes:

@@ -18,7 +18,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from plansmith.compilers.trt.check.library import DISTRIBUTIONS, VERSION
+from plansmith.compilers.trt.rtx import DISTRIBUTIONS, VERSION
 from plansmith.records.engine import BuildRequest, BuildSpec
 from plansmith.system.files import locked
 
@@ -165,7 +165,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _serve(connection: Connection, folder: str) -> None:
     """Call what comes in, until nobody asks any more."""
-    from plansmith.compilers.trt.check.library import stand_in
+    from plansmith.compilers.trt.rtx import stand_in
 
     sys.path.insert(0, folder)
     stand_in()
@@ -180,29 +180,29 @@ def _serve(connection: Connection, folder: str) -> None:
 def _build(request: BuildRequest, stop_at: str) -> tuple[str, str, tuple[str, ...], str]:
     """The class and the message of the error that a build ends with, what it said, and the layers of its plan."""
     from plansmith.compilers.trt.api.building import build
-    from plansmith.compilers.trt.api.logger import logger
+    from plansmith.compilers.trt.api.runtime import logger
     from plansmith.errors import PlansmithError
 
-    said, layers, failure = [], "", ("", "")
+    messages, layers, failure = [], "", ("", "")
 
-    def progress(words: str) -> None:
+    def progress(message: str) -> None:
         nonlocal layers
-        said.append(words)
+        messages.append(message)
         layers = logger().heard.layers
-        if stop_at and words.startswith(stop_at):
+        if stop_at and message.startswith(stop_at):
             raise BrokenPipeError("nobody listens")
 
     try:
         build(request, progress)
     except (PlansmithError, BrokenPipeError) as error:
         failure = type(error).__name__, str(error)
-    return *failure, tuple(said), layers
+    return *failure, tuple(messages), layers
 
 
 def _operators(names: list[str]) -> set[str]:
     import tensorrt
 
-    from plansmith.compilers.trt.api.logger import logger
+    from plansmith.compilers.trt.api.runtime import logger
 
     network = tensorrt.Builder(logger()).create_network(0)
     parser = tensorrt.OnnxParser(network, logger())
@@ -212,9 +212,9 @@ def _operators(names: list[str]) -> set[str]:
 def _attach(cache: Path) -> tuple[str, list[str]]:
     import tensorrt
 
-    from plansmith.compilers.trt.api.logger import logger
+    from plansmith.compilers.trt.api.runtime import logger
     from plansmith.compilers.trt.api.timing_cache import Measured
 
     measured = Measured(cache)
     measured.attach(tensorrt.Builder(logger()).create_builder_config())
-    return measured.words, measured.warnings
+    return measured.status, measured.warnings

@@ -152,7 +152,7 @@ def read(command: list[str] | tuple[str, ...], major: int) -> Read:
     Raises:
         Refused: it ends the call.
     """
-    found = Read()
+    command_line = Read()
     waiting: list[str] = []
     for part in command[1:]:
         option, equals, value = part.partition("=")
@@ -160,49 +160,49 @@ def read(command: list[str] | tuple[str, ...], major: int) -> Read:
             raise Refused(f"Unknown option: {option} {value}")
         if waiting and option in _SHAPE_OPTIONS and option in waiting:
             waiting.remove(option)
-            found.profiles[-1][option] = _shapes(value)
+            command_line.profiles[-1][option] = _shapes(value)
             continue
         if waiting and option not in _SHAPE_OPTIONS and len(waiting) < 3:
-            raise Refused(f"Found invalid or missing shape spec at profile index {len(found.profiles) - 1}")
+            raise Refused(f"Found invalid or missing shape spec at profile index {len(command_line.profiles) - 1}")
         if option == "--profile":
-            if _whole(value) != len(found.profiles):
+            if _parse_integer(value) != len(command_line.profiles):
                 raise Refused("Optimization profile index cannot be the same.")
-            found.profiles.append({})
+            command_line.profiles.append({})
             waiting = list(_SHAPE_OPTIONS)
             continue
-        _take(found, option, value if equals else "", major)
+        _take(command_line, option, value if equals else "", major)
     if waiting and len(waiting) == 3:
         raise Refused("Found invalid or missing shape spec")
-    _refuse_together(found, major)
-    return found
+    _refuse_together(command_line, major)
+    return command_line
 
 
-def _take(found: Read, option: str, value: str, major: int) -> None:
+def _take(command_line: Read, option: str, value: str, major: int) -> None:
     kind = OPTIONS[major][option]
     if kind == FLAG:
-        found.flags.add(option)
+        command_line.flags.add(option)
         return
-    if option in found.values and option not in REPEATABLE:
+    if option in command_line.values and option not in REPEATABLE:
         raise Refused("Multiple --minShapes/--optShapes/--maxShapes without --profile are not allowed.")
     if isinstance(kind, frozenset):
         if value not in kind:
             raise Refused(f"Unknown {option}: {value}")
-        found.values.setdefault(option, []).append(value)
+        command_line.values.setdefault(option, []).append(value)
         return
-    found.values.setdefault(option, []).append(_READERS[kind](value, major))
+    command_line.values.setdefault(option, []).append(_READERS[kind](value, major))
     if option in _SHAPE_OPTIONS:
-        if len(found.profiles) > 1:
+        if len(command_line.profiles) > 1:
             raise Refused("Multiple --minShapes/--optShapes/--maxShapes without --profile are not allowed.")
-        found.profiles = found.profiles or [{}]
-        found.profiles[0][option] = _shapes(value)
+        command_line.profiles = command_line.profiles or [{}]
+        command_line.profiles[0][option] = _shapes(value)
 
 
-def _refuse_together(found: Read, major: int) -> None:
-    if "--onnx" not in found.values and "--loadEngine" not in found.values:
+def _refuse_together(command_line: Read, major: int) -> None:
+    if "--onnx" not in command_line.values and "--loadEngine" not in command_line.values:
         raise Refused("Model missing or format not recognized")
-    if "--loadEngine" in found.values and "--saveEngine" in found.values:
+    if "--loadEngine" in command_line.values and "--saveEngine" in command_line.values:
         raise Refused("Incompatible load and save engine options selected")
-    if major == 10 and "--stronglyTyped" in found.flags and found.flags & set(WEAKLY_TYPED):
+    if major == 10 and "--stronglyTyped" in command_line.flags and command_line.flags & set(WEAKLY_TYPED):
         raise Refused("not allowed if graph is strongly typed")
 
 
@@ -229,10 +229,10 @@ def _shapes(text: str) -> Shapes:
 
 def _dims(text: str) -> tuple[int, ...]:
     """Sizes, or `scalar`; nothing at all stands for it too, but not to the parsers that drop what ends a list."""
-    return () if text == "scalar" else tuple(_whole(size) for size in text.split("x"))
+    return () if text == "scalar" else tuple(_parse_integer(size) for size in text.split("x"))
 
 
-def _whole(text: str) -> int:
+def _parse_integer(text: str) -> int:
     """As `std::stoi`, but that digits followed by something else are refused: they are always a mistake."""
     digits = text.removeprefix("-")
     if not digits.isdecimal() or int(digits) >= 2**31:
@@ -274,7 +274,7 @@ def _pools(text: str) -> dict[str, float]:
 
 _READERS: dict[str, Callable[[str, int], object]] = {
     TEXT: lambda text, _: text,
-    WHOLE: lambda text, _: _whole(text),
+    WHOLE: lambda text, _: _parse_integer(text),
     NUMBER: lambda text, _: float(text),
     SHAPES: lambda text, _: _shapes(text),
     FILES: lambda text, _: dict(_named(entry) for entry in _split(text, ",")),

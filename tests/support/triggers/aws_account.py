@@ -35,8 +35,8 @@ class Account:
 
     def queue(self) -> Queue:
         """An empty queue, whose messages come again at once unless they are deleted."""
-        made = self.sqs.create_queue(QueueName=f"queue-{uuid.uuid4().hex}", Attributes={"VisibilityTimeout": "0"})
-        return Queue(self, made["QueueUrl"])
+        response = self.sqs.create_queue(QueueName=f"queue-{uuid.uuid4().hex}", Attributes={"VisibilityTimeout": "0"})
+        return Queue(self, response["QueueUrl"])
 
     def bucket(self) -> str:
         """The name of an empty bucket."""
@@ -95,12 +95,12 @@ class ModelRegistry:
         """A version; its ARN."""
         container = {"Image": "123456789012.dkr.ecr.us-east-1.amazonaws.com/serving:1", "ModelDataUrl": artefact}
         types = {"SupportedContentTypes": ["text/csv"], "SupportedResponseMIMETypes": ["text/csv"]}
-        made = self.account.sagemaker.create_model_package(
+        response = self.account.sagemaker.create_model_package(
             ModelPackageGroupName=self.group,
             ModelApprovalStatus=status,
             InferenceSpecification={"Containers": [container], **types},
         )
-        arn = str(made["ModelPackageArn"])
+        arn = str(response["ModelPackageArn"])
         self.tell(arn)
         return arn
 
@@ -121,17 +121,17 @@ class ModelRegistry:
         """What SageMaker tells EventBridge of a version, with the fields that were changed."""
         detail = {**self._described(arn), **({"UpdatedModelPackageFields": updated} if updated else {}), **more}
         entry = {"Source": "aws.sagemaker", "DetailType": CHANGE, "Resources": [arn]}
-        told = self.account.events.put_events(Entries=[{**entry, "Detail": json.dumps(detail, default=str)}])
-        assert told["FailedEntryCount"] == 0
+        response = self.account.events.put_events(Entries=[{**entry, "Detail": json.dumps(detail, default=str)}])
+        assert response["FailedEntryCount"] == 0
 
     def _described(self, arn: str) -> dict[str, Any]:
-        found = self.account.sagemaker.describe_model_package(ModelPackageName=arn)
-        return {name: value for name, value in found.items() if name != "ResponseMetadata"}
+        response = self.account.sagemaker.describe_model_package(ModelPackageName=arn)
+        return {name: value for name, value in response.items() if name != "ResponseMetadata"}
 
 
 @pytest.fixture
 def account(s3_server: str, aws: None) -> Iterator[Account]:  # noqa: ARG001
     """Credentials, and clients of those who put things there."""
-    made = Account(s3_server)
-    yield made
-    made.close()
+    instance = Account(s3_server)
+    yield instance
+    instance.close()

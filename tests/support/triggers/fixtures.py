@@ -43,9 +43,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where an inbox may be made: in each of the databases."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/inbox.db"
-    found = request.getfixturevalue("postgresql_url")
-    assert isinstance(found, str)
-    return found
+    value = request.getfixturevalue("postgresql_url")
+    assert isinstance(value, str)
+    return value
 
 
 @pytest.fixture
@@ -57,5 +57,5 @@ def clock() -> Clock:
 @pytest.fixture
 def inbox(url: str, clock: Clock) -> Iterator[Inbox]:
     """An empty inbox."""
-    with opened(url, clock) as made:
-        yield made
+    with opened(url, clock) as instance:
+        yield instance

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid4
 
-from plansmith.config.service.service import ServiceConfig
+from plansmith.config.service import ServiceConfig
 from plansmith.flows.runs.submitting import SubmittedRun
-from plansmith.flows.triggers.triggered_runs import Blocked, Order
-from plansmith.triggers.registries.event import Event
+from plansmith.flows.triggers.builder import Blocked, Order
+from plansmith.triggers.registries.delivery import Event
 
 MLFLOW: dict[str, Any] = {"type": "mlflow", "tracking_uri": "http://127.0.0.1:5000", "secrets": ["env:SECRET"]}
 
@@ -24,21 +24,21 @@ def service(*rules: dict[str, Any], retries: int = 3, **more: Any) -> ServiceCon
 
 def champion(model: str = "ranker", version: str = "3", *, source: str | None = None) -> Event:
     """A version of a model became the champion."""
-    found = f"mlflow:models:/{model}/{version}" if source is None else source
-    return Event(registry="mlflow", model=model, version=version, change="alias", value="champion", source=found)
+    address = f"mlflow:models:/{model}/{version}" if source is None else source
+    return Event(registry="mlflow", model=model, version=version, change="alias", value="champion", source=address)
 
 
 @dataclass
 class KnownRuns:
     """In place of a Prefect API: a run for each key.
 
-    `fails`: what asking for a run raises, one after the other. `asked`: each order with the runs before it.
+    `fails`: what asking for a run raises, one after the other. `requests`: each order with the runs before it.
     `meanwhile`: what happens while one is asked for. `goes_on`: a run that has not ended, and that all targets wait for
     that are not `free`.
     """
 
     fails: list[Exception] = field(default_factory=list)
-    asked: list[tuple[Order, frozenset[str]]] = field(default_factory=list)
+    requests: list[tuple[Order, frozenset[str]]] = field(default_factory=list)
     ids: dict[str, UUID] = field(default_factory=dict)
     meanwhile: Callable[[], object] = lambda: None
     goes_on: UUID | None = None
@@ -48,13 +48,13 @@ class KnownRuns:
     def start(
         self, order: Order, before: Collection[str], is_so: Callable[[], bool] | None
     ) -> SubmittedRun | Blocked | None:
-        self.asked.append((order, frozenset(before)))
+        self.requests.append((order, frozenset(before)))
         self.meanwhile()
         if self.fails:
             raise self.fails.pop(0)
-        if self.goes_on is not None and order.wanted.target not in self.free:
+        if self.goes_on is not None and order.request.target not in self.free:
             return Blocked(SubmittedRun(self.goes_on, "before", f"http://prefect/runs/{self.goes_on}"))
         if is_so is not None and not is_so():
             return None
         run = self.ids.setdefault(order.key, uuid4())
-        return SubmittedRun(run, order.wanted.run_name, f"http://prefect/runs/{run}")
+        return SubmittedRun(run, order.request.run_name, f"http://prefect/runs/{run}")

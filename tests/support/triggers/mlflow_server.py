@@ -32,7 +32,7 @@ class Mlflow:
     answer: tuple[int, bytes] | None = None
     page: int = 2
     url: str = ""
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
     credentials: set[str] = field(default_factory=set)
     changes: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     away_after: int | None = None
@@ -49,7 +49,7 @@ class Mlflow:
     ) -> None:
         """Make a version, some days ago."""
         self.aliases.setdefault(model, {})
-        one = {
+        entry = {
             "name": model,
             "version": str(version),
             "creation_timestamp": int((NOW - days * 86_400) * 1000),
@@ -57,7 +57,7 @@ class Mlflow:
             "current_stage": stage,
             "tags": [{"key": key, "value": value} for key, value in tags.items()],
         }
-        self.versions.append({key: value for key, value in one.items() if value != []})  # as protobuf leaves them out
+        self.versions.append({key: value for key, value in entry.items() if value != []})  # as protobuf leaves them out
 
     def answered(self, path: str, words: dict[str, str]) -> tuple[int, bytes]:
         """Status and body of an answer."""
@@ -66,8 +66,8 @@ class Mlflow:
         if self.away_after is not None and len(self.changes) >= self.away_after:
             return 503, b"upstream is away"
         if path == "model-versions/get":
-            one = self._version(words["name"], words["version"])
-            return self._absent(words) if one is None else (200, json.dumps({"model_version": one}).encode())
+            entry = self._version(words["name"], words["version"])
+            return self._absent(words) if entry is None else (200, json.dumps({"model_version": entry}).encode())
         if path == "registered-models/get":
             return self._model(words["name"])
         if path == "registered-models/search":
@@ -75,14 +75,14 @@ class Mlflow:
         assert path == "model-versions/search"
         name = words["filter"].removeprefix("name=")
         assert name[0] == name[-1] in "'\""
-        found = [one for one in reversed(self.versions) if one["name"] == name[1:-1]]
-        return self._paged("model_versions", found, words)
+        matches = [entry for entry in reversed(self.versions) if entry["name"] == name[1:-1]]
+        return self._paged("model_versions", matches, words)
 
     def tags(self, model: str, version: int) -> dict[str, str]:
         """The tags of a version."""
-        found = self._version(model, str(version))
-        assert found is not None
-        return {tag["key"]: tag["value"] for tag in found.get("tags", [])}
+        entry = self._version(model, str(version))
+        assert entry is not None
+        return {tag["key"]: tag["value"] for tag in entry.get("tags", [])}
 
     def changed(self, path: str, said: dict[str, str]) -> tuple[int, bytes]:
         """Status and body of an answer to what changes something; it takes what MLflow 3.17 takes, and nothing else."""
@@ -90,15 +90,15 @@ class Mlflow:
             return self.answer
         if self.away_after is not None and len(self.changes) >= self.away_after:
             return 503, b"upstream is away"
-        found = self._version(said["name"], said["version"])
-        if found is None:
+        entry = self._version(said["name"], said["version"])
+        if entry is None:
             return self._absent(said)
         if path == "model-versions/set-tag":
             assert set(said) == {"name", "version", "key", "value"}
             if not _KEY.fullmatch(said["key"]) or len(said["key"].encode()) > 250 or len(said["value"].encode()) > 5000:
                 return 400, json.dumps({"error_code": "INVALID_PARAMETER_VALUE", "message": "Invalid tag"}).encode()
-            others = [tag for tag in found.get("tags", []) if tag["key"] != said["key"]]
-            found["tags"] = [*others, {"key": said["key"], "value": said["value"]}]
+            others = [tag for tag in entry.get("tags", []) if tag["key"] != said["key"]]
+            entry["tags"] = [*others, {"key": said["key"], "value": said["value"]}]
         else:
             assert (path, set(said)) == ("registered-models/alias", {"name", "version", "alias"})
             self.aliases[said["name"]][said["alias"]] = said["version"]
@@ -106,28 +106,30 @@ class Mlflow:
         return 200, b"{}"
 
     def _version(self, model: str, version: str) -> dict[str, Any] | None:
-        return next((one for one in self.versions if (one["name"], one["version"]) == (model, version)), None)
+        return next((entry for entry in self.versions if (entry["name"], entry["version"]) == (model, version)), None)
 
     def _absent(self, said: dict[str, str]) -> tuple[int, bytes]:
-        words = f"Model Version (name={said['name']}, version={said['version']}) not found"
-        return 404, json.dumps({"error_code": "RESOURCE_DOES_NOT_EXIST", "message": words}).encode()
+        message = f"Model Version (name={said['name']}, version={said['version']}) not found"
+        return 404, json.dumps({"error_code": "RESOURCE_DOES_NOT_EXIST", "message": message}).encode()
 
     def _model(self, name: str) -> tuple[int, bytes]:
         if name not in self.aliases:
-            told = {"error_code": "RESOURCE_DOES_NOT_EXIST", "message": f"Registered Model with name={name} not found"}
-            return 404, json.dumps(told).encode()
-        found: dict[str, Any] = {"name": name, "creation_timestamp": 1795165000000}
+            error = {"error_code": "RESOURCE_DOES_NOT_EXIST", "message": f"Registered Model with name={name} not found"}
+            return 404, json.dumps(error).encode()
+        document: dict[str, Any] = {"name": name, "creation_timestamp": 1795165000000}
         if self.aliases[name]:
-            found["aliases"] = [{"alias": alias, "version": one} for alias, one in self.aliases[name].items()]
-        return 200, json.dumps({"registered_model": found}).encode()
+            document["aliases"] = [
+                {"alias": alias, "version": version} for alias, version in self.aliases[name].items()
+            ]
+        return 200, json.dumps({"registered_model": document}).encode()
 
-    def _paged(self, key: str, found: list[dict[str, Any]], words: dict[str, str]) -> tuple[int, bytes]:
+    def _paged(self, key: str, items: list[dict[str, Any]], words: dict[str, str]) -> tuple[int, bytes]:
         assert int(words["max_results"]) <= 10_000
         begin = int(words.get("page_token", "0"))
-        told: dict[str, Any] = {key: found[begin : begin + self.page]} if found else {}
-        if len(found) > begin + self.page:
-            told["next_page_token"] = str(begin + self.page)
-        return 200, json.dumps(told).encode()
+        document: dict[str, Any] = {key: items[begin : begin + self.page]} if items else {}
+        if len(items) > begin + self.page:
+            document["next_page_token"] = str(begin + self.page)
+        return 200, json.dumps(document).encode()
 
 
 @contextmanager
@@ -145,15 +147,15 @@ def serving(mlflow: Mlflow) -> Iterator[Mlflow]:
             parts = self._begun()
             assert self.headers["Content-Type"] == "application/json"
             assert not parts.query
-            said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            content = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             with lock:
-                answer = mlflow.changed(parts.path.removeprefix(_API), said)
+                answer = mlflow.changed(parts.path.removeprefix(_API), content)
             self._say(*answer)
 
         def _begun(self) -> SplitResult:
             parts = urlsplit(self.path)
             assert parts.path.startswith(_API)
-            mlflow.asked.append(self.path)
+            mlflow.requests.append(self.path)
             mlflow.credentials.add(self.headers.get("Authorization", ""))
             return parts
 

@@ -9,7 +9,7 @@ from itertools import count
 from threading import Lock, Thread
 
 from plansmith.triggers.inbox.inbox import Inbox, open_inbox
-from plansmith.triggers.registries.event import Event
+from plansmith.triggers.registries.delivery import Event
 
 _OUTPUT = Lock()
 

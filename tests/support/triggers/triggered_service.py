@@ -40,29 +40,31 @@ def alias_set(model: str, delivery: str, *, version: str = "1", secret: str = SE
 class Receiver:
     """A process that takes deliveries, and a folder of its own for what it says."""
 
-    def __init__(self, service: TriggeredService, number: int, api: dict[str, str], *words: str, port: int = 0) -> None:
+    def __init__(
+        self, service: TriggeredService, number: int, api: dict[str, str], *arguments: str, port: int = 0
+    ) -> None:
         self.port = port or free_port()
         self._log = service.folder / f"receiver-{number}.log"
         command = [sys.executable, "-m", "plansmith", "triggers", "serve", "--service", str(service.path)]
-        command += ["--port", str(self.port), "--no-poll", *words]
+        command += ["--port", str(self.port), "--no-poll", *arguments]
         self.program = Program(command, self._log, own_environment(**api, MLFLOW_SECRET=SECRET))
 
     def start(self) -> None:
         """Start it, and wait until it says that it takes deliveries; it does from then on."""
-        self.program.start(lambda: self.ready_line in self.said.splitlines(), _START_SECONDS)
+        self.program.start(lambda: self.ready_line in self.output.splitlines(), _START_SECONDS)
 
     @property
     def ready_line(self) -> str:
         return f"takes deliveries at http://127.0.0.1:{self.port}/hooks/mlflow; Ctrl-C ends it"
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return self._log.read_text() if self._log.exists() else ""
 
     def lines(self, event: str) -> list[dict[str, Any]]:
         """What it logged of one kind."""
-        found = [json.loads(line) for line in self.said.splitlines() if line.startswith("{")]
-        return [one for one in found if one["event"] == event]
+        entries = [json.loads(line) for line in self.output.splitlines() if line.startswith("{")]
+        return [entry for entry in entries if entry["event"] == event]
 
     def post(self, sent: Sent) -> int:
         """The status of its answer."""
@@ -71,7 +73,7 @@ class Receiver:
 
     def ended_by(self, number: signal.Signals) -> int:
         """Its exit code after a signal."""
-        (process,) = [one for one in self.program.processes() if one.pid == self.program.number]
+        (process,) = [candidate for candidate in self.program.processes() if candidate.pid == self.program.number]
         process.send_signal(number)
         return int(process.wait(_END_SECONDS))
 
@@ -121,21 +123,21 @@ class TriggeredService:
         self.path.write_text(json.dumps(whole))
 
     @contextmanager
-    def receiver(self, *words: str, api: dict[str, str] | None = None, port: int = 0) -> Iterator[Receiver]:
+    def receiver(self, *arguments: str, api: dict[str, str] | None = None, port: int = 0) -> Iterator[Receiver]:
         """A receiver for the length of a block.
 
         Args:
-            words: more of its command line.
+            arguments: more of its command line.
             api: the environment of a client that reaches Prefect's API by another way, or not at all.
             port: where it listens; at a free one without.
         """
         self._number += 1
-        made = Receiver(self, self._number, self.server.variables() if api is None else api, *words, port=port)
+        instance = Receiver(self, self._number, self.server.variables() if api is None else api, *arguments, port=port)
         try:
-            made.start()
-            yield made
+            instance.start()
+            yield instance
         finally:
-            made.program.stop()
+            instance.program.stop()
 
     def entries(self) -> tuple[InboxEntry, ...]:
         """The inbox, newest first."""
@@ -147,20 +149,20 @@ class TriggeredService:
 
     def wait_for(self, *states: str) -> tuple[InboxEntry, ...]:
         """The inbox, once its entries are in these states, newest first."""
-        return self._once(lambda found: found == states)
+        return self._once(lambda actual: actual == states)
 
     def settled(self, least: int) -> tuple[InboxEntry, ...]:
         """The inbox, once it has so many entries or more and all are done, newest first."""
-        return self._once(lambda found: len(found) >= least and set(found) == {"done"})
+        return self._once(lambda actual: len(actual) >= least and set(actual) == {"done"})
 
     def _once(self, is_so: Callable[[tuple[str, ...]], bool]) -> tuple[InboxEntry, ...]:
         deadline = time.monotonic() + _WORK_SECONDS
-        found = self.entries()
-        while not is_so(tuple(one.state for one in found)):
-            assert time.monotonic() < deadline, [(one.state, one.reason) for one in found]
+        items = self.entries()
+        while not is_so(tuple(item.state for item in items)):
+            assert time.monotonic() < deadline, [(item.state, item.reason) for item in items]
             time.sleep(_LOOK_SECONDS)
-            found = self.entries()
-        return found
+            items = self.entries()
+        return items
 
     def runs_of(self, model: str, version: str = "1") -> list[dict[str, Any]]:
         """The flow runs of a version in the registry, as the server has them; without those of other services."""

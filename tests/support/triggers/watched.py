@@ -29,8 +29,8 @@ class WatchedService:
     def __init__(self, folder: Path, registries: dict[str, Any], *rules: dict[str, str]) -> None:
         self.folder = folder
         (folder / "configs").mkdir()
-        given = [{"model": "*", "spec": "specs/ranker.yaml", **rule} for rule in rules]
-        triggers = {"registries": registries, "rules": given}
+        entries = [{"model": "*", "spec": "specs/ranker.yaml", **rule} for rule in rules]
+        triggers = {"registries": registries, "rules": entries}
         service = {"directory": "..", "specs": ["specs"], "pools": {"local": {}}, "triggers": triggers}
         (folder / "configs" / "service.yaml").write_text(json.dumps(service))
 
@@ -51,7 +51,7 @@ class WatchedService:
         """The command, for the length of a block."""
         running = Watching(self.folder, variables)
         try:
-            running.program.start(lambda: "; Ctrl-C ends it" in running.said, SECONDS)
+            running.program.start(lambda: "; Ctrl-C ends it" in running.output, SECONDS)
             yield running
         finally:
             running.program.stop()
@@ -66,21 +66,21 @@ class Watching:
         self.program = Program(command, self._log, own_environment(**variables), folder=folder)
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return self._log.read_text() if self._log.exists() else ""
 
     def wait_for(self, words: str) -> None:
         """Until it has said something."""
-        assert soon(lambda: words in self.said, True), self.said
+        assert soon(lambda: words in self.output, True), self.output
 
     def lines(self, event: str) -> list[dict[str, Any]]:
         """What it logged of one kind."""
-        found = [json.loads(line) for line in self.said.splitlines() if line.startswith("{")]
-        return [one for one in found if one["event"] == event]
+        entries = [json.loads(line) for line in self.output.splitlines() if line.startswith("{")]
+        return [entry for entry in entries if entry["event"] == event]
 
     def send(self, number: signal.Signals) -> None:
         """A signal."""
-        (process,) = [one for one in self.program.processes() if one.pid == self.program.number]
+        (process,) = [candidate for candidate in self.program.processes() if candidate.pid == self.program.number]
         process.send_signal(number)
 
     def ended(self) -> int:

@@ -7,20 +7,19 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import NAMESPACE_URL, uuid5
 
-from plansmith.config.service.triggers import MlflowRegistry
+from plansmith.config.service_triggers import MlflowRegistry
 from plansmith.errors import EXIT_INTERRUPTED
 from plansmith.fleet.records import Ended, ModelOutcome
-from plansmith.flows.runs.endings import DELETED, RunEnded
-from plansmith.flows.runs.findings import Findings
-from plansmith.flows.runs.submitting import SubmittedRun
-from plansmith.flows.triggers.triggered_runs import RunOutcome
-from plansmith.flows.triggers.write_back_worker import WriteBackWorker
+from plansmith.flows.runs.outcomes import Findings
+from plansmith.flows.runs.submitting import DELETED, RunEnded, SubmittedRun
+from plansmith.flows.triggers.builder import RunOutcome
+from plansmith.flows.triggers.workers import WriteBackWorker
 from plansmith.steps.provenance.history import Failure
 from plansmith.triggers.inbox.entry import StartedRun
 from plansmith.triggers.inbox.inbox import Inbox
-from plansmith.triggers.registries.event import Event
+from plansmith.triggers.registries.delivery import Event
 from plansmith.triggers.worker_loop import WorkerContext
-from plansmith.triggers.write_back.mlflow import MlflowWriter
+from plansmith.triggers.write_back import MlflowWriter
 
 from .inboxes import LEASE
 from .known_runs import champion

@@ -82,15 +82,15 @@ class Clients:
                 self._note(protocol, rows, answer)
 
     def _note(self, protocol: str, rows: int, answer: Any) -> None:
-        told = answer.get_response()
-        version = int(told["model_version"] if protocol == "http" else told.model_version)
+        response = answer.get_response()
+        version = int(response["model_version"] if protocol == "http" else response.model_version)
         whole, three = answer.as_numpy("whole"), answer.as_numpy("three")
-        held = {*map(int, whole.ravel()), *map(int, three.ravel())}
-        found = {version, *held}
+        numbers = {*map(int, whole.ravel()), *map(int, three.ravel())}
+        versions = {version, *numbers}
         with self._lock:
             self.answered[version] += 1
             self._news.notify_all()
-            if len(held) > 1 or whole.shape != (rows, 1) or three.shape != (rows, 3):
-                self.torn.append(f"{protocol}: {held}, {whole.shape}, {three.shape}")
-            if len(found) > 1 or whole.shape != (rows, 1) or three.shape != (rows, 3):
-                self.mixed.append(f"{protocol}: {found}, {whole.shape}, {three.shape}")
+            if len(numbers) > 1 or whole.shape != (rows, 1) or three.shape != (rows, 3):
+                self.torn.append(f"{protocol}: {numbers}, {whole.shape}, {three.shape}")
+            if len(versions) > 1 or whole.shape != (rows, 1) or three.shape != (rows, 3):
+                self.mixed.append(f"{protocol}: {versions}, {whole.shape}, {three.shape}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from plansmith.triton.server.control.live import RunningTriton
+from plansmith.triton.server.live import RunningTriton
 
 DEADLINE_SECONDS = 90
 
@@ -39,9 +39,9 @@ class Followed:
 
     def __enter__(self) -> Self:
         ports = [word for kind in ("http", "grpc", "metrics") for word in (f"--{kind}-port", "0")]
-        words = [sys.executable, "-m", "plansmith", "serve", "--follow", "--repository", str(self._root), *ports]
+        command = [sys.executable, "-m", "plansmith", "serve", "--follow", "--repository", str(self._root), *ports]
         self.process = subprocess.Popen(
-            [*words, *self._options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [*command, *self._options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         self._reader = threading.Thread(target=self._collect)
         self._reader.start()
@@ -60,7 +60,7 @@ class Followed:
         assert self.process.stdout is not None
         self.process.stdout.close()
 
-    def told(self, *models: str) -> Self:
+    def wait_for_models(self, *models: str) -> Self:
         """Wait until it has said something of each of these models."""
         deadline = time.monotonic() + DEADLINE_SECONDS
         with self._news:
@@ -81,9 +81,9 @@ class Followed:
             while True:
                 while self._read < len(self.lines):
                     self._read += 1
-                    found = re.search(pattern, self.lines[self._read - 1])
-                    if found is not None:
-                        return found[found.lastindex or 0]
+                    match = re.search(pattern, self.lines[self._read - 1])
+                    if match is not None:
+                        return match[match.lastindex or 0]
                 waits = self._reader.is_alive() and self._news.wait(deadline - time.monotonic())
                 assert waits, (pattern, self.lines)
 

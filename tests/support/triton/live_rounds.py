@@ -10,7 +10,7 @@ import pytest
 
 from plansmith.errors import ServedCheckError
 from plansmith.triton.repository.repository import ModelRepository
-from plansmith.triton.server.control.load_targets import ServerGroup
+from plansmith.triton.server.live import ServerGroup
 
 from .clients import Clients
 from .followed import Followed

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from plansmith.config.python import SITE_VARIABLE
+from plansmith.config.engine_options import SITE_VARIABLE
 from plansmith.records.model import Tensor
 from plansmith.records.pipeline import MODEL_PART
 from plansmith.records.release import MODEL_FOLDER, Interface, Manifest, Member, PublishedVersion

@@ -7,10 +7,9 @@ from functools import cache
 from pathlib import Path
 
 from plansmith.records.model import Record
-from plansmith.tuning.configuration import Configuration
+from plansmith.tuning.configuration import Configuration, SearchSpace
 from plansmith.tuning.objective import Goal
-from plansmith.tuning.search_space import SearchSpace
-from plansmith.tuning.trials.measurement import Measurement, TrialFailed
+from plansmith.tuning.trials.history import Measurement, TrialFailed
 
 RECORDINGS = Path(__file__).parents[2] / "tuning"
 MIB = 2**20

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plansmith.tuning.budget import Schedule, schedule_runs
-from plansmith.tuning.configuration import Configuration
+from plansmith.tuning.configuration import Configuration, SearchSpace
 from plansmith.tuning.objective import Goal
 from plansmith.tuning.sampler import ConfigurationSampler, SamplerFactory
 from plansmith.tuning.search import SearchResult, search
-from plansmith.tuning.search_space import SearchSpace
-from plansmith.tuning.trials.history import TrialContext, TrialHistory
-from plansmith.tuning.trials.measurement import Benchmark
+from plansmith.tuning.trials.history import Benchmark, TrialContext, TrialHistory
 from plansmith.tuning.trials.runner import TrialProgress, TrialRunner
 
 from .surface import CURRENT, SPACE

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from plansmith.records.model import EngineKind, Precision
-from plansmith.tuning.configuration import Build, Configuration
-from plansmith.tuning.search_space import PREFERENCES, SearchSpace, instances_within
-from plansmith.tuning.trials.measurement import Measurement, TrialFailed
+from plansmith.tuning.configuration import PREFERENCES, Build, Configuration, SearchSpace, instances_within
+from plansmith.tuning.trials.history import Measurement, TrialFailed
 
 PYTHON = Build(engine=EngineKind.PYTHON, precision=Precision.FP32)
 FP32 = Build(engine=EngineKind.ONNXRUNTIME, precision=Precision.FP32)
@@ -46,7 +45,7 @@ class Surface:
         noise: standard deviation of the logarithm of what a run of 8 s shows; short runs show more.
         seed: of the noise.
         fails: configurations that cannot be served, and why.
-        asked: every run, in order.
+        requests: every run, in order.
     """
 
     users: int = 12
@@ -54,13 +53,13 @@ class Surface:
     noise: float = 0.03
     seed: int = 0
     fails: Callable[[Configuration], str] = lambda _: ""
-    asked: list[tuple[Configuration, float]] = field(default_factory=list)
+    requests: list[tuple[Configuration, float]] = field(default_factory=list)
 
     def __call__(self, configuration: Configuration, seconds: float) -> Measurement:
-        self.asked.append((configuration, seconds))
+        self.requests.append((configuration, seconds))
         if reason := self.fails(configuration):
             raise TrialFailed(reason)
-        repeat = sum(one == (configuration, seconds) for one in self.asked)
+        repeat = sum(call == (configuration, seconds) for call in self.requests)
         rng = random.Random(hashlib.sha256(f"{self.seed} {configuration!r} {seconds} {repeat}".encode()).digest())
         factor = math.exp(rng.gauss(0, self.noise * math.sqrt(8 / seconds)))
         return self.true(configuration, seconds, factor)

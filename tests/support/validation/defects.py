@@ -68,8 +68,8 @@ def queries_and_keys_exchanged(graph: Graph) -> None:
 
 
 def layers_exchanged(graph: Graph) -> None:
-    one, other = (graph.node(f"layer.{number}/output/dense/MatMul") for number in (2, 3))
-    one.input[1], other.input[1] = other.input[1], one.input[1]
+    left, right = (graph.node(f"layer.{number}/output/dense/MatMul") for number in (2, 3))
+    left.input[1], right.input[1] = right.input[1], left.input[1]
 
 
 def softmax_over_queries(graph: Graph) -> None:
@@ -135,15 +135,15 @@ def logarithm_of_negatives(graph: Graph) -> None:
 
 def outputs_exchanged(graph: Graph) -> None:
     """`last_hidden_state` is what was pooled, and the other way round; each with its true shape."""
-    one, other = graph.model.graph.output
-    exchanged = {one.name: other.name, other.name: one.name}
+    left, right = graph.model.graph.output
+    exchanged = {left.name: right.name, right.name: left.name}
     for node in graph.nodes:
         for names in (node.input, node.output):
             names[:] = [exchanged.get(name, name) for name in names]
-    one.name, other.name = other.name, one.name
-    first = type(one).FromString(one.SerializeToString())
-    one.CopyFrom(other)
-    other.CopyFrom(first)
+    left.name, right.name = right.name, left.name
+    first = type(left).FromString(left.SerializeToString())
+    left.CopyFrom(right)
+    right.CopyFrom(first)
 
 
 weight_made_nan = partial(weight_changed, user=DENSE, change=made_nan)

@@ -45,8 +45,8 @@ class Graph:
 
     def node(self, ending: str) -> NodeProto:
         """The one node whose name ends so."""
-        (found,) = [n for n in self.nodes if n.name.endswith(ending)]
-        return found
+        (match,) = [n for n in self.nodes if n.name.endswith(ending)]
+        return match
 
     def of_type(self, op_type: str) -> list[NodeProto]:
         """All nodes of an operator."""
@@ -54,8 +54,8 @@ class Graph:
 
     def maker(self, tensor: str) -> NodeProto:
         """The node that makes a tensor."""
-        (found,) = [n for n in self.nodes if tensor in n.output]
-        return found
+        (match,) = [n for n in self.nodes if tensor in n.output]
+        return match
 
     def value(self, tensor: str) -> NDArray[Any]:
         """What a Constant node makes."""
@@ -67,16 +67,18 @@ class Graph:
         """Put a node before another; the name of its first output, which is new unless `outputs` are given."""
         self._added += 1
         name = f"added_{self._added}"
-        made = helper.make_node(op_type, inputs, outputs or [name], name=name, **attributes)
-        self.nodes.insert(self._place(before), made)
-        return made.output[0]
+        new_node = helper.make_node(op_type, inputs, outputs or [name], name=name, **attributes)
+        self.nodes.insert(self._place(before), new_node)
+        return new_node.output[0]
 
     def follow(self, node: NodeProto, op_type: str, others: Sequence[str] = (), **attributes: Any) -> None:
         """Send what a node makes through another operator, for all its users; `others` are its further inputs."""
-        kept = node.output[0]
-        node.output[0] = f"{kept}_before"
-        made = helper.make_node(op_type, [node.output[0], *others], [kept], name=f"{node.name}_after", **attributes)
-        self.nodes.insert(self._place(node) + 1, made)
+        output_name = node.output[0]
+        node.output[0] = f"{output_name}_before"
+        new_node = helper.make_node(
+            op_type, [node.output[0], *others], [output_name], name=f"{node.name}_after", **attributes
+        )
+        self.nodes.insert(self._place(node) + 1, new_node)
 
     def bypass(self, node: NodeProto, *, kept: int) -> None:
         """Remove a node: its users get its input number `kept`."""
@@ -103,8 +105,8 @@ class Graph:
         self._initialiser(name).CopyFrom(numpy_helper.from_array(array, name))
 
     def _initialiser(self, name: str) -> TensorProto:
-        (found,) = [t for t in self.model.graph.initializer if t.name == name]
-        return found
+        (match,) = [t for t in self.model.graph.initializer if t.name == name]
+        return match
 
     def _place(self, node: NodeProto) -> int:
         return next(i for i, n in enumerate(self.nodes) if n.name == node.name)
@@ -116,8 +118,8 @@ Change = Callable[[Graph], None]
 
 def attribute(node: NodeProto, name: str) -> AttributeProto:
     """A node's attribute, to be changed."""
-    (found,) = [a for a in node.attribute if a.name == name]
-    return found
+    (match,) = [a for a in node.attribute if a.name == name]
+    return match
 
 
 def scalar(number: float, dtype: type[np.generic]) -> NDArray[Any]:

@@ -11,8 +11,8 @@ from plansmith.data.reference import StoredCase
 from plansmith.records.model import Component, Precision, Tensor
 from plansmith.records.validation import Evaluation, Tolerance
 from plansmith.validation.comparison import TOLERANCES
+from plansmith.validation.metrics.agreement import Task
 from plansmith.validation.metrics.evaluator import Evaluator
-from plansmith.validation.metrics.output_roles import Task
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -85,10 +85,10 @@ class Material:
 
     def batches(self, size: int) -> Iterator[tuple[StoredCase, Arrays, Sequence[int]]]:
         for start in range(0, SAMPLES, size):
-            here = slice(start, start + size)
-            part = [{k: v[here] for k, v in side.items()} for side in (self.reference, self.candidate, self.labels)]
-            feed = {"input_ids": self.mask[here], "attention_mask": self.mask[here]}
-            stored = StoredCase("case", feed, part[0], np.arange(len(self.mask[here])), part[2])
+            rows = slice(start, start + size)
+            part = [{k: v[rows] for k, v in side.items()} for side in (self.reference, self.candidate, self.labels)]
+            feed = {"input_ids": self.mask[rows], "attention_mask": self.mask[rows]}
+            stored = StoredCase("case", feed, part[0], np.arange(len(self.mask[rows])), part[2])
             yield stored, part[1], range(100 + start, 100 + start + size)
 
 

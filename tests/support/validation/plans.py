@@ -91,8 +91,8 @@ def answer_of(path: Path, feed: Mapping[str, NDArray[Any]]) -> Arrays:
 
 def profile(name: str, low: tuple[int, int], usual: tuple[int, int], high: tuple[int, int]) -> OptimizationProfile:
     """A profile whose inputs all have the same shapes."""
-    found = InputRange(min=low, opt=usual, max=high)
-    return OptimizationProfile(name=name, shapes=dict.fromkeys(("input_ids", "attention_mask"), found))
+    input_range = InputRange(min=low, opt=usual, max=high)
+    return OptimizationProfile(name=name, shapes=dict.fromkeys(("input_ids", "attention_mask"), input_range))
 
 
 WHOLE = profile("default", (1, 2), (3, 6), (6, 12))
@@ -122,14 +122,14 @@ def plan_record(gpu: Gpu = L4) -> Plan:
 class Bench:
     """The network in a folder, with its reference, and the gate for plans of it.
 
-    `asked` holds the shapes that the stand-in was asked about, by profile.
+    `requests` holds the shapes that the stand-in was asked about, by profile.
     """
 
     folder: Path
     precision: Precision = Precision.FP16
     profiles: tuple[OptimizationProfile, ...] = (WHOLE,)
     gain: float = 1.0
-    asked: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    requests: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         write_network(self.folder / "model.onnx")
@@ -189,10 +189,10 @@ class Bench:
 
         def ask(feed: Mapping[str, NDArray[Any]], place: int) -> Arrays:
             allowed = every_profile(self.profiles, component)[place].shapes
-            for name, found in allowed.items():
-                sizes = zip(found.min, feed[name].shape, found.max, strict=True)
+            for name, input_range in allowed.items():
+                sizes = zip(input_range.min, feed[name].shape, input_range.max, strict=True)
                 assert all(low <= size <= high for low, size, high in sizes), "outside of the profile"
-            self.asked.append((place, feed["input_ids"].shape))
+            self.requests.append((place, feed["input_ids"].shape))
             answer = answer_of(path or self.lowered, feed)
             return change(answer, place) if change else answer
 

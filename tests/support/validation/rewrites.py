@@ -13,13 +13,13 @@ LAYERS = range(6)
 
 def everything_renamed(graph: Graph) -> None:
     """Nodes, weights and the tensors between nodes; the interface keeps its names."""
-    kept = {"", *(v.name for v in (*graph.model.graph.input, *graph.model.graph.output))}
+    interface_names = {"", *(v.name for v in (*graph.model.graph.input, *graph.model.graph.output))}
     for tensor in graph.model.graph.initializer:
         tensor.name = f"renamed/{tensor.name}"
     for number, node in enumerate(graph.nodes):
         node.name = f"node {number}"
         for names in (node.input, node.output):
-            names[:] = [name if name in kept else f"renamed/{name}" for name in names]
+            names[:] = [name if name in interface_names else f"renamed/{name}" for name in names]
 
 
 def constants_made_initialisers(graph: Graph) -> None:

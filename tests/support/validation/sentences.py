@@ -43,12 +43,12 @@ class Encoder:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
         self._int8 = scale is not None
-        words = self.node("Gather", [self.constant("embeddings", _WEIGHTS["embeddings"]), "input_ids"])
-        inner = self.node("Relu", [self.node("MatMul", [words, self.weight("up")])])
+        embedding = self.node("Gather", [self.constant("embeddings", _WEIGHTS["embeddings"]), "input_ids"])
+        inner = self.node("Relu", [self.node("MatMul", [embedding, self.weight("up")])])
         if scale is not None:
             pair = [self.constant("scale", np.array(scale)), self.constant("zero", np.array(0, np.int8))]
             inner = self.node("DequantizeLinear", [self.node("QuantizeLinear", [inner, *pair]), *pair])
-        sum_ = self.node("Add", [words, self.node("MatMul", [inner, self.weight("down")])])
+        sum_ = self.node("Add", [embedding, self.node("MatMul", [inner, self.weight("down")])])
         moved = self.node("Add", [sum_, self.constant("offset", np.array(offset))])
         self.node("Cast", [moved], "hidden", to=dtype)
         self.dtype = dtype

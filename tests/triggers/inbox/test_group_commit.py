@@ -46,28 +46,31 @@ async def _first_and_others(together: Callable[[int], Awaitable[int]], slow: _Sl
     return list(await asyncio.wait_for(asyncio.gather(first, *rest, return_exceptions=True), _LONGEST_SECONDS))
 
 
-def test_those_who_come_while_one_is_done_are_done_together_and_each_has_its_answer() -> None:
+def test_waiting_jobs_committed_together() -> None:
+    """Those who come while one is done are done together, and each has its answer."""
     slow = _Slow()
     answers = asyncio.run(_first_and_others(GroupCommit(slow), slow, 1, 2, 3, 4, 5, 6))
     assert answers == [0, 2, 4, 6, 8, 10, 12]
     assert slow.done == [[0], [1, 2, 3, 4, 5, 6]]
 
 
-def test_all_of_a_round_that_failed_are_told_and_the_next_is_done() -> None:
+def test_failed_round_tells_everyone() -> None:
+    """All of a round that failed are told, and the next round is done."""
     slow = _Slow()
     together = GroupCommit(slow)
 
     async def ask() -> int:
         first, *others = await _first_and_others(together, slow, -1, 1)
         assert first == 0
-        for one in others:
-            assert isinstance(one, ValueError)
+        for error in others:
+            assert isinstance(error, ValueError)
         return await together(4)
 
     assert asyncio.run(ask()) == 8
 
 
-def test_one_who_left_keeps_nobody_else_from_an_answer_nor_does_a_loop_that_ended() -> None:
+def test_leaver_keeps_no_answer_back() -> None:
+    """A caller that left keeps nobody else from an answer, nor does a loop that ended."""
     slow = _Slow()
     together = GroupCommit(slow)
 
@@ -85,7 +88,8 @@ def test_one_who_left_keeps_nobody_else_from_an_answer_nor_does_a_loop_that_ende
     assert asyncio.run(ask()) == 4
 
 
-def test_the_thread_ends_with_the_last_who_could_ask() -> None:
+def test_thread_ends_with_last_asker() -> None:
+    """The thread ends with the last caller who could ask."""
     before = set(threading.enumerate())
     together = GroupCommit(_Slow())
     (thread,) = set(threading.enumerate()) - before

@@ -9,37 +9,38 @@ import pytest
 
 from plansmith.errors import EnvironmentFault
 from plansmith.triggers.inbox import sql
-from plansmith.triggers.inbox.entry import InboxEntry, StartedRun
+from plansmith.triggers.inbox.entry import Delivery, InboxEntry, StartedRun
 from plansmith.triggers.inbox.inbox import Inbox
-from plansmith.triggers.inbox.rows import Delivery
-from plansmith.triggers.registries.event import Event
+from plansmith.triggers.registries.delivery import Event
 
-from ...support.triggers.inboxes import LEASE, REGISTRY, Clock, event, made, opened
+from ...support.triggers.inboxes import LEASE, REGISTRY, Clock, created_event, event, opened
 
 
 def _claimed(inbox: Inbox, clock: Clock, worker: str = "w") -> InboxEntry:
-    found = inbox.claim(worker, clock.now, LEASE)
-    assert found is not None
-    return found
+    entry = inbox.claim(worker, clock.now, LEASE)
+    assert entry is not None
+    return entry
 
 
 def _models(inbox: Inbox, clock: Clock, number: int) -> list[str]:
     return [_claimed(inbox, clock).event.model for _ in range(number)]
 
 
-def test_each_event_of_a_delivery_is_an_entry_with_all_that_it_told(inbox: Inbox, clock: Clock) -> None:
-    told = [event("ranker", 3), event("encoder", 7)]
-    assert inbox.take(REGISTRY, "d-1", told)
+def test_delivery_events_become_entries(inbox: Inbox, clock: Clock) -> None:
+    """Each event of a delivery is an entry with all that it told."""
+    events = [event("ranker", 3), event("encoder", 7)]
+    assert inbox.take(REGISTRY, "d-1", events)
     newest, oldest = inbox.entries()
-    assert [oldest.event, newest.event] == told
+    assert [oldest.event, newest.event] == events
     assert (oldest.registry, oldest.delivery, oldest.state, oldest.attempts) == (REGISTRY, "d-1", "waiting", 0)
-    assert oldest.content_key == told[0].content_key
+    assert oldest.content_key == events[0].content_key
     assert oldest.received_at == oldest.next_try_at == clock.now
     assert inbox.entry(oldest.id) == oldest
     assert inbox.entry(10**6) is None
 
 
-def test_a_repeated_delivery_changes_nothing_and_another_registry_may_use_the_same_id(inbox: Inbox) -> None:
+def test_repeated_delivery_changes_nothing(inbox: Inbox) -> None:
+    """A repeated delivery changes nothing, and another registry may use the same ID."""
     assert inbox.take(REGISTRY, "d-1", [event("ranker")])
     assert not inbox.take(REGISTRY, "d-1", [event("ranker"), event("encoder")])
     assert inbox.take("hub", "d-1", [])
@@ -47,20 +48,22 @@ def test_a_repeated_delivery_changes_nothing_and_another_registry_may_use_the_sa
     assert [entry.event.model for entry in inbox.entries()] == ["ranker"]
 
 
-def test_two_receivers_that_get_the_same_deliveries_at_once_keep_each_once(url: str, inbox: Inbox) -> None:
+def test_two_receivers_keep_delivery_once(url: str, inbox: Inbox) -> None:
+    """Two receivers that get the same deliveries at once keep each once."""
     ids = [f"d-{number}" for number in range(40)]
-    with opened(url) as other, ThreadPoolExecutor(8) as threads:
-        both = [(one, box) for one in ids for box in (inbox, other)]
-        taken = list(threads.map(lambda it: it[1].take(REGISTRY, it[0], [event(it[0])]), both))
-    assert sum(taken) == len(ids)
+    with opened(url) as second_inbox, ThreadPoolExecutor(8) as threads:
+        both = [(delivery_id, box) for delivery_id in ids for box in (inbox, second_inbox)]
+        results = list(threads.map(lambda it: it[1].take(REGISTRY, it[0], [event(it[0])]), both))
+    assert sum(results) == len(ids)
     assert sorted(entry.delivery for entry in inbox.entries(limit=1000)) == sorted(ids)
 
 
-def test_the_oldest_entry_comes_first_and_one_model_is_worked_on_once_at_a_time(inbox: Inbox, clock: Clock) -> None:
+def test_oldest_entry_first_per_model(inbox: Inbox, clock: Clock) -> None:
+    """The oldest entry comes first, and one model is worked on once at a time."""
     inbox.take(REGISTRY, "d-1", [event("a", 1), event("a", 2), event("b", 1)])
     inbox.take(REGISTRY, "d-2", [event("a", 3)])
-    first, other = _claimed(inbox, clock), _claimed(inbox, clock)
-    assert [first.event.words, other.event.model] == [event("a", 1).words, "b"]
+    first, next_entry = _claimed(inbox, clock), _claimed(inbox, clock)
+    assert [first.event.label, next_entry.event.model] == [event("a", 1).label, "b"]
     assert inbox.claim("w", clock.now, LEASE) is None
     assert inbox.finish(first, [])
     second = _claimed(inbox, clock)
@@ -69,13 +72,15 @@ def test_the_oldest_entry_comes_first_and_one_model_is_worked_on_once_at_a_time(
     assert _claimed(inbox, clock).event == event("a", 3)
 
 
-def test_the_same_model_name_in_another_registry_is_another_model(inbox: Inbox, clock: Clock) -> None:
+def test_same_name_other_registry_differs(inbox: Inbox, clock: Clock) -> None:
+    """The same model name in another registry is another model."""
     inbox.take(REGISTRY, "d-1", [event("a")])
     inbox.take("hub", "d-1", [event("a").model_copy(update={"registry": "hub"})])
     assert _models(inbox, clock, 2) == ["a", "a"]
 
 
-def test_what_is_put_off_holds_up_its_model_alone_until_its_time_comes(inbox: Inbox, clock: Clock) -> None:
+def test_delayed_entry_blocks_own_model(inbox: Inbox, clock: Clock) -> None:
+    """What is put off holds up its model alone, until its time comes."""
     inbox.take(REGISTRY, "d-1", [event("a", 1), event("a", 2), event("b")])
     first = _claimed(inbox, clock)
     assert inbox.postpone(first, "Prefect does not answer", clock.now + timedelta(minutes=5))
@@ -87,7 +92,8 @@ def test_what_is_put_off_holds_up_its_model_alone_until_its_time_comes(inbox: In
     assert (again.event, again.attempts, again.reason) == (event("a", 1), 2, "Prefect does not answer")
 
 
-def test_what_is_set_aside_does_not_hold_up_its_model(inbox: Inbox, clock: Clock) -> None:
+def test_entry_aside_blocks_nothing(inbox: Inbox, clock: Clock) -> None:
+    """What is set aside does not hold up its model."""
     inbox.take(REGISTRY, "d-1", [event("a", 1), event("a", 2)])
     assert inbox.set_aside(_claimed(inbox, clock), "no rule builds it")
     assert _claimed(inbox, clock).event == event("a", 2)
@@ -95,7 +101,8 @@ def test_what_is_set_aside_does_not_hold_up_its_model(inbox: Inbox, clock: Clock
     assert (aside.reason, aside.settled_at, aside.worker) == ("no rule builds it", clock.now, "")
 
 
-def test_an_entry_that_is_done_says_what_it_became(inbox: Inbox, clock: Clock) -> None:
+def test_done_entry_says_outcome(inbox: Inbox, clock: Clock) -> None:
+    """An entry that is done says what it became."""
     inbox.take(REGISTRY, "d-1", [event("a")])
     runs = (StartedRun(id="r-1", address="http://prefect/runs/r-1"), StartedRun(id="r-2"))
     mine = _claimed(inbox, clock, "worker-1")
@@ -106,7 +113,8 @@ def test_an_entry_that_is_done_says_what_it_became(inbox: Inbox, clock: Clock) -
     assert inbox.claim("w", clock.go(days=1), LEASE) is None
 
 
-def test_what_a_dead_worker_had_is_anothers_when_its_lease_has_run_out(inbox: Inbox, clock: Clock) -> None:
+def test_dead_worker_entry_passes_on(inbox: Inbox, clock: Clock) -> None:
+    """What a dead worker had is another's when its lease has run out."""
     inbox.take(REGISTRY, "d-1", [event("a")])
     _claimed(inbox, clock, "dead")
     assert inbox.claim("w", clock.go(seconds=LEASE - 1), LEASE) is None
@@ -116,7 +124,8 @@ def test_what_a_dead_worker_had_is_anothers_when_its_lease_has_run_out(inbox: In
 
 
 @pytest.mark.parametrize("how", ["finish", "postpone", "set_aside"])
-def test_a_worker_whose_lease_another_has_changes_nothing(how: str, inbox: Inbox, clock: Clock) -> None:
+def test_worker_without_lease_changes_nothing(how: str, inbox: Inbox, clock: Clock) -> None:
+    """A worker whose lease another has changes nothing."""
     inbox.take(REGISTRY, "d-1", [event("a")])
     slow = _claimed(inbox, clock, "same name")
     clock.go(seconds=LEASE)
@@ -133,7 +142,8 @@ def test_a_worker_whose_lease_another_has_changes_nothing(how: str, inbox: Inbox
     assert inbox.entries()[0].reason == ""
 
 
-def test_what_was_set_aside_comes_again_before_younger_entries_and_not_beside_one(inbox: Inbox, clock: Clock) -> None:
+def test_entry_aside_returns_before_younger(inbox: Inbox, clock: Clock) -> None:
+    """What was set aside comes again before younger entries, and not beside one."""
     inbox.take(REGISTRY, "d-1", [event("a", 1), event("a", 2), event("a", 3)])
     assert inbox.set_aside(first := _claimed(inbox, clock), "poison")
     second = _claimed(inbox, clock)
@@ -144,7 +154,8 @@ def test_what_was_set_aside_comes_again_before_younger_entries_and_not_beside_on
     assert (again.event, again.attempts) == (event("a", 1), 1)
 
 
-def test_a_person_retries_what_waits_or_is_done_and_not_what_is_in_work(inbox: Inbox, clock: Clock) -> None:
+def test_retry_spares_work_in_progress(inbox: Inbox, clock: Clock) -> None:
+    """A person retries what waits or is done, and not what is in work."""
     inbox.take(REGISTRY, "d-1", [event("a"), event("b"), event("c")])
     put_off, in_work, done = (_claimed(inbox, clock) for _ in range(3))
     inbox.postpone(put_off, "later", clock.now + timedelta(days=1))
@@ -158,9 +169,8 @@ def test_a_person_retries_what_waits_or_is_done_and_not_what_is_in_work(inbox: I
     assert inbox.retry(in_work.id) == (in_work.id,)
 
 
-def test_a_lease_that_is_renewed_holds_for_longer_and_one_that_others_have_taken_is_not(
-    inbox: Inbox, clock: Clock
-) -> None:
+def test_renewed_lease_holds_longer(inbox: Inbox, clock: Clock) -> None:
+    """A lease that is renewed holds for longer, and one that others have taken does not."""
     inbox.take(REGISTRY, "d-1", [event("a")])
     first = _claimed(inbox, clock)
     assert inbox.renew(first, clock.go(seconds=LEASE - 1), LEASE)
@@ -171,30 +181,33 @@ def test_a_lease_that_is_renewed_holds_for_longer_and_one_that_others_have_taken
     assert inbox.finish(second, [])
 
 
-def test_what_recurs_is_a_repetition_until_something_else_was_told_of_the_same(inbox: Inbox) -> None:
-    first, other, tag = event("a", 3), event("a", 4), event("a", 3).model_copy(update={"value": "challenger"})
-    back, away = (Delivery(REGISTRY, f"to-{one.version}", (one,), recurs=True) for one in (first, other))
-    told = [back, back, away, back, back, away, away]
-    assert [inbox.take_all([one])[0] for one in told] == [True, False, True, True, False, True, False]
+def test_recurrence_is_repetition_until_news(inbox: Inbox) -> None:
+    """What recurs is a repetition until something else was told of the same."""
+    first, second, tag = event("a", 3), event("a", 4), event("a", 3).model_copy(update={"value": "challenger"})
+    back, away = (Delivery(REGISTRY, f"to-{item.version}", (item,), recurs=True) for item in (first, second))
+    deliveries = [back, back, away, back, back, away, away]
+    assert [inbox.take_all([item])[0] for item in deliveries] == [True, False, True, True, False, True, False]
     assert [entry.event.version for entry in inbox.entries()[::-1]] == ["3", "4", "3", "4"]
     both = Delivery(REGISTRY, "both", (first, tag), recurs=True)
     assert inbox.take_all([both, both]) == [True, False]
     inbox.take_all([away])
     assert inbox.take_all([both]) == [True]
-    assert [entry.event for entry in inbox.entries()[:4]] == [first, other, tag, first]
+    assert [entry.event for entry in inbox.entries()[:4]] == [first, second, tag, first]
 
 
-def test_what_recurs_and_comes_to_several_receivers_at_once_is_kept_once(url: str, inbox: Inbox) -> None:
+def test_simultaneous_recurrence_kept_once(url: str, inbox: Inbox) -> None:
+    """What recurs and comes to several receivers at once is kept once."""
     back = Delivery(REGISTRY, "to-3", (event("a", 3),), recurs=True)
     inbox.take_all([back])
     inbox.take(REGISTRY, "to-4", [event("a", 4)])
-    with opened(url) as other, ThreadPoolExecutor(8) as pool:
-        new = list(pool.map(lambda one: one.take_all([back])[0], [inbox, other] * 8))
+    with opened(url) as second_inbox, ThreadPoolExecutor(8) as pool:
+        new = list(pool.map(lambda box: box.take_all([back])[0], [inbox, second_inbox] * 8))
     assert new.count(True) == 1
     assert len(inbox.entries()) == 3
 
 
-def test_what_is_dropped_is_gone_and_its_delivery_stays_known(inbox: Inbox, clock: Clock) -> None:
+def test_dropped_delivery_stays_known(inbox: Inbox, clock: Clock) -> None:
+    """What is dropped is gone and its delivery stays known."""
     inbox.take(REGISTRY, "d-1", [event("a"), event("b")])
     in_work = _claimed(inbox, clock)
     waiting = next(entry for entry in inbox.entries() if entry.id != in_work.id)
@@ -205,12 +218,13 @@ def test_what_is_dropped_is_gone_and_its_delivery_stays_known(inbox: Inbox, cloc
     assert inbox.drop(in_work.id) == (in_work.id,)
 
 
-def test_pruning_forgets_what_was_done_long_ago_and_nothing_else(inbox: Inbox, clock: Clock) -> None:
-    inbox.take(REGISTRY, "old", [made("a"), made("b"), made("c")])
+def test_pruning_forgets_old_done_only(inbox: Inbox, clock: Clock) -> None:
+    """Pruning forgets what was done long ago and nothing else."""
+    inbox.take(REGISTRY, "old", [created_event("a"), created_event("b"), created_event("c")])
     inbox.finish(_claimed(inbox, clock), [])
     inbox.set_aside(_claimed(inbox, clock), "poison")
     clock.go(days=2)
-    inbox.take(REGISTRY, "young", [made("d")])
+    inbox.take(REGISTRY, "young", [created_event("d")])
     inbox.finish(_claimed(inbox, clock), [])
     assert inbox.count_old(clock.now - timedelta(days=1)) == 1
     assert inbox.prune(clock.now - timedelta(days=1)) == 1
@@ -218,29 +232,32 @@ def test_pruning_forgets_what_was_done_long_ago_and_nothing_else(inbox: Inbox, c
     assert inbox.counts() == {"waiting": 1, "in-work": 0, "done": 1, "set-aside": 1}
 
 
-def test_a_delivery_stays_known_though_its_entries_are_gone(inbox: Inbox, clock: Clock) -> None:
-    inbox.take(REGISTRY, "d-1", [made("a")])
+def test_delivery_known_without_entries(inbox: Inbox, clock: Clock) -> None:
+    """A delivery stays known though its entries are gone."""
+    inbox.take(REGISTRY, "d-1", [created_event("a")])
     inbox.finish(_claimed(inbox, clock), [])
     assert inbox.prune(clock.go(days=1000)) == 1
-    assert not inbox.take(REGISTRY, "d-1", [made("a")])
+    assert not inbox.take(REGISTRY, "d-1", [created_event("a")])
 
 
-def test_a_delivery_that_is_too_old_to_be_taken_is_forgotten_and_none_that_may_come_again(
-    inbox: Inbox, clock: Clock
-) -> None:
-    signed, found = (Delivery(REGISTRY, name, (made(name),), expires=name == "signed") for name in ("signed", "found"))
-    inbox.take_all([signed, found])
+def test_expired_delivery_forgotten(inbox: Inbox, clock: Clock) -> None:
+    """A delivery that is too old to be taken is forgotten, and none that may come again."""
+    signed, unsigned = (
+        Delivery(REGISTRY, name, (created_event(name),), expires=name == "signed") for name in ("signed", "found")
+    )
+    inbox.take_all([signed, unsigned])
     clock.go(days=6)
     inbox.prune(clock.now)
-    assert inbox.take_all([signed, found]) == [False, False], "a replay could still be within its window"
+    assert inbox.take_all([signed, unsigned]) == [False, False], "a replay could still be within its window"
     clock.go(days=2)
     inbox.prune(clock.now - timedelta(days=30))
-    assert inbox.take_all([signed, found]) == [False, False], "a person asked for what is older"
+    assert inbox.take_all([signed, unsigned]) == [False, False], "a person asked for what is older"
     inbox.prune(clock.now)
-    assert inbox.take_all([signed, found]) == [True, False]
+    assert inbox.take_all([signed, unsigned]) == [True, False]
 
 
-def test_an_inbox_says_how_much_it_holds_and_how_long_the_oldest_has_waited(inbox: Inbox, clock: Clock) -> None:
+def test_inbox_tells_size_and_age(inbox: Inbox, clock: Clock) -> None:
+    """An inbox says how much it holds and how long the oldest has waited."""
     assert inbox.oldest_waiting(clock.now) is None
     inbox.take(REGISTRY, "d-1", [event("a")])
     clock.go(minutes=1)
@@ -251,13 +268,14 @@ def test_an_inbox_says_how_much_it_holds_and_how_long_the_oldest_has_waited(inbo
     assert inbox.counts() == {"waiting": 1, "in-work": 1, "done": 0, "set-aside": 0}
 
 
-def test_the_newest_entries_of_a_state_and_of_a_registry_are_listed(inbox: Inbox, clock: Clock) -> None:
+def test_newest_entries_listed_by_state(inbox: Inbox, clock: Clock) -> None:
+    """The newest entries of a state and of a registry are listed."""
     inbox.take(REGISTRY, "d-1", [event("a"), event("b")])
     inbox.take("hub", "d-1", [event("c")])
     inbox.finish(_claimed(inbox, clock), [])
 
-    def models(**asked: object) -> list[str]:
-        return [entry.event.model for entry in inbox.entries(**asked)]  # type: ignore[arg-type]
+    def models(**filters: object) -> list[str]:
+        return [entry.event.model for entry in inbox.entries(**filters)]  # type: ignore[arg-type]
 
     assert models(limit=2) == ["c", "b"]
     assert models(state="waiting") == ["c", "b"]
@@ -266,13 +284,15 @@ def test_the_newest_entries_of_a_state_and_of_a_registry_are_listed(inbox: Inbox
 
 
 @pytest.mark.parametrize("delivery", ["x" * 100_000, "nul\0", "half \ud800", "", "ümläut/'; DROP TABLE"], ids=repr)
-def test_any_text_may_be_the_id_of_a_delivery(delivery: str, inbox: Inbox) -> None:
+def test_any_text_identifies_delivery(delivery: str, inbox: Inbox) -> None:
+    """Any text may be the ID of a delivery."""
     assert inbox.take(REGISTRY, delivery, [event("a")])
     assert not inbox.take(REGISTRY, delivery, [event("a")])
     assert len(inbox.entries()[0].delivery) <= 200
 
 
-def test_odd_names_and_reasons_are_kept(inbox: Inbox, clock: Clock) -> None:
+def test_odd_names_and_reasons_kept(inbox: Inbox, clock: Clock) -> None:
+    """Odd names and reasons are kept."""
     odd = event("n\0ul/\u202eümläut'; --")
     inbox.take(REGISTRY, "d-1", [odd])
     mine = _claimed(inbox, clock, "worker\0\ud800")
@@ -281,7 +301,8 @@ def test_odd_names_and_reasons_are_kept(inbox: Inbox, clock: Clock) -> None:
     assert inbox.entries()[0].reason.startswith("why?\nxxx")
 
 
-def test_an_entry_that_cannot_be_read_is_set_aside_and_the_next_one_comes(url: str, inbox: Inbox, clock: Clock) -> None:
+def test_unreadable_entry_set_aside(url: str, inbox: Inbox, clock: Clock) -> None:
+    """An entry that cannot be read is set aside and the next one comes."""
     import sqlalchemy as sa
 
     inbox.take(REGISTRY, "d-1", [event("a"), event("b")])
@@ -298,39 +319,39 @@ def test_an_entry_that_cannot_be_read_is_set_aside_and_the_next_one_comes(url: s
     assert len(inbox.entries()) == 1
 
 
-def test_a_change_of_what_events_hold_is_a_new_version_of_the_tables() -> None:
+def test_event_change_raises_table_version() -> None:
     """Older workers refuse a newer inbox, and need not guess at fields that they do not know."""
     assert sql.SCHEMA == 4
     assert set(StartedRun.model_fields) == {"id", "address", "model", "target"}
     assert set(Event.model_fields) == {"registry", "model", "version", "change", "value", "source", "at", "wrong"}
 
 
-def test_what_has_begun_is_known_while_the_rest_waits_and_is_what_a_person_found_wanting_when_it_is_retried(
-    inbox: Inbox, clock: Clock
-) -> None:
-    one, other, anew = (StartedRun(id=name, model=name[0], target="t") for name in ("a1", "b1", "a2"))
+def test_begun_entry_known_until_retry(inbox: Inbox, clock: Clock) -> None:
+    """What has begun is known while the rest waits, and is what a person found wanting when it is retried."""
+    first, second, anew = (StartedRun(id=name, model=name[0], target="t") for name in ("a1", "b1", "a2"))
     inbox.take(REGISTRY, "d-1", [event("m")])
-    assert inbox.postpone(_claimed(inbox, clock), "b waits", clock.now, started=[one])
-    assert (inbox.entries()[0].runs, inbox.entries()[0].started) == ((), (one,))
+    assert inbox.postpone(_claimed(inbox, clock), "b waits", clock.now, started=[first])
+    assert (inbox.entries()[0].runs, inbox.entries()[0].started) == ((), (first,))
     assert inbox.postpone(_claimed(inbox, clock), "away", clock.now)
-    assert inbox.entries()[0].known_runs == (one,)
-    assert inbox.set_aside(_claimed(inbox, clock), "poison", started=[one, other])
-    assert (inbox.entries()[0].runs, inbox.entries()[0].started) == ((), (one, other))
+    assert inbox.entries()[0].known_runs == (first,)
+    assert inbox.set_aside(_claimed(inbox, clock), "poison", started=[first, second])
+    assert (inbox.entries()[0].runs, inbox.entries()[0].started) == ((), (first, second))
     assert inbox.retry(1)
-    assert (inbox.entries()[0].runs, inbox.entries()[0].started, inbox.entries()[0].reason) == ((one, other), (), "")
+    assert (inbox.entries()[0].runs, inbox.entries()[0].started, inbox.entries()[0].reason) == ((first, second), (), "")
     assert inbox.postpone(_claimed(inbox, clock), "b waits", clock.now, started=[anew])
-    assert (inbox.entries()[0].runs, inbox.entries()[0].started) == ((one, other), (anew, other))
+    assert (inbox.entries()[0].runs, inbox.entries()[0].started) == ((first, second), (anew, second))
     assert inbox.finish(_claimed(inbox, clock), [anew])
     assert (inbox.entries()[0].runs, inbox.entries()[0].started) == ((anew,), ())
 
 
-def test_the_newest_of_a_topic_is_known_and_stays_when_old_entries_go(inbox: Inbox, clock: Clock) -> None:
-    other = event("a", 9).model_copy(update={"value": "challenger"})
-    for number, one in enumerate((event("a", 3), event("a", 4), other, event("b", 7))):
-        inbox.take(REGISTRY, f"d-{number}", [one])
+def test_newest_topic_entry_stays_known(inbox: Inbox, clock: Clock) -> None:
+    """The newest of a topic is known and stays when old entries go."""
+    challenger = event("a", 9).model_copy(update={"value": "challenger"})
+    for number, item in enumerate((event("a", 3), event("a", 4), challenger, event("b", 7))):
+        inbox.take(REGISTRY, f"d-{number}", [item])
         assert inbox.finish(_claimed(inbox, clock), [StartedRun(id=f"run-{number}")])
     assert inbox.youngest(event("a", 3)) == (2, event("a", 4).content_key)
-    assert inbox.youngest(other) == (3, other.content_key)
+    assert inbox.youngest(challenger) == (3, challenger.content_key)
     assert inbox.youngest(event("c")) is None
     assert inbox.newest() == 4
     before = clock.go(days=1)

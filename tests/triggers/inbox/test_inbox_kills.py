@@ -16,48 +16,50 @@ _HELD_SECONDS = 600  # the lease that working_process.py takes
 
 
 @pytest.mark.parametrize(("acknowledged", "threads"), [(1, 1), (7, 1), (40, 4)])
-def test_every_acknowledged_delivery_is_there_once_after_its_receiver_was_killed(
-    acknowledged: int, threads: int, url: str
-) -> None:
+def test_killed_receiver_keeps_acknowledged_delivery(acknowledged: int, threads: int, url: str) -> None:
+    """Every acknowledged delivery is there once after its receiver was killed."""
     receiver = start("taking_process.py", url, "d", str(threads))
-    told = lines_of(receiver, acknowledged)
-    told += killed(receiver)
+    lines = lines_of(receiver, acknowledged)
+    lines += killed(receiver)
     with opened(url) as inbox:
-        kept = Counter(entry.delivery for entry in inbox.entries(limit=100_000))
-        assert set(kept.values()) == {2}, "both events of each, or none"
-        assert set(told) <= set(kept)
-        assert len(kept) <= len(told) + threads, "each thread may have been killed before it could say so"
-        assert not any(inbox.take(REGISTRY, delivery, [event("again")]) for delivery in told)
+        counts = Counter(entry.delivery for entry in inbox.entries(limit=100_000))
+        assert set(counts.values()) == {2}, "both events of each, or none"
+        assert set(lines) <= set(counts)
+        assert len(counts) <= len(lines) + threads, "each thread may have been killed before it could say so"
+        assert not any(inbox.take(REGISTRY, delivery, [event("again")]) for delivery in lines)
 
 
 @pytest.mark.slow
-def test_two_receivers_that_are_killed_one_after_the_other_leave_an_inbox_for_the_third(url: str) -> None:
-    told = []
+def test_two_killed_receivers_leave_inbox(url: str) -> None:
+    """Two receivers that are killed one after the other leave an inbox for the third."""
+    lines = []
     for name in ("a", "b", "c"):
         receiver = start("taking_process.py", url, name, "2")
-        told += lines_of(receiver, 5)
-        told += killed(receiver)
+        lines += lines_of(receiver, 5)
+        lines += killed(receiver)
     with opened(url) as inbox:
-        kept = Counter(entry.delivery for entry in inbox.entries(limit=100_000))
-    assert set(told) <= set(kept)
-    assert set(kept.values()) == {2}
+        counts = Counter(entry.delivery for entry in inbox.entries(limit=100_000))
+    assert set(lines) <= set(counts)
+    assert set(counts.values()) == {2}
 
 
-def test_what_a_killed_worker_had_comes_back_when_its_lease_has_run_out(url: str) -> None:
+def test_killed_worker_entry_returns(url: str) -> None:
+    """What a killed worker had comes back when its lease has run out."""
     clock = Clock()
     with opened(url, clock) as inbox:
         inbox.take(REGISTRY, "d-1", [event("a", 1), event("a", 2)])
         worker = start("working_process.py", url, "victim", "one")
-        (held,) = lines_of(worker, 1)
+        (entry_id,) = lines_of(worker, 1)
         assert killed(worker) == []
         assert inbox.claim("other", clock.go(seconds=_HELD_SECONDS - 1), _HELD_SECONDS) is None
         again = inbox.claim("other", clock.go(seconds=1), _HELD_SECONDS)
         assert again is not None
-        assert (again.id, again.event, again.attempts) == (int(held), event("a", 1), 2)
+        assert (again.id, again.event, again.attempts) == (int(entry_id), event("a", 1), 2)
 
 
 @pytest.mark.slow
-def test_processes_that_claim_at_once_get_every_entry_once_and_each_model_in_order(url: str) -> None:
+def test_simultaneous_claims_stay_ordered(url: str) -> None:
+    """Processes that claim at once get every entry once, and each model in order."""
     with opened(url) as inbox:
         for number in range(30):
             inbox.take(REGISTRY, f"d-{number}", [event(f"m{model}", number) for model in range(4)])
@@ -72,17 +74,19 @@ def test_processes_that_claim_at_once_get_every_entry_once_and_each_model_in_ord
 
 
 @pytest.mark.slow
-def test_processes_that_open_a_new_inbox_at_once_make_one(url: str) -> None:
+def test_simultaneous_openers_make_one_inbox(url: str) -> None:
+    """Processes that open a new inbox at once make one."""
     receivers = [start("taking_process.py", url, name, "1") for name in "abc"]
-    told = [line for receiver in receivers for line in lines_of(receiver, 3)]
+    lines = [line for receiver in receivers for line in lines_of(receiver, 3)]
     for receiver in receivers:
-        told += killed(receiver)
+        lines += killed(receiver)
     with opened(url) as inbox:
-        assert set(told) <= {entry.delivery for entry in inbox.entries(limit=100_000)}
+        assert set(lines) <= {entry.delivery for entry in inbox.entries(limit=100_000)}
 
 
 @pytest.mark.services
-def test_an_inbox_whose_database_was_killed_goes_on_when_that_is_back() -> None:
+def test_inbox_survives_killed_database() -> None:
+    """An inbox whose database was killed goes on when that is back."""
     with postgres.running() as server, opened(server.url.replace("+asyncpg", "")) as inbox:
         assert inbox.take(REGISTRY, "d-1", [event("a")])
         server.kill()

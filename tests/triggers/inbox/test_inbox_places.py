@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import EnvironmentFault, PlansmithError, UsageError
-from plansmith.triggers.inbox import database_engine
+from plansmith.triggers.inbox import database
 from plansmith.triggers.inbox.inbox import open_inbox
 from plansmith.triggers.inbox.sql import ADD_DELIVERY, SCHEMA
 
@@ -41,7 +41,8 @@ def _refusal(url: str, kind: type[PlansmithError]) -> str:
     return refused.value.message
 
 
-def test_a_file_of_sqlite_flushes_every_commit_to_the_disk(file: Path) -> None:
+def test_sqlite_flushes_every_commit(file: Path) -> None:
+    """A file of SQLite flushes every commit to the disk."""
     with opened(f"sqlite:///{file}") as inbox, inbox._database.writing() as connection:
         settings = {
             name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
@@ -51,7 +52,8 @@ def test_a_file_of_sqlite_flushes_every_commit_to_the_disk(file: Path) -> None:
 
 
 @pytest.mark.services
-def test_postgresql_flushes_every_commit_though_the_database_was_told_not_to(postgresql_url: str) -> None:
+def test_postgresql_flushes_every_commit(postgresql_url: str) -> None:
+    """PostgreSQL flushes every commit, though the database was told not to."""
     import sqlalchemy as sa
 
     engine = sa.create_engine(postgresql_url.replace("postgresql:", "postgresql+psycopg:"))
@@ -63,26 +65,30 @@ def test_postgresql_flushes_every_commit_though_the_database_was_told_not_to(pos
         assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
 
 
-def test_an_inbox_appears_whole_and_nothing_is_left_beside_it(file: Path) -> None:
+def test_inbox_appears_whole(file: Path) -> None:
+    """An inbox appears whole and nothing is left beside it."""
     with opened(f"sqlite:///{file}"):
         pass
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
-def test_a_relative_file_is_one_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_file_in_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative file is one of the working directory."""
     monkeypatch.chdir(tmp_path)
     with opened("sqlite:///here.db") as inbox:
         assert inbox.place == f"sqlite:///{tmp_path}/here.db"
 
 
-def test_an_inbox_that_is_not_to_be_made_is_not(file: Path) -> None:
+def test_inbox_not_made_unasked(file: Path) -> None:
+    """An inbox that is not to be made is not."""
     with pytest.raises(UsageError, match=r"there is no inbox .*inbox\.db"):
         open_inbox(f"sqlite:///{file}", make=False)
     assert not file.exists()
 
 
 @pytest.mark.services
-def test_tables_that_are_not_to_be_made_in_postgresql_are_not(postgresql_url: str) -> None:
+def test_postgresql_tables_not_made_unasked(postgresql_url: str) -> None:
+    """Tables that are not to be made in PostgreSQL are not made."""
     for _ in range(2):
         with pytest.raises(UsageError, match="there is no inbox postgresql://"):
             open_inbox(postgresql_url, make=False)
@@ -100,70 +106,78 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("url", "says"), WRONG.values(), ids=WRONG.keys())
-def test_a_url_that_is_none_is_refused_without_its_password(url: str, says: str) -> None:
-    said = _refusal(url, UsageError)
-    assert says in said
-    assert "geheim" not in said
+def test_invalid_url_refused_without_password(url: str, says: str) -> None:
+    """A URL that is none is refused without its password."""
+    message = _refusal(url, UsageError)
+    assert says in message
+    assert "geheim" not in message
 
 
-def test_a_server_that_is_away_is_named_without_its_password() -> None:
-    said = _refusal("postgresql://user:geheim@127.0.0.1:1/db?sslpassword=geheim", EnvironmentFault)
-    assert "postgresql://…@127.0.0.1:1/db does not answer" in said
-    assert "geheim" not in said
+def test_absent_server_named_without_password() -> None:
+    """A server that is away is named without its password."""
+    message = _refusal("postgresql://user:geheim@127.0.0.1:1/db?sslpassword=geheim", EnvironmentFault)
+    assert "postgresql://…@127.0.0.1:1/db does not answer" in message
+    assert "geheim" not in message
 
 
-def test_a_folder_that_is_not_there_is_named_with_how_to_make_it(tmp_path: Path) -> None:
+def test_missing_folder_named_with_remedy(tmp_path: Path) -> None:
+    """A folder that is not there is named with how to make it."""
     with pytest.raises(EnvironmentFault, match="there is no folder") as refused:
         open_inbox(f"sqlite:///{tmp_path}/absent/inbox.db")
     assert refused.value.remedy == f"mkdir -p {tmp_path}/absent"
 
 
-def test_a_folder_that_takes_no_files_is_named(tmp_path: Path) -> None:
+def test_unwritable_folder_named(tmp_path: Path) -> None:
+    """A folder that takes no files is named."""
     (tmp_path / "empty").mkdir()
     with read_only(tmp_path / "empty", tmp_path / "mounted") as folder:
-        said = _refusal(f"sqlite:///{folder}/inbox.db", EnvironmentFault)
-    assert said.startswith(f"cannot make the inbox {folder}/inbox.db: ")
+        message = _refusal(f"sqlite:///{folder}/inbox.db", EnvironmentFault)
+    assert message.startswith(f"cannot make the inbox {folder}/inbox.db: ")
 
 
-def test_an_inbox_that_can_only_be_read_is_refused_when_it_is_opened(tmp_path: Path) -> None:
+def test_read_only_inbox_refused(tmp_path: Path) -> None:
+    """An inbox that can only be read is refused when it is opened."""
     (tmp_path / "own").mkdir()
     with opened(f"sqlite:///{tmp_path}/own/inbox.db") as inbox:
         inbox.take(REGISTRY, "d-1", [event("a")])
     with read_only(tmp_path / "own", tmp_path / "mounted") as folder:
-        said = _refusal(f"sqlite:///{folder}/inbox.db", EnvironmentFault)
-    assert f"{folder}/inbox.db cannot be" in said
+        message = _refusal(f"sqlite:///{folder}/inbox.db", EnvironmentFault)
+    assert f"{folder}/inbox.db cannot be" in message
 
 
-def test_a_full_disk_is_said_and_takes_the_same_delivery_when_it_has_room(cramped: Cramped) -> None:
+def test_full_disk_told_then_retaken(cramped: Cramped) -> None:
+    """A full disk is told, and takes the same delivery when it has room."""
     filler = cramped.folder / "filler"
     filler.write_bytes(b"x" * (_ROOM // 2))
-    kept: list[str] = []
+    deliveries: list[str] = []
 
     def fill() -> None:
         for number in range(10_000):
             assert inbox.take(REGISTRY, f"d-{number}", [event("a" * 1000, number)])
-            kept.append(f"d-{number}")
+            deliveries.append(f"d-{number}")
 
     with opened(f"sqlite:///{cramped.folder}/inbox.db") as inbox:
         with cramped.limited(), pytest.raises(EnvironmentFault) as full:
             fill()
         assert full.value.transient
         assert "room" in full.value.remedy or "space" in full.value.remedy
-        assert kept
-        assert [entry.delivery for entry in reversed(inbox.entries(limit=10_000))] == kept
+        assert deliveries
+        assert [entry.delivery for entry in reversed(inbox.entries(limit=10_000))] == deliveries
         filler.unlink()
-        assert inbox.take(REGISTRY, f"d-{len(kept)}", [event("b")])
-        assert not inbox.take(REGISTRY, kept[-1], [event("b")])
+        assert inbox.take(REGISTRY, f"d-{len(deliveries)}", [event("b")])
+        assert not inbox.take(REGISTRY, deliveries[-1], [event("b")])
 
 
-def test_a_folder_without_room_for_an_inbox_gets_no_half_of_one(tmp_path: Path) -> None:
+def test_full_folder_gets_no_half(tmp_path: Path) -> None:
+    """A folder without room for an inbox gets no half of one."""
     with cramped_folder(tmp_path / "tiny", 16 * 1024) as tiny, tiny.limited():
-        said = _refusal(f"sqlite:///{tiny.folder}/inbox.db", EnvironmentFault)
-        assert f"{tiny.folder}/inbox.db" in said
+        message = _refusal(f"sqlite:///{tiny.folder}/inbox.db", EnvironmentFault)
+        assert f"{tiny.folder}/inbox.db" in message
         assert not list(tiny.folder.iterdir())
 
 
-def test_a_file_that_was_removed_while_it_was_in_use_takes_nothing_more(file: Path) -> None:
+def test_removed_file_takes_nothing_more(file: Path) -> None:
+    """A file that was removed while it was in use takes nothing more."""
     with opened(f"sqlite:///{file}") as inbox:
         inbox.take(REGISTRY, "d-1", [event("a")])
         file.unlink()
@@ -173,18 +187,20 @@ def test_a_file_that_was_removed_while_it_was_in_use_takes_nothing_more(file: Pa
             inbox.take(REGISTRY, "d-3", [event("a")])
 
 
-def test_a_database_of_something_else_is_refused_and_left_as_it_is(file: Path) -> None:
+def test_foreign_database_refused_unchanged(file: Path) -> None:
+    """A database of something else is refused and left as it is."""
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("CREATE TABLE invoices (id INTEGER)")
         connection.commit()
     before = file.read_bytes()
-    said = _refusal(f"sqlite:///{file}", UsageError)
-    assert "is no inbox of plansmith: it holds other tables, such as invoices" in said
+    message = _refusal(f"sqlite:///{file}", UsageError)
+    assert "is no inbox of plansmith: it holds other tables, such as invoices" in message
     assert file.read_bytes() == before
 
 
 @pytest.mark.services
-def test_a_postgresql_of_something_else_is_refused(postgresql_url: str) -> None:
+def test_foreign_postgresql_refused(postgresql_url: str) -> None:
+    """A PostgreSQL of something else is refused."""
     import sqlalchemy as sa
 
     engine = sa.create_engine(postgresql_url.replace("postgresql:", "postgresql+psycopg:"))
@@ -195,7 +211,8 @@ def test_a_postgresql_of_something_else_is_refused(postgresql_url: str) -> None:
     engine.dispose()
 
 
-def test_a_table_of_the_same_name_that_is_anothers_is_refused(file: Path) -> None:
+def test_foreign_table_refused(file: Path) -> None:
+    """A table of the same name that is another's is refused."""
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("CREATE TABLE plansmith_inbox (version TEXT)")
         connection.commit()
@@ -203,13 +220,15 @@ def test_a_table_of_the_same_name_that_is_anothers_is_refused(file: Path) -> Non
 
 
 @pytest.mark.parametrize(("content", "says"), [(b"", "empty database"), (b"no database\n" * 100, "is no database")])
-def test_a_file_that_is_no_database_is_refused_and_stays(content: bytes, says: str, file: Path) -> None:
+def test_non_database_file_refused(content: bytes, says: str, file: Path) -> None:
+    """A file that is no database is refused and stays."""
     file.write_bytes(content)
     assert says in _refusal(f"sqlite:///{file}", UsageError)
     assert file.read_bytes() == content
 
 
-def test_an_inbox_of_a_newer_plansmith_is_refused(url: str) -> None:
+def test_newer_plansmith_inbox_refused(url: str) -> None:
+    """An inbox of a newer plansmith is refused."""
     with opened(url) as inbox, inbox._database.writing() as connection:
         connection.exec_driver_sql(f"UPDATE plansmith_inbox SET version = {SCHEMA + 1}")
     with pytest.raises(EnvironmentFault, match="was made by a newer plansmith") as refused:
@@ -217,31 +236,33 @@ def test_an_inbox_of_a_newer_plansmith_is_refused(url: str) -> None:
     assert refused.value.remedy == "update plansmith on this machine, too"
 
 
-def test_a_database_that_another_keeps_to_itself_is_said(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locked_database_told(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database that another process keeps to itself is told."""
     with opened(f"sqlite:///{file}"):
         pass
-    monkeypatch.setattr(database_engine, "_SQLITE_SETTINGS", ("PRAGMA busy_timeout = 1",))
-    with closing(sqlite3.connect(file, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
+    monkeypatch.setattr(database, "_SQLITE_SETTINGS", ("PRAGMA busy_timeout = 1",))
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
         with pytest.raises(EnvironmentFault, match="is kept by another process") as refused:
             open_inbox(f"sqlite:///{file}")
     assert refused.value.transient
 
 
-def test_a_delivery_that_cannot_be_kept_while_another_has_the_database_is_taken_after_it(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(database_engine, "_SQLITE_SETTINGS", ("PRAGMA busy_timeout = 1",))
-    with opened(f"sqlite:///{file}") as inbox, closing(sqlite3.connect(file, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
+def test_delivery_taken_after_lock(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A delivery that cannot be kept while another has the database is taken afterwards."""
+    monkeypatch.setattr(database, "_SQLITE_SETTINGS", ("PRAGMA busy_timeout = 1",))
+    with opened(f"sqlite:///{file}") as inbox, closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
         with pytest.raises(EnvironmentFault, match="is kept by another process") as refused:
             inbox.take(REGISTRY, "d-1", [event("a")])
         assert refused.value.transient
-        other.execute("ROLLBACK")
+        connection.execute("ROLLBACK")
         assert inbox.take(REGISTRY, "d-1", [event("a")])
 
 
-def test_of_what_was_added_before_something_went_wrong_nothing_is_kept(url: str) -> None:
+def test_failed_batch_keeps_nothing(url: str) -> None:
+    """Of what was added before something went wrong, nothing is kept."""
+
     def add_and_fail() -> None:
         with inbox._database.adding() as add:
             assert add(ADD_DELIVERY, registry=REGISTRY, delivery="d-1", received=1.0, expires=0) == 1
@@ -254,10 +275,11 @@ def test_of_what_was_added_before_something_went_wrong_nothing_is_kept(url: str)
 
 
 @pytest.mark.services
-def test_connections_that_the_server_ended_a_moment_ago_are_made_anew(postgresql_url: str) -> None:
-    with opened(postgresql_url) as inbox, opened(postgresql_url) as other:
+def test_ended_connections_made_anew(postgresql_url: str) -> None:
+    """Connections that the server ended a moment ago are made anew."""
+    with opened(postgresql_url) as inbox, opened(postgresql_url) as second:
         assert inbox.take(REGISTRY, "d-1", [event("a")])
-        with other._database.writing() as connection:
+        with second._database.writing() as connection:
             mine = "pid <> pg_backend_pid() AND datname = current_database()"
             ended = f"SELECT COUNT(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity WHERE {mine}"
             assert connection.exec_driver_sql(ended).scalar() == 1

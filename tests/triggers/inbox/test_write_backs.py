@@ -13,7 +13,7 @@ from plansmith.triggers.inbox.inbox import Inbox
 from plansmith.triggers.inbox.location import read_url
 from plansmith.triggers.worker_loop import LEASE_SECONDS
 
-from ...support.triggers.inboxes import Clock, event, killed, lines_of, made, opened, start_module
+from ...support.triggers.inboxes import Clock, created_event, event, killed, lines_of, opened, start_module
 from ...support.triggers.known_runs import champion
 from ...support.triggers.mlflow_server import Mlflow, serving
 from ...support.triggers.write_backs import PUBLISHED, KnownEndings, finish, run_of, teller
@@ -22,15 +22,14 @@ ONE = run_of("one")
 
 
 def claimed(inbox: Inbox, clock: Clock, lease: float = LEASE_SECONDS) -> int | None:
-    found = inbox.write_backs.claim("t", clock.now, lease)
-    return None if found is None else found.entry
+    write_back = inbox.write_backs.claim("t", clock.now, lease)
+    return None if write_back is None else write_back.entry
 
 
-def test_tellings_are_handed_out_one_at_a_time_for_each_model_and_come_back_after_their_lease(
-    inbox: Inbox, clock: Clock
-) -> None:
-    first, second, other = (finish(inbox, clock.go(seconds=1), ONE, event=event(model)) for model in "aab")
-    assert [claimed(inbox, clock) for _ in range(3)] == [first, other, None]
+def test_tellings_handed_out_one_per_model(inbox: Inbox, clock: Clock) -> None:
+    """Tellings are handed out one at a time for each model, and come back after their lease."""
+    first, second, third = (finish(inbox, clock.go(seconds=1), ONE, event=event(model)) for model in "aab")
+    assert [claimed(inbox, clock) for _ in range(3)] == [first, third, None]
     clock.go(seconds=LEASE_SECONDS)
     again = inbox.write_backs.claim("t", clock.now, LEASE_SECONDS)
     assert again is not None
@@ -38,15 +37,18 @@ def test_tellings_are_handed_out_one_at_a_time_for_each_model_and_come_back_afte
     assert inbox.write_backs.renew(again, clock.go(seconds=1), LEASE_SECONDS)
     assert inbox.write_backs.finish(again, "published")
     assert not inbox.write_backs.finish(again, "published"), "it has it no more"
-    assert [claimed(inbox, clock), claimed(inbox, clock)] == [second, other]
-    assert {number: one.state for number, one in inbox.write_backs.of(first, second, other, 77).items()} == {
+    assert [claimed(inbox, clock), claimed(inbox, clock)] == [second, third]
+    assert {
+        number: write_back.state for number, write_back in inbox.write_backs.of(first, second, third, 77).items()
+    } == {
         first: "written",
         second: "in-work",
-        other: "in-work",
+        third: "in-work",
     }
 
 
-def test_whoever_lost_a_telling_changes_nothing(inbox: Inbox, clock: Clock) -> None:
+def test_lost_telling_changes_nothing(inbox: Inbox, clock: Clock) -> None:
+    """Whoever lost a telling changes nothing."""
     number = finish(inbox, clock.now, ONE)
     lost = inbox.write_backs.claim("slow", clock.now, LEASE_SECONDS)
     assert lost is not None
@@ -62,51 +64,55 @@ def test_whoever_lost_a_telling_changes_nothing(inbox: Inbox, clock: Clock) -> N
     assert inbox.write_backs.of(number) == before
 
 
-def test_waiting_for_runs_is_no_failure_and_what_failed_is_counted(inbox: Inbox, clock: Clock) -> None:
+def test_waiting_for_runs_no_failure(inbox: Inbox, clock: Clock) -> None:
+    """Waiting for runs is no failure, and what failed is counted."""
     number = finish(inbox, clock.now, ONE)
     for failed in (False, True, False, True):
-        one = inbox.write_backs.claim("t", clock.go(seconds=1), LEASE_SECONDS)
-        assert one is not None
-        assert inbox.write_backs.postpone(one, "why\0", clock.go(seconds=1), failed=failed)
-    told = inbox.write_backs.of(number)[number]
-    assert (told.attempts, told.reason, told.next_try_at) == (2, "why", clock.now)
-    assert told.worker == told.lease == ""
+        write_back = inbox.write_backs.claim("t", clock.go(seconds=1), LEASE_SECONDS)
+        assert write_back is not None
+        assert inbox.write_backs.postpone(write_back, "why\0", clock.go(seconds=1), failed=failed)
+    record = inbox.write_backs.of(number)[number]
+    assert (record.attempts, record.reason, record.next_try_at) == (2, "why", clock.now)
+    assert record.worker == record.lease == ""
 
 
-def test_only_what_is_done_and_became_runs_is_told_again(inbox: Inbox, clock: Clock) -> None:
+def test_only_finished_runs_told_again(inbox: Inbox, clock: Clock) -> None:
+    """Only an entry that is done and became runs is told again."""
     done, unwanted = finish(inbox, clock.now, ONE, tell=False), finish(inbox, clock.now)
     assert inbox.take("mlflow", "d-9", [event("new")])
     assert inbox.write_backs.again(done, unwanted, 3, 77) == (done,)
-    held = inbox.write_backs.claim("t", clock.now, LEASE_SECONDS)
-    assert held is not None
+    write_back = inbox.write_backs.claim("t", clock.now, LEASE_SECONDS)
+    assert write_back is not None
     assert inbox.write_backs.again(done) == (done,)
-    assert not inbox.write_backs.finish(held, "published"), "it was asked for once more meanwhile"
+    assert not inbox.write_backs.finish(write_back, "published"), "it was asked for once more meanwhile"
     assert claimed(inbox, clock) == done
 
 
-def test_entries_stay_until_they_are_told_and_take_their_tellings_with_them(inbox: Inbox, clock: Clock) -> None:
-    told, waits, aside, quiet = (finish(inbox, clock.now, ONE, event=made(name), tell=name != "d") for name in "abcd")
+def test_entries_stay_until_told(inbox: Inbox, clock: Clock) -> None:
+    """Entries stay until they are told and take their tellings with them."""
+    reported, waits, aside, quiet = (
+        finish(inbox, clock.now, ONE, event=created_event(name), tell=name != "d") for name in "abcd"
+    )
     for ends in (
-        lambda one: inbox.write_backs.finish(one, "failed"),
+        lambda write_back: inbox.write_backs.finish(write_back, "failed"),
         None,
-        lambda one: inbox.write_backs.set_aside(one, "x"),
+        lambda write_back: inbox.write_backs.set_aside(write_back, "x"),
     ):
-        one = inbox.write_backs.claim("t", clock.now, LEASE_SECONDS)
-        assert one is not None
+        write_back = inbox.write_backs.claim("t", clock.now, LEASE_SECONDS)
+        assert write_back is not None
         if ends is not None:
-            assert ends(one)
+            assert ends(write_back)
     assert inbox.prune(clock.go(days=1)) == 2
     assert {entry.id for entry in inbox.entries()} == {waits, aside}
-    assert set(inbox.write_backs.of(told, waits, aside, quiet)) == {waits, aside}
+    assert set(inbox.write_backs.of(reported, waits, aside, quiet)) == {waits, aside}
     assert inbox.drop(aside) == (aside,)
     assert inbox.write_backs.of(aside) == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["written", "begun"])
-def test_a_teller_that_is_killed_around_its_writing_is_followed_by_one_that_says_the_same(
-    where: str, url: str, clock: Clock
-) -> None:
+def test_killed_teller_repeated_identically(where: str, url: str, clock: Clock) -> None:
+    """A teller that is killed around its writing is followed by one that says the same."""
     with opened(url, clock) as inbox, serving(Mlflow()) as mlflow:
         mlflow.add("ranker", 3)
         number = finish(inbox, clock.now, ONE, event=champion())
@@ -128,16 +134,17 @@ def test_a_teller_that_is_killed_around_its_writing_is_followed_by_one_that_says
         assert before in ({}, mlflow.tags("ranker", 3))
 
 
-def test_an_inbox_of_an_older_plansmith_is_brought_up_to_date_with_all_that_it_holds(url: str, clock: Clock) -> None:
+def test_old_inbox_upgraded_with_contents(url: str, clock: Clock) -> None:
+    """An inbox of an older plansmith is brought up to date with all that it holds."""
     with opened(url, clock) as inbox:
         number = finish(inbox, clock.now, ONE)
     _make_old(url)
-    with opened(url, clock) as one, opened(url, clock) as other:
-        assert [entry.id for entry in one.entries()] == [number]
-        assert one.write_backs.of(number) == {}
-        assert one.write_backs.again(number) == (number,)
-        assert claimed(other, clock) == number
-        assert one.prune(clock.go(days=1)) == 0
+    with opened(url, clock) as first, opened(url, clock) as second:
+        assert [entry.id for entry in first.entries()] == [number]
+        assert first.write_backs.of(number) == {}
+        assert first.write_backs.again(number) == (number,)
+        assert claimed(second, clock) == number
+        assert first.prune(clock.go(days=1)) == 0
 
 
 def _make_old(url: str) -> None:

@@ -15,19 +15,19 @@ from .site import service
 
 
 @contextmanager
-def serving(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A receiver that works in a folder, and its address."""
     whole = service(folder).model_dump(mode="json", exclude_defaults=True)
     (folder / "service.yaml").write_text(json.dumps(whole))
     port = free_port()
     command = [sys.executable, "-m", "plansmith", "triggers", "serve", "--service", str(folder / "service.yaml")]
-    command += ["--no-worker", "--no-poll", "--port", str(port), *words]
+    command += ["--no-worker", "--no-poll", "--port", str(port), *arguments]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment(A="a")
     )
     try:
         assert process.stdout is not None
-        lines = ["takes deliveries at "] if "--no-page" in words else ["status page at ", "takes deliveries at "]
+        lines = ["takes deliveries at "] if "--no-page" in arguments else ["status page at ", "takes deliveries at "]
         for line in lines:
             assert process.stdout.readline().startswith(f"{line}http://")
         yield process, f"http://127.0.0.1:{port}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from plansmith.config.service.service import ServiceConfig
+from plansmith.config.service import ServiceConfig
 from plansmith.errors import EnvironmentFault
 from plansmith.report import REPORT_FILE
 from plansmith.steps.provenance.history import HISTORY, History, RunRecord
@@ -18,7 +18,7 @@ from plansmith.triggers.pages import queries
 from plansmith.triggers.pages.cache import QueryCache
 from plansmith.triggers.pages.routes import StatusPages
 from plansmith.triggers.receiver.application import make_app
-from plansmith.triggers.registries.event import Event
+from plansmith.triggers.registries.delivery import Event
 
 from ...support.deliveries.asgi import Answer, ask
 from ...support.faults.runs import run_record
@@ -120,7 +120,7 @@ class Site:
 
 def links(page: Page) -> list[str]:
     """The URLs that a page links to."""
-    return [found["href"] for found in page.all("a")]
+    return [attributes["href"] for attributes in page.all("a")]
 
 
 def link(page: Page, part: str) -> str:

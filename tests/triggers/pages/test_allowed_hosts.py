@@ -5,9 +5,8 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from plansmith.triggers.pages.allowed_hosts import AllowedHosts
 from plansmith.triggers.pages.cache import QueryCache
-from plansmith.triggers.pages.routes import StatusPages
+from plansmith.triggers.pages.routes import AllowedHosts, StatusPages
 from plansmith.triggers.receiver.application import make_app
 
 from ...support.deliveries.asgi import Answer
@@ -26,7 +25,8 @@ ADDRESSES = ("/", "/inbox", "/models/ranker", "/models/ranker/diff", "/reports/a
         *("plansmith.example.org", "plansmith.example.org:443", "PLANSMITH.example.org.", "build_box:8420"),
     ],
 )
-def test_addresses_localhost_and_names_that_were_given_are_ours(host: str) -> None:
+def test_own_addresses_and_names_accepted(host: str) -> None:
+    """Addresses, localhost and names that were given are ours."""
     assert ALLOWED.allows([host])
 
 
@@ -54,7 +54,8 @@ def _named(site: Site, host: str, address: str = "/") -> Answer:
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_no_page_is_shown_under_the_name_of_somebody_else(site: Site, address: str) -> None:
+def test_foreign_name_shows_no_page(site: Site, address: str) -> None:
+    """No page is shown under the name of somebody else."""
     site.model("ranker")
     answer = _named(site, "evil.example:8420", address)
     assert (answer.status, answer.headers["content-type"]) == (421, "text/plain; charset=utf-8")
@@ -65,7 +66,8 @@ def test_no_page_is_shown_under_the_name_of_somebody_else(site: Site, address: s
     assert _named(site, "localhost:8420", address).status != 421
 
 
-def test_names_of_the_file_and_of_the_command_line_are_shown_the_page(site: Site) -> None:
+def test_configured_names_show_page(site: Site) -> None:
+    """Names of the file and of the command line are shown the page."""
     config = service(site.place.folder, hosts=["plansmith.example.org"])
     assert config.triggers is not None
     pages = StatusPages(config, site.inbox, QueryCache(query_here), host="build.lan")
@@ -74,14 +76,18 @@ def test_names_of_the_file_and_of_the_command_line_are_shown_the_page(site: Site
     assert [_named(site, host).status for host in hosts] == [200, 200, 421]
 
 
-def test_hooks_and_what_probes_ask_for_go_by_any_name(site: Site) -> None:
-    asked = [("POST", "/hooks/ours"), ("GET", "/healthz"), ("GET", "/metrics"), ("GET", "/hooks/ours")]
-    found = [site.ask(path, method, headers={"host": "plansmith.monitoring.svc"}).status for method, path in asked]
-    assert found == [401, 200, 200, 405]
+def test_hooks_and_probes_take_any_name(site: Site) -> None:
+    """Hooks and what probes ask for go by any name."""
+    requests = [("POST", "/hooks/ours"), ("GET", "/healthz"), ("GET", "/metrics"), ("GET", "/hooks/ours")]
+    statuses = [
+        site.ask(path, method, headers={"host": "plansmith.monitoring.svc"}).status for method, path in requests
+    ]
+    assert statuses == [401, 200, 200, 405]
 
 
 @pytest.mark.slow
-def test_the_program_shows_its_page_under_the_name_that_it_listens_at(site: Site) -> None:
+def test_listening_name_shows_page(site: Site) -> None:
+    """The program shows its page under the name that it listens at."""
     (site.place.folder / "inbox.db").unlink()
     with serving(site.place.folder, "--host", "localhost") as (_, address):
         for host, status in {"localhost": 200, "127.0.0.1": 200, "evil.example": 421}.items():

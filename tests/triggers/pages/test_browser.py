@@ -11,7 +11,7 @@ import pytest
 from plansmith.records.model import Precision
 from plansmith.triggers.inbox.entry import StartedRun
 from plansmith.triggers.receiver.server import ReceiverServer, address_of, bind
-from plansmith.triggers.registries.event import Event
+from plansmith.triggers.registries.delivery import Event
 
 from ...support.browser import Browser
 from ...support.faults.packages import source_model
@@ -52,12 +52,12 @@ def address(site: Site) -> Iterator[str]:
             run = StartedRun(id="0b6a1c9e-7a57-4c55", address="https://prefect.example.com/runs/1")
             site.inbox.finish(entry, [run], tell=True)
     for reason in (LONG, ""):
-        one = site.inbox.write_backs.claim("t", site.clock.now, 60)
-        assert one is not None
+        write_back = site.inbox.write_backs.claim("t", site.clock.now, 60)
+        assert write_back is not None
         if reason:
-            site.inbox.write_backs.set_aside(one, reason)
+            site.inbox.write_backs.set_aside(write_back, reason)
         else:
-            site.inbox.write_backs.finish(one, "refused")
+            site.inbox.write_backs.finish(write_back, "refused")
     with bind("127.0.0.1", 0) as at, ReceiverServer(site.app, at):
         yield address_of(at)
 
@@ -88,11 +88,12 @@ _CUT_OFF = """
 def _complaints(chromium: Browser) -> list[str]:
     """What the console says; that a page was not found is the browser's own word for it."""
     kinds = ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown")
-    return [str(one) for kind in kinds for one in chromium.happened(kind) if "status of 404" not in str(one)]
+    return [str(event) for kind in kinds for event in chromium.happened(kind) if "status of 404" not in str(event)]
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["day", "night"])
-def test_no_page_is_wider_than_a_phone_or_complained_of(pages: dict[str, str], dark: bool, chromium: Browser) -> None:
+def test_page_fits_phone_without_complaint(pages: dict[str, str], dark: bool, chromium: Browser) -> None:
+    """No page is wider than a phone or causes a complaint."""
     for name, page in pages.items():
         for width, height in (PHONE, DESKTOP):
             chromium.open(page, width=width, height=height, dark=dark)
@@ -104,21 +105,23 @@ def test_no_page_is_wider_than_a_phone_or_complained_of(pages: dict[str, str], d
 def test_nothing_comes_from_elsewhere(pages: dict[str, str], address: str, chromium: Browser) -> None:
     for page in pages.values():
         chromium.open(page, width=DESKTOP[0], height=DESKTOP[1])
-        asked = [event["request"]["url"] for event in chromium.happened("Network.requestWillBeSent")]
-        assert not [one for one in asked if not one.startswith((address, "data:"))]
+        addresses = [event["request"]["url"] for event in chromium.happened("Network.requestWillBeSent")]
+        assert not [url for url in addresses if not url.startswith((address, "data:"))]
         assert chromium.evaluate("document.styleSheets.length") == 1
         assert chromium.evaluate("document.scripts.length") == 0
 
 
-def test_the_night_has_colours_of_its_own(address: str, chromium: Browser) -> None:
-    seen = []
+def test_night_has_own_colours(address: str, chromium: Browser) -> None:
+    """The night has colours of its own."""
+    colours = []
     for dark in (False, True):
         chromium.open(address, width=DESKTOP[0], height=DESKTOP[1], dark=dark)
-        seen.append(chromium.evaluate("getComputedStyle(document.body).backgroundColor"))
-    assert seen == ["rgb(252, 252, 251)", "rgb(20, 22, 24)"]
+        colours.append(chromium.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert colours == ["rgb(252, 252, 251)", "rgb(20, 22, 24)"]
 
 
-def test_a_person_with_a_keyboard_sees_where_they_are_and_skips_to_the_content(address: str, chromium: Browser) -> None:
+def test_keyboard_shows_place_and_skips(address: str, chromium: Browser) -> None:
+    """A person with a keyboard sees where they are and skips to the content."""
     chromium.open(address, width=DESKTOP[0], height=DESKTOP[1])
     skip = (
         "(() => { const box = document.activeElement.getBoundingClientRect(); return [document.activeElement.className,"
@@ -139,9 +142,8 @@ def test_a_person_with_a_keyboard_sees_where_they_are_and_skips_to_the_content(a
 
 
 @pytest.mark.parametrize("width", [PHONE[0], DESKTOP[0]])
-def test_a_screen_reader_hears_tables_with_their_heads_however_they_look(
-    width: int, pages: dict[str, str], chromium: Browser
-) -> None:
+def test_screen_reader_hears_table_heads(width: int, pages: dict[str, str], chromium: Browser) -> None:
+    """A screen reader hears tables with their heads however they look."""
     for name, heads in (("fleet", 6), ("inbox", 5), ("model", 12), ("differences", 3)):
         chromium.open(pages[name], width=width, height=900)
         tree = chromium.ask("Accessibility.getFullAXTree")["nodes"]
@@ -155,7 +157,8 @@ def test_a_screen_reader_hears_tables_with_their_heads_however_they_look(
         assert all(named), name
 
 
-def test_two_versions_are_chosen_and_compared_without_script(pages: dict[str, str], chromium: Browser) -> None:
+def test_versions_compared_without_script(pages: dict[str, str], chromium: Browser) -> None:
+    """Two versions are chosen and compared without script."""
     chromium.open(pages["model"], width=PHONE[0], height=PHONE[1])
     chromium.evaluate("document.querySelector('select[name=old]').value = '1'")
     chromium.evaluate("document.querySelector('.compare button').click()")
@@ -164,9 +167,8 @@ def test_two_versions_are_chosen_and_compared_without_script(pages: dict[str, st
     assert "old=1&new=4" in chromium.evaluate("location.search")
 
 
-def test_a_report_is_shown_and_what_somebody_wrote_into_it_does_not_run(
-    site: Site, address: str, chromium: Browser
-) -> None:
+def test_foreign_report_script_does_not_run(site: Site, address: str, chromium: Browser) -> None:
+    """A report is shown, and what somebody wrote into it does not run."""
     release = site.place.repository.release("ranker", 4)
     text = "<!DOCTYPE html><title>ours</title><style>body { color: red }</style><script>document.title = 'ran'</script>"
     (release / "report.html").write_text(text)
@@ -176,22 +178,23 @@ def test_a_report_is_shown_and_what_somebody_wrote_into_it_does_not_run(
     assert chromium.evaluate("window.origin") == "null"
 
 
-def test_deliveries_are_answered_while_the_fleet_is_queried(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = threading.Event()
-    monkeypatch.setattr(site, "_query", lambda _: held.wait(PATIENCE_SECONDS) and {"models": []})
+def test_deliveries_answered_during_query(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deliveries are answered while the fleet is queried."""
+    gate = threading.Event()
+    monkeypatch.setattr(site, "_query", lambda _: gate.wait(PATIENCE_SECONDS) and {"models": []})
     with bind("127.0.0.1", 0) as at, ReceiverServer(site.app, at):
         where = at.getsockname()
         asking = [socket.create_connection(where) for _ in range(20)]
-        for one in asking:
-            one.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        for connection in asking:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         with socket.create_connection(where, timeout=PATIENCE_SECONDS / 2) as sender:
             sender.sendall(b"POST /hooks/ours HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
             assert sender.recv(100).startswith(b"HTTP/1.1 401")
-        assert not held.is_set(), "the delivery waited for the end of the query"
-        held.set()
-        for one in asking:
-            assert one.recv(100).startswith(b"HTTP/1.1 200")
-            one.close()
+        assert not gate.is_set(), "the delivery waited for the end of the query"
+        gate.set()
+        for connection in asking:
+            assert connection.recv(100).startswith(b"HTTP/1.1 200")
+            connection.close()
 
 
 def _press(chromium: Browser, key: str) -> None:

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from plansmith.errors import EnvironmentFault
-from plansmith.triggers.pages.cache import CachedResult, QueryCache
-from plansmith.triggers.pages.query_process import run_query
+from plansmith.triggers.pages.cache import CachedResult, QueryCache, run_query
 from plansmith.triggers.pages.query_results import ErrorDetail, FleetResult
 
 from ...support.triggers.inboxes import event
@@ -56,7 +55,8 @@ def _run_of(cached: CachedResult[FleetResult]) -> str:
     return cached.result.notices[0]
 
 
-def test_a_result_is_cached_for_a_while_with_its_age() -> None:
+def test_result_cached_with_age() -> None:
+    """A result is cached for a while with its age."""
     queries = CountedQueries()
     assert (_run_of(queries.get()), queries.count) == ("run 1", 1)
     queries.now = MAX_AGE_SECONDS
@@ -67,7 +67,8 @@ def test_a_result_is_cached_for_a_while_with_its_age() -> None:
     assert (_run_of(cached), cached.age_seconds, queries.count) == ("run 2", 0, 2)
 
 
-def test_a_page_that_would_wait_long_shows_the_result_before() -> None:
+def test_slow_page_shows_previous_result() -> None:
+    """A page that would wait long shows the previous result."""
     queries = CountedQueries()
     assert _run_of(queries.get()) == "run 1"
     queries.now = 100
@@ -80,14 +81,16 @@ def test_a_page_that_would_wait_long_shows_the_result_before() -> None:
     assert _run_of(queries.get()) == "run 2"
 
 
-def test_the_first_page_does_not_wait_for_ever() -> None:
+def test_first_page_waits_bounded() -> None:
+    """The first page does not wait forever."""
     queries = CountedQueries(wait_seconds=0.05)
     queries.proceed.clear()
     assert queries.get() == CachedResult(None, None, None, is_refreshing=True)
     queries.proceed.set()
 
 
-def test_many_pages_at_once_share_one_query() -> None:
+def test_pages_share_one_query() -> None:
+    """Many pages at once share one query."""
     queries = CountedQueries()
 
     async def crowd() -> list[CachedResult[FleetResult]]:
@@ -98,7 +101,8 @@ def test_many_pages_at_once_share_one_query() -> None:
     assert queries.count == 1
 
 
-def test_one_query_runs_at_a_time_and_few_wait_for_their_turn() -> None:
+def test_queries_run_one_at_time() -> None:
+    """One query runs at a time, and few wait for their turn."""
     queries = CountedQueries()
 
     async def crowd() -> list[CachedResult[FleetResult]]:
@@ -113,13 +117,14 @@ def test_one_query_runs_at_a_time_and_few_wait_for_their_turn() -> None:
         return await asyncio.gather(*pages)
 
     results = asyncio.run(crowd())
-    refused = [one for one in results if one.result is None]
-    assert {one.error.message for one in refused if one.error} == {"too many queries are pending"}
+    refused = [entry for entry in results if entry.result is None]
+    assert {entry.error.message for entry in refused if entry.error} == {"too many queries are pending"}
     assert 0 < len(results) - len(refused) <= 10
     assert queries.most_running == 1
 
 
-def test_what_no_page_asks_for_is_forgotten() -> None:
+def test_unasked_results_forgotten() -> None:
+    """What no page asks for is forgotten."""
     queries = CountedQueries()
     for number in range(200):
         queries.now += 1
@@ -131,7 +136,8 @@ def test_what_no_page_asks_for_is_forgotten() -> None:
     assert queries.count == 201
 
 
-def test_an_error_is_shown_with_the_result_before_and_the_query_is_run_again() -> None:
+def test_error_shown_with_previous_result() -> None:
+    """An error is shown with the previous result, and the query is run again."""
     queries = CountedQueries()
     queries.get()
     queries.now, queries.error = 100, EnvironmentFault("away", remedy="wait")
@@ -142,7 +148,8 @@ def test_an_error_is_shown_with_the_result_before_and_the_query_is_run_again() -
     assert (_run_of(queries.get()), queries.count) == ("run 3", 3)
 
 
-def test_a_bug_is_logged_and_no_page_shows_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_bug_logged_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    """A bug is logged and no page shows it."""
     queries = CountedQueries()
     queries.error = ValueError("secret inner thing")
     with caplog.at_level(logging.ERROR, "plansmith.pages"):
@@ -154,19 +161,21 @@ def test_a_bug_is_logged_and_no_page_shows_it(caplog: pytest.LogCaptureFixture) 
 
 
 @pytest.mark.slow
-def test_the_process_of_a_query_finds_what_this_one_would(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_query_process_finds_same(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process of a query finds what this one would."""
     site.model("ranker", versions=2)
     site.deliver(event("m"))
-    here = site.page("/models/ranker").words()
+    text = site.page("/models/ranker").text()
     monkeypatch.setattr(site, "_query", run_query)
     site.later()
-    assert site.page("/models/ranker").words() == here
-    found = run_query({"about": "fleet", "specs": [str(site.place.specs)]})
-    assert [one["status"]["model"] for one in found["models"]] == ["ranker"]
+    assert site.page("/models/ranker").text() == text
+    report = run_query({"about": "fleet", "specs": [str(site.place.specs)]})
+    assert [row["status"]["model"] for row in report["models"]] == ["ranker"]
 
 
 @pytest.mark.slow
-def test_the_process_of_a_query_says_what_is_wrong(tmp_path: Path) -> None:
+def test_query_process_tells_errors(tmp_path: Path) -> None:
+    """The process of a query says what is wrong."""
     query = {"about": "differences", "repository": str(tmp_path / "none"), "model": "m", "old": 1, "new": 2}
     with pytest.raises(EnvironmentFault, match="is no release: it has no manifest") as refused:
         run_query(query)

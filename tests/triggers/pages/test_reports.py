@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plansmith.report import REPORT_FILE
-from plansmith.triggers.pages import reports
+from plansmith.triggers.pages import query_results
 
 from .site import Site, link, links
 
@@ -20,7 +20,8 @@ def refused(site: Site, log: Path) -> None:
     site.compiled("ranker", failed=True, log=str(log))
 
 
-def test_the_report_of_a_version_is_shown_and_may_run_nothing(site: Site) -> None:
+def test_version_report_shown_without_script(site: Site) -> None:
+    """The report of a version is shown and may run nothing."""
     site.model("ranker", versions=2)
     address = link(site.page("/models/ranker"), "/reports/")
     answer = site.ask(address)
@@ -31,7 +32,8 @@ def test_the_report_of_a_version_is_shown_and_may_run_nothing(site: Site) -> Non
     assert "script" not in policy
 
 
-def test_the_report_that_a_refused_compile_left_is_shown(site: Site) -> None:
+def test_refused_compile_report_shown(site: Site) -> None:
+    """The report that a refused compile left is shown."""
     site.model("ranker")
     left = site.place.folder / "artifacts" / "logs" / "ranker-report.html"
     left.parent.mkdir(exist_ok=True)
@@ -41,7 +43,8 @@ def test_the_report_that_a_refused_compile_left_is_shown(site: Site) -> None:
     assert site.ask(address).body == b"refused"
 
 
-def test_what_is_no_report_is_neither_linked_nor_shown(site: Site) -> None:
+def test_non_report_neither_linked_nor_shown(site: Site) -> None:
+    """What is no report is neither linked nor shown."""
     release = site.model("ranker")
     artifacts = site.place.folder / "artifacts"
     outside = site.place.folder / "outside.html"
@@ -61,7 +64,7 @@ def test_what_is_no_report_is_neither_linked_nor_shown(site: Site) -> None:
     assert not [address for address in links(page) if address.startswith("/reports/")]
     key = page.all("section")[0]["id"]
     addresses = [f"/reports/{key}/1", *(f"/reports/{key}/runs/{number}" for number in range(1, 9))]
-    assert [site.page(address, 404).words().count("no such report") for address in addresses] == [1] * len(addresses)
+    assert [site.page(address, 404).text().count("no such report") for address in addresses] == [1] * len(addresses)
 
 
 WAYS_OUT = (
@@ -91,7 +94,8 @@ WAYS_OUT = (
 
 
 @pytest.mark.parametrize("way", WAYS_OUT, ids=lambda way: way[:40])
-def test_no_address_leads_out_of_the_reports(way: str, site: Site) -> None:
+def test_addresses_stay_within_reports(way: str, site: Site) -> None:
+    """No address leads out of the reports."""
     site.model("ranker")
     (site.place.folder / "outside.html").write_text(SECRET)
     key = site.page("/models/ranker").all("section")[0]["id"]
@@ -101,11 +105,12 @@ def test_no_address_leads_out_of_the_reports(way: str, site: Site) -> None:
     assert SECRET not in answer.body.decode()
 
 
-def test_a_report_that_became_something_else_is_not_read(tmp_path: Path) -> None:
+def test_replaced_report_not_read(tmp_path: Path) -> None:
+    """A report that became something else is not read."""
     pipe, link_to_file, large = tmp_path / "pipe", tmp_path / "link", tmp_path / "large"
     os.mkfifo(pipe)
     link_to_file.symlink_to(__file__)
     with large.open("wb") as stream:
         stream.truncate(1 << 40)
     for path in (pipe, link_to_file, large, tmp_path, tmp_path / "gone"):
-        assert reports.read_report(path) is None
+        assert query_results.read_report(path) is None

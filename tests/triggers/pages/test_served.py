@@ -33,7 +33,8 @@ def folder(site: Site) -> Path:
     return site.place.folder
 
 
-def test_the_page_is_there_while_deliveries_are_taken(folder: Path) -> None:
+def test_page_available_during_deliveries(folder: Path) -> None:
+    """The page is there while deliveries are taken."""
     with serving(folder) as (process, address):
         page = httpx.get(address, timeout=_PATIENCE_SECONDS)
         assert page.status_code == 200
@@ -44,7 +45,8 @@ def test_the_page_is_there_while_deliveries_are_taken(folder: Path) -> None:
         assert process.wait(_PATIENCE_SECONDS) == 143
 
 
-def test_a_service_without_a_page_has_none(folder: Path) -> None:
+def test_service_without_page_has_none(folder: Path) -> None:
+    """A service without a page has none."""
     with serving(folder, "--no-page") as (_, address):
         for path in ("/", "/inbox", "/models/ranker", "/style.css"):
             answer = httpx.get(address + path, timeout=_PATIENCE_SECONDS)
@@ -52,7 +54,8 @@ def test_a_service_without_a_page_has_none(folder: Path) -> None:
         assert httpx.get(f"{address}/healthz", timeout=_PATIENCE_SECONDS).status_code == 200
 
 
-def test_a_query_that_hangs_delays_neither_the_page_nor_the_end_and_ends_with_it(folder: Path) -> None:
+def test_hanging_query_delays_nothing(folder: Path) -> None:
+    """A query that hangs delays neither the page nor the end, and ends with it."""
     os.mkfifo(folder / "silent.yaml")  # to read it waits until somebody writes
     (folder / "specs" / "waiting.yaml").write_text("source: hf:org/waiting\ntarget: ../silent.yaml\n")
     with serving(folder) as (process, address):

@@ -11,11 +11,11 @@ from types import MappingProxyType
 
 import pytest
 
-from plansmith.config.service.triggers import FolderRegistry, Rule
+from plansmith.config.service_triggers import FolderRegistry, Rule
 from plansmith.errors import EnvironmentFault
 from plansmith.system.digest import Digester
 from plansmith.triggers.pollers.folder import FolderPoller
-from plansmith.triggers.registries.event import Event
+from plansmith.triggers.registries.delivery import Event
 
 NOW = 1795165608.0
 
@@ -26,7 +26,7 @@ class Watched:
     def __init__(self, root: Path, model: str = "*") -> None:
         self.folder = root / "models"
         self.folder.mkdir()
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.digester = Digester(root / "digests.sqlite")
         self.poller = FolderPoller(
             "shelf",
@@ -34,7 +34,7 @@ class Watched:
             self.folder,
             (Rule(registry="shelf", model=model, when="ready", spec="ranker.yaml"),),
             digester=self.digester,
-            tell=self.said.append,
+            tell=self.messages.append,
         )
 
     def put(self, model: str, files: Mapping[str, str] = MappingProxyType({}), *, ready: bool = True) -> Path:
@@ -59,7 +59,8 @@ def watched(tmp_path: Path) -> Watched:
     return Watched(tmp_path)
 
 
-def test_a_model_counts_when_it_was_the_same_in_two_looks(watched: Watched) -> None:
+def test_model_counts_after_two_looks(watched: Watched) -> None:
+    """A model counts when it was the same in two looks."""
     folder = watched.put("ranker", {"config.json": "{}", "model.safetensors": "weights"})
     assert (watched.poll(), watched.poller.has_more) == ([], True)
     (event,) = watched.poll()
@@ -69,7 +70,8 @@ def test_a_model_counts_when_it_was_the_same_in_two_looks(watched: Watched) -> N
     assert len(event.version) == 64
 
 
-def test_a_model_that_is_still_written_waits_for_its_ready_file_and_for_its_files(watched: Watched) -> None:
+def test_unfinished_model_waits_for_files(watched: Watched) -> None:
+    """A model that is still written waits for its ready file and for its files."""
     folder = watched.put("ranker", {"config.json": "{}"}, ready=False)
     assert watched.poll() == watched.poll() == []
     folder.joinpath("_READY").touch()
@@ -79,7 +81,8 @@ def test_a_model_that_is_still_written_waits_for_its_ready_file_and_for_its_file
     assert len(watched.poll()) == 1
 
 
-def test_each_content_has_an_id_of_its_own_and_the_same_content_the_same(watched: Watched, tmp_path: Path) -> None:
+def test_content_decides_id(watched: Watched, tmp_path: Path) -> None:
+    """Each content has an ID of its own, and the same content the same."""
     folder = watched.put("ranker", {"model.onnx": "one"})
     watched.poll()
     first = watched.ids()
@@ -104,7 +107,8 @@ def test_each_content_has_an_id_of_its_own_and_the_same_content_the_same(watched
     assert [event.version for event in anew.poll()] == [event.version for event in watched.poll()]
 
 
-def test_content_is_read_once_and_not_at_all_where_no_rule_wants_it(tmp_path: Path) -> None:
+def test_content_read_once_if_wanted(tmp_path: Path) -> None:
+    """Content is read once, and not at all where no rule wants it."""
     watched = Watched(tmp_path, "rank*")
     watched.put("ranker", {"model.onnx": "one"})
     watched.put("other", {"model.onnx": "one"})
@@ -124,7 +128,8 @@ def test_content_is_read_once_and_not_at_all_where_no_rule_wants_it(tmp_path: Pa
         ({"config.json": "{}", "model.safetensors": "w", "a.onnx": "", "b.onnx": ""}, "hf:{}"),
     ],
 )
-def test_the_source_is_what_lies_there(watched: Watched, files: dict[str, str], source: str) -> None:
+def test_source_is_what_lies_there(watched: Watched, files: dict[str, str], source: str) -> None:
+    """The source is what lies there."""
     folder = watched.put("ranker", files)
     watched.poll()
     assert [event.source for event in watched.poll()] == [source.format(folder)]
@@ -141,24 +146,24 @@ def test_the_source_is_what_lies_there(watched: Watched, files: dict[str, str], 
         ({"config.json": " " * (1 << 21)}, "config.json is too large to be one"),
     ],
 )
-def test_what_is_no_model_is_said_once_and_holds_up_no_other(
-    watched: Watched, files: dict[str, str], words: str
-) -> None:
+def test_non_model_told_once(watched: Watched, files: dict[str, str], words: str) -> None:
+    """What is no model is said once and holds up no other."""
     folder = watched.put("odd", files)
     watched.put("ranker", {"model.onnx": "graph"})
     for _ in range(4):
-        found = watched.poll()
-    assert [event.model for event in found] == ["ranker"]
-    assert watched.said == [f"{folder} is left out: {words}"]
+        events = watched.poll()
+    assert [event.model for event in events] == ["ranker"]
+    assert watched.messages == [f"{folder} is left out: {words}"]
     for path in folder.iterdir():
         path.unlink()
     watched.put("odd", {"model.onnx": "graph"})
     watched.poll()
     assert [event.model for event in watched.poll()] == ["odd", "ranker"]
-    assert len(watched.said) == 1
+    assert len(watched.messages) == 1
 
 
-def test_links_that_lead_out_are_refused_and_those_that_stay_are_followed(watched: Watched, tmp_path: Path) -> None:
+def test_escaping_links_refused(watched: Watched, tmp_path: Path) -> None:
+    """Links that lead out are refused, and those that stay are followed."""
     (tmp_path / "secret").write_text("of the machine")
     (tmp_path / "elsewhere").mkdir()
     ranker = watched.put("ranker", {"model.onnx": "graph"})
@@ -174,7 +179,7 @@ def test_links_that_lead_out_are_refused_and_those_that_stay_are_followed(watche
     watched.folder.joinpath("current").symlink_to(ranker)
     watched.poll()
     assert [event.model for event in watched.poll()] == ["current", "linked", "ranker"]
-    assert [line.partition(" is left out: ")[2] for line in watched.said] == [
+    assert [line.partition(" is left out: ")[2] for line in watched.messages] == [
         "model.onnx is a link that leads out of the folder",
         "inner is a link to a folder",
         "gone is a link that leads nowhere",
@@ -183,15 +188,16 @@ def test_links_that_lead_out_are_refused_and_those_that_stay_are_followed(watche
     ]
 
 
-def test_what_changes_as_it_is_read_is_read_again(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_changed_meanwhile_read_again(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What changes as it is read is read again."""
     folder = watched.put("ranker", {"model.onnx": "one"})
     entries = watched.digester.entries
 
-    def written_meanwhile(*given: object, **words: object) -> object:
+    def written_meanwhile(*args: object, **keywords: object) -> object:
         monkeypatch.undo()
-        found = entries(*given, **words)  # type: ignore[arg-type]
+        result = entries(*args, **keywords)  # type: ignore[arg-type]
         folder.joinpath("model.onnx").write_text("three")
-        return found
+        return result
 
     watched.poll()
     monkeypatch.setattr(watched.digester, "entries", written_meanwhile)
@@ -201,15 +207,17 @@ def test_what_changes_as_it_is_read_is_read_again(watched: Watched, monkeypatch:
     assert len(watched.poll()) == 1
 
 
-def test_folders_that_begin_with_a_dot_and_files_are_no_models(watched: Watched) -> None:
+def test_dot_folders_and_files_ignored(watched: Watched) -> None:
+    """Folders that begin with a dot, and files, are no models."""
     watched.put(".staging", {"model.onnx": "graph"})
     watched.folder.joinpath("README").touch()
     watched.put("li\nne", {"model.onnx": "graph"})
     assert watched.poll() == watched.poll() == []
-    assert [line.partition(" is left out: ")[2] for line in watched.said] == ["its name cannot be shown"]
+    assert [line.partition(" is left out: ")[2] for line in watched.messages] == ["its name cannot be shown"]
 
 
-def test_a_folder_that_is_away_is_a_fault_that_may_pass(watched: Watched) -> None:
+def test_absent_folder_is_passing_fault(watched: Watched) -> None:
+    """A folder that is away is a fault that may pass."""
     watched.put("ranker", {"model.onnx": "graph"})
     watched.poll()
     watched.folder.rename(watched.folder.with_name("moved"))
@@ -221,7 +229,8 @@ def test_a_folder_that_is_away_is_a_fault_that_may_pass(watched: Watched) -> Non
     assert [event.model for event in watched.poll()] == ["ranker"]
 
 
-def test_links_that_lead_to_each_other_are_left_out_and_hold_nothing_up(watched: Watched) -> None:
+def test_circular_links_left_out(watched: Watched) -> None:
+    """Links that lead to each other are left out and hold nothing up."""
     for _ in range(2):
         watched.put("good", {"model.onnx": "x"})
     (watched.folder / "loop").symlink_to("loop")
@@ -229,4 +238,4 @@ def test_links_that_lead_to_each_other_are_left_out_and_hold_nothing_up(watched:
     (watched.folder / "bad" / "inner").symlink_to("inner")
     watched.poll()
     assert [event.model for event in watched.poll()] == ["good"]
-    assert [words for words in watched.said if "bad is left out" in words]
+    assert [line for line in watched.messages if "bad is left out" in line]

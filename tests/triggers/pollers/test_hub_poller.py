@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.config.service.triggers import HubRegistry, Rule
+from plansmith.config.service_triggers import HubRegistry, Rule
 from plansmith.errors import EnvironmentFault
 from plansmith.triggers.pollers.hub import HubPoller
-from plansmith.triggers.registries.delivery import Delivery
-from plansmith.triggers.registries.event import Event
+from plansmith.triggers.registries.delivery import Delivery, Event
 from plansmith.triggers.registries.huggingface import HEADER, read_delivery
 
 from ...support.servers.hub_server import COMMIT, Hub, running
@@ -42,8 +41,8 @@ class Looks:
     """Looks at the hub by some rules."""
 
     def __init__(self, *rules: Rule) -> None:
-        self.said: list[str] = []
-        self.poller = HubPoller("hub", HubRegistry(type="hub"), rules, tell=self.said.append)
+        self.messages: list[str] = []
+        self.poller = HubPoller("hub", HubRegistry(type="hub"), rules, tell=self.messages.append)
 
     def deliveries(self) -> list[Delivery]:
         return self.poller.poll(NOW)
@@ -55,7 +54,8 @@ class Looks:
         return [(event.model, event.value, event.version) for event in events]
 
 
-def test_branches_and_tags_that_rules_want_are_told_with_their_commits(hub: Hub) -> None:
+def test_wanted_branches_and_tags_told(hub: Hub) -> None:
+    """Branches and tags that rules want are told with their commits."""
     hub.refs = {"refs/heads/main": COMMIT, "refs/heads/try": NEXT, "refs/tags/v1": COMMIT, "refs/tags/v2": NEXT}
     assert Looks(MAIN)() == [("org/model", "refs/heads/main", COMMIT)]
     look = Looks(MAIN, TAGS)
@@ -64,13 +64,14 @@ def test_branches_and_tags_that_rules_want_are_told_with_their_commits(hub: Hub)
         ("org/model", "refs/tags/v1", COMMIT),
         ("org/model", "refs/tags/v2", NEXT),
     ]
-    assert look.said == []
+    assert look.messages == []
     # The hub's own client may ask for what is no model, once a day.
-    asked = {path for _, path, _ in hub.requests if path.startswith("/api/models/")}
-    assert asked == {"/api/models/org/model/refs"}
+    paths = {path for _, path, _ in hub.requests if path.startswith("/api/models/")}
+    assert paths == {"/api/models/org/model/refs"}
 
 
-def test_a_branch_that_moves_has_another_id_and_one_that_stays_the_same(hub: Hub) -> None:
+def test_moved_branch_has_other_id(hub: Hub) -> None:
+    """A branch that moves has another ID, and one that stays has the same."""
     look = Looks(MAIN)
     first = look.deliveries()
     assert look.deliveries() == first
@@ -80,29 +81,32 @@ def test_a_branch_that_moves_has_another_id_and_one_that_stays_the_same(hub: Hub
     assert second[0].id != first[0].id
 
 
-def test_a_look_tells_the_same_event_as_the_webhook(hub: Hub) -> None:
+def test_look_matches_webhook(hub: Hub) -> None:
+    """A look tells the same event as the webhook."""
     body = b"""{"event": {"action": "update", "scope": "repo.content"},
       "repo": {"type": "model", "name": "org/model", "id": "5f3a1c"},
       "updatedRefs": [{"ref": "refs/heads/main", "oldSha": null, "newSha": "%s"}]}""" % COMMIT.encode()
     config = HubRegistry(type="hub", secrets=("env:SECRET",))
-    told = read_delivery(config, {HEADER: "s"}, body, registry="hub", secrets=["s"], now=NOW)
-    assert isinstance(told, Delivery)
+    delivery = read_delivery(config, {HEADER: "s"}, body, registry="hub", secrets=["s"], now=NOW)
+    assert isinstance(delivery, Delivery)
     (looked,) = Looks(MAIN).deliveries()
-    assert looked.events == told.events
+    assert looked.events == delivery.events
     assert hub.requests
 
 
-def test_a_branch_and_a_tag_of_one_name_are_told_apart(hub: Hub) -> None:
+def test_branch_and_tag_told_apart(hub: Hub) -> None:
+    """A branch and a tag of one name are told apart."""
     hub.refs = {"refs/heads/v1": NEXT, "refs/tags/v1": COMMIT}
     assert Looks(TAGS)() == [("org/model", "refs/tags/v1", COMMIT)]
 
 
-def test_what_is_not_there_is_said_once_and_holds_up_no_other(hub: Hub) -> None:
+def test_missing_model_told_once(hub: Hub) -> None:
+    """What is not there is said once and holds up no other."""
     absent = MAIN.model_copy(update={"model": "org/absent"})
     release = MAIN.model_copy(update={"value": "refs/heads/release"})
     look = Looks(absent, release, MAIN)
     assert look() == look() == [("org/model", "refs/heads/main", COMMIT)]
-    assert look.said == [
+    assert look.messages == [
         "the hub has no model 'org/absent' that you may read",
         "org/model has no refs/heads/release on the hub",
     ]
@@ -110,10 +114,11 @@ def test_what_is_not_there_is_said_once_and_holds_up_no_other(hub: Hub) -> None:
     assert len(look()) == 2
     del hub.refs["refs/heads/release"]
     look()
-    assert len(look.said) == 3
+    assert len(look.messages) == 3
 
 
-def test_models_that_are_not_named_in_full_are_said_not_to_be_looked_at(hub: Hub) -> None:
+def test_partial_names_not_looked_at(hub: Hub) -> None:
+    """Models that are not named in full are said not to be looked at."""
     look = Looks(MAIN.model_copy(update={"model": "org/*"}))
     assert look() == []
     (caution,) = look.poller.cautions
@@ -121,14 +126,16 @@ def test_models_that_are_not_named_in_full_are_said_not_to_be_looked_at(hub: Hub
     assert hub.requests == []
 
 
-def test_a_name_that_is_none_of_the_hubs_is_never_asked_for(hub: Hub) -> None:
+def test_non_hub_name_never_asked(hub: Hub) -> None:
+    """A name that is none of the hub's is never asked for."""
     look = Looks(MAIN.model_copy(update={"model": "../../etc"}))
     assert look() == []
-    assert look.said == ["the hub has no model '../../etc' that you may read"]
+    assert look.messages == ["the hub has no model '../../etc' that you may read"]
     assert hub.requests == []
 
 
-def test_a_hub_that_is_away_is_a_fault_that_may_pass(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absent_hub_is_passing_fault(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub that is away is a fault that may pass."""
     look = Looks(MAIN)
     hub.unavailable = 1
     with pytest.raises(EnvironmentFault, match="503") as busy:
@@ -141,7 +148,8 @@ def test_a_hub_that_is_away_is_a_fault_that_may_pass(hub: Hub, monkeypatch: pyte
     assert away.value.transient
 
 
-def test_a_hub_that_must_not_be_asked_is_said(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forbidden_hub_told(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub that must not be asked is told."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(EnvironmentFault, match="HF_HUB_OFFLINE is set"):
         Looks(MAIN)()
@@ -151,7 +159,9 @@ def test_a_hub_that_must_not_be_asked_is_said(hub: Hub, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "body", [b"<html>", b"[]", b"{}", b'{"branches": [7], "tags": []}', b'{"branches": null, "tags": []}', b"\xff"]
 )
-def test_what_is_no_hub_is_one_clear_error(body: bytes, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_non_hub_is_clear_error(body: bytes, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is no hub is one clear error."""
+
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
@@ -176,12 +186,14 @@ def test_what_is_no_hub_is_one_clear_error(body: bytes, hub: Hub, monkeypatch: p
     assert hub.requests == []
 
 
-def test_names_that_cannot_be_shown_are_left_out(hub: Hub) -> None:
+def test_unprintable_names_left_out(hub: Hub) -> None:
+    """Names that cannot be shown are left out."""
     hub.refs = {"refs/tags/v1": COMMIT, "refs/tags/v\n2": COMMIT, "refs/tags/v\x1b[2J": COMMIT}
     assert Looks(TAGS)() == [("org/model", "refs/tags/v1", COMMIT)]
 
 
-def test_a_commit_that_is_none_is_left_out(hub: Hub) -> None:
+def test_invalid_commit_left_out(hub: Hub) -> None:
+    """A commit that is no commit is left out."""
     hub.refs = {"refs/heads/main": "main --help", "refs/tags/v1": COMMIT}
     assert [event.version for event in _events(Looks(MAIN, TAGS))] == [COMMIT]
 

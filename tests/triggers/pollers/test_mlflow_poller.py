@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from plansmith.config.service.triggers import Change, MlflowRegistry, Rule
+from plansmith.config.service_triggers import Change, MlflowRegistry, Rule
 from plansmith.errors import EnvironmentFault
 from plansmith.triggers.pollers.mlflow import MlflowPoller
 from plansmith.triggers.registries.delivery import Delivery
@@ -31,9 +31,9 @@ class Looks:
     """Looks at a server by some rules."""
 
     def __init__(self, mlflow: Mlflow, *rules: Rule, **environment: str) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
         config = MlflowRegistry(type="mlflow", tracking_uri=f"{mlflow.url}/")
-        self.poller = MlflowPoller("ours", config, rules, environment=environment, tell=self.said.append)
+        self.poller = MlflowPoller("ours", config, rules, environment=environment, tell=self.messages.append)
 
     def deliveries(self) -> list[Delivery]:
         return self.poller.poll(NOW)
@@ -45,7 +45,8 @@ class Looks:
         return [(event.model, event.version, event.change, event.value) for event in events]
 
 
-def test_aliases_of_all_models_that_a_pattern_takes_are_told(mlflow: Mlflow) -> None:
+def test_aliases_of_matching_models_told(mlflow: Mlflow) -> None:
+    """Aliases of all models that a pattern takes are told."""
     for model in ("ranker", "tagger", "third"):
         mlflow.add(model, 1)
     mlflow.aliases["ranker"] = {"champion": "12", "challenger": "13"}
@@ -54,10 +55,11 @@ def test_aliases_of_all_models_that_a_pattern_takes_are_told(mlflow: Mlflow) -> 
     assert look() == [("ranker", "12", "alias", "champion"), ("third", "2", "alias", "champion")]
     mlflow.aliases["ranker"]["champion"] = "13"
     assert ("ranker", "13", "alias", "champion") in look()
-    assert look.said == []
+    assert look.messages == []
 
 
-def test_the_newest_version_of_each_stage_is_told(mlflow: Mlflow) -> None:
+def test_newest_stage_version_told(mlflow: Mlflow) -> None:
+    """The newest version of each stage is told."""
     for version, stage in enumerate(("Archived", "Production", "Staging", "Production", "None"), start=8):
         mlflow.add("ranker", version, stage=stage, days=100)
     in_stages = Rule(registry="ours", model="*", when="stage", value="*", spec="ranker.yaml")
@@ -70,7 +72,8 @@ def test_the_newest_version_of_each_stage_is_told(mlflow: Mlflow) -> None:
     assert Looks(mlflow, production, REQUESTED)() == [("ranker", "11", "stage", "Production")]
 
 
-def test_tags_and_versions_of_late_are_told_oldest_first_over_pages(mlflow: Mlflow) -> None:
+def test_recent_tags_and_versions_in_order(mlflow: Mlflow) -> None:
+    """Tags and versions of late are told, oldest first, over pages."""
     for version in (9, 10, 11):
         mlflow.add("ranker", version, days=version)
     mlflow.add("ranker", 12, {"compile": "requested", "note": "two\nlines", "plansmith.state": "done"}, days=15)
@@ -88,35 +91,39 @@ def test_tags_and_versions_of_late_are_told_oldest_first_over_pages(mlflow: Mlfl
     assert look.poller.cautions == ("versions that were made more than 14 days ago are not looked at",)
 
 
-def test_versions_that_are_not_ready_are_not_told_as_made(mlflow: Mlflow) -> None:
+def test_unready_versions_not_told(mlflow: Mlflow) -> None:
+    """Versions that are not ready are not told as made."""
     mlflow.add("ranker", 1, status="PENDING_REGISTRATION")
     mlflow.add("ranker", 2, status="FAILED_REGISTRATION")
     mlflow.add("ranker", 3)
     assert Looks(mlflow, CREATED)() == [("ranker", "3", "created", "")]
 
 
-def test_our_own_tags_are_never_told(mlflow: Mlflow) -> None:
+def test_own_tags_never_told(mlflow: Mlflow) -> None:
+    """Our own tags are never told."""
     mlflow.add("ranker", 1, {"plansmith.verdict": "passed"})
     assert Looks(mlflow, REQUESTED.model_copy(update={"value": "*"}))() == []
 
 
 @pytest.mark.parametrize("sent", [VERSION_CREATED, TAG_SET, ALIAS_SET])
-def test_a_look_tells_the_same_event_as_the_webhook(mlflow: Mlflow, sent: Sent) -> None:
+def test_look_matches_webhook(mlflow: Mlflow, sent: Sent) -> None:
+    """A look tells the same event as the webhook."""
     config = MlflowRegistry(type="mlflow", tracking_uri=mlflow.url)
-    told = read_delivery(config, sent.headers, sent.body, registry="ours", secrets=[SECRET], now=sent.timestamp)
-    assert isinstance(told, Delivery)
-    (event,) = told.events
+    delivery = read_delivery(config, sent.headers, sent.body, registry="ours", secrets=[SECRET], now=sent.timestamp)
+    assert isinstance(delivery, Delivery)
+    (event,) = delivery.events
     key, _, value = event.value.partition("=")
     mlflow.add(event.model, int(event.version), {key: value} if event.change == "tag" else {})
     if event.change == "alias":
         mlflow.aliases[event.model][event.value] = event.version
     rule = Rule(registry="ours", model=event.model, when=event.change, spec="ranker.yaml")
     (looked,) = Looks(mlflow, rule).deliveries()
-    assert looked.events == told.events
-    assert looked.id != told.id
+    assert looked.events == delivery.events
+    assert looked.id != delivery.id
 
 
-def test_the_same_state_has_the_same_id_and_another_state_another(mlflow: Mlflow) -> None:
+def test_state_decides_id(mlflow: Mlflow) -> None:
+    """The same state has the same ID, and another state another."""
     mlflow.add("ranker", 1)
     mlflow.aliases["ranker"] = {"champion": "1"}
     look = Looks(mlflow, CHAMPION)
@@ -126,49 +133,51 @@ def test_the_same_state_has_the_same_id_and_another_state_another(mlflow: Mlflow
     assert first.id not in {delivery.id for delivery in look.deliveries()}
 
 
-def test_a_model_that_is_not_there_is_said_once_and_again_when_it_went_again(mlflow: Mlflow) -> None:
+def test_missing_model_told_once(mlflow: Mlflow) -> None:
+    """A model that is not there is said once, and again when it went again."""
     rule = CHAMPION.model_copy(update={"model": "ranker"})
     look = Looks(mlflow, rule, CHAMPION.model_copy(update={"model": "other"}))
     mlflow.aliases["other"] = {"champion": "1"}
     assert look() == look() == [("other", "1", "alias", "champion")]
-    assert look.said == [f"there is no model 'ranker' at {mlflow.url}"]
+    assert look.messages == [f"there is no model 'ranker' at {mlflow.url}"]
     mlflow.aliases["ranker"] = {"champion": "1"}
     assert len(look()) == 2
     del mlflow.aliases["ranker"]
     look()
-    assert len(look.said) == 2
+    assert len(look.messages) == 2
 
 
 @pytest.mark.parametrize("when", ["tag", "created", "stage"])
-def test_a_model_that_a_rule_about_something_else_than_aliases_names_is_missed_too(
-    when: Change, mlflow: Mlflow
-) -> None:
+def test_other_rules_miss_model_too(when: Change, mlflow: Mlflow) -> None:
+    """A model that a rule about something other than aliases names is missed too."""
     look = Looks(mlflow, REQUESTED.model_copy(update={"when": when, "value": "*"}))
     assert look() == look() == []
-    assert look.said == [f"there is no model 'ranker' at {mlflow.url}"]
+    assert look.messages == [f"there is no model 'ranker' at {mlflow.url}"]
     mlflow.aliases["ranker"] = {}
     look()
     mlflow.add("ranker", 1)
     look()
-    assert len(look.said) == 1, "it is there, with versions and without"
+    assert len(look.messages) == 1, "it is there, with versions and without"
 
 
-def test_a_pattern_that_no_model_is_called_like_is_said_once(mlflow: Mlflow) -> None:
+def test_unmatched_pattern_told_once(mlflow: Mlflow) -> None:
+    """A pattern that matches no model's name is told once."""
     mlflow.add("ranker", 1)
-    patterns = [CHAMPION.model_copy(update={"model": one}) for one in ("rank*", "tag*")]
+    patterns = [CHAMPION.model_copy(update={"model": pattern}) for pattern in ("rank*", "tag*")]
     look = Looks(mlflow, *patterns, CREATED.model_copy(update={"model": "tag*"}))
     look()
     look()
-    assert look.said == [f"no model at {mlflow.url} is called like 'tag*'"]
+    assert look.messages == [f"no model at {mlflow.url} is called like 'tag*'"]
 
 
-def test_names_that_would_lead_elsewhere_are_left_out(mlflow: Mlflow) -> None:
+def test_escaping_names_left_out(mlflow: Mlflow) -> None:
+    """Names that would lead elsewhere are left out."""
     mlflow.aliases = {"a/b": {"champion": "1"}, "o'ne": {"champion": "1"}, "\"o'": {"champion": "1"}, "x\n": {}}
     mlflow.aliases["last"] = {"champion": "1'"}
     mlflow.add("o'ne", 1)
     look = Looks(mlflow, CHAMPION, CREATED.model_copy(update={"model": "*"}))
     assert look() == [("o'ne", "1", "created", ""), ("o'ne", "1", "alias", "champion")]
-    assert len(look.said) == 4
+    assert len(look.messages) == 4
 
 
 @pytest.mark.parametrize(
@@ -181,7 +190,8 @@ def test_names_that_would_lead_elsewhere_are_left_out(mlflow: Mlflow) -> None:
         ({}, ""),
     ],
 )
-def test_credentials_are_those_of_mlflows_own_clients(mlflow: Mlflow, environment: dict[str, str], header: str) -> None:
+def test_credentials_match_mlflow_clients(mlflow: Mlflow, environment: dict[str, str], header: str) -> None:
+    """Credentials are those of MLflow's own clients."""
     mlflow.add("ranker", 1)
     Looks(mlflow, CREATED, **{f"MLFLOW_TRACKING_{name}": value for name, value in environment.items()})()
     assert mlflow.credentials == {header}
@@ -203,10 +213,11 @@ def test_credentials_are_those_of_mlflows_own_clients(mlflow: Mlflow, environmen
         ((200, b'{"next_page_token": "for ever"}'), "is no MLflow", False),
     ],
 )
-def test_a_server_that_refuses_or_is_none_is_one_clear_error(
+def test_refusing_server_is_clear_error(
     mlflow: Mlflow, answer: tuple[int, bytes], words: str, transient: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plansmith.triggers.registries.mlflow_api._MOST_PAGES", 3)
+    """A server that refuses, or is none, is one clear error."""
+    monkeypatch.setattr("plansmith.triggers.registries.mlflow._MOST_PAGES", 3)
     named = b'"registered_model"' in answer[1]
     rule = CHAMPION.model_copy(update={"model": "ranker"}) if named else CHAMPION
     look = Looks(mlflow, rule, MLFLOW_TRACKING_TOKEN="secret")
@@ -216,10 +227,11 @@ def test_a_server_that_refuses_or_is_none_is_one_clear_error(
     assert caught.value.remedy
     assert caught.value.transient is transient
     assert "secret" not in str(caught.value)
-    assert not any("elsewhere" in path for path in mlflow.asked)
+    assert not any("elsewhere" in path for path in mlflow.requests)
 
 
-def test_a_server_that_is_away_is_a_fault_that_may_pass() -> None:
+def test_absent_server_is_passing_fault() -> None:
+    """A server that is away is a fault that may pass."""
     with serving(Mlflow()) as mlflow:
         look = Looks(mlflow, CHAMPION)
         mlflow.aliases["ranker"] = {"champion": "1"}
@@ -229,12 +241,13 @@ def test_a_server_that_is_away_is_a_fault_that_may_pass() -> None:
     assert caught.value.transient
 
 
-def test_an_answer_without_end_is_given_up(mlflow: Mlflow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plansmith.triggers.registries.mlflow_api._LARGEST_BYTES", 100)
+def test_endless_answer_given_up(mlflow: Mlflow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer without end is given up."""
+    monkeypatch.setattr("plansmith.triggers.registries.mlflow._LARGEST_BYTES", 100)
     mlflow.answer = (200, b" " * 1000)
     with pytest.raises(EnvironmentFault, match="is no MLflow"):
         Looks(mlflow, CHAMPION)()
     monkeypatch.undo()
-    monkeypatch.setattr("plansmith.triggers.registries.mlflow_api._SECONDS_TO_END", -1)
+    monkeypatch.setattr("plansmith.triggers.registries.mlflow._SECONDS_TO_END", -1)
     with pytest.raises(EnvironmentFault, match="takes too long to answer"):
         Looks(mlflow, CHAMPION)()

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.config.service.triggers import MlflowRegistry, Rule
+from plansmith.config.service_triggers import MlflowRegistry, Rule
 from plansmith.errors import EnvironmentFault
 from plansmith.triggers.pollers.mlflow import MlflowPoller
-from plansmith.triggers.registries.event import OWN_TAGS
+from plansmith.triggers.registries.delivery import OWN_TAGS
 
 from ...support.servers.mlflow_server import running
 
 
 @pytest.mark.services
-def test_a_real_server_tells_of_aliases_tags_and_versions(tmp_path: Path) -> None:
+def test_real_server_tells_changes(tmp_path: Path) -> None:
+    """A real server tells of aliases, tags and versions."""
     rule = Rule(registry="ours", model="*", when="alias", value="champion", spec="ranker.yaml")
     rules = (
         rule,
@@ -24,10 +25,10 @@ def test_a_real_server_tells_of_aliases_tags_and_versions(tmp_path: Path) -> Non
         rule.model_copy(update={"model": "o'ne", "when": "tag", "value": "*"}),
         rule.model_copy(update={"model": "absent"}),
     )
-    said: list[str] = []
+    messages: list[str] = []
     with running(tmp_path) as server:
         config = MlflowRegistry(type="mlflow", tracking_uri=server.url)
-        poller = MlflowPoller("ours", config, rules, environment={}, tell=said.append)
+        poller = MlflowPoller("ours", config, rules, environment={}, tell=messages.append)
 
         def poll() -> list[tuple[str, str, str, str]]:
             events = [event for delivery in poller.poll(time.time()) for event in delivery.events]
@@ -53,10 +54,10 @@ def test_a_real_server_tells_of_aliases_tags_and_versions(tmp_path: Path) -> Non
         server.post("registered-models/alias", name="ranker", alias="champion", version="1")
         assert ("ranker", "1", "alias", "champion") in poll()
         absent = ("'absent'", "'ranker'", '"o\'ne"')
-        assert set(said) == {
+        assert set(messages) == {
             f"no model at {server.url} is called like '*'",
             *(f"there is no model {name} at {server.url}" for name in absent),
         }
-        assert len(said) == 4
+        assert len(messages) == 4
     with pytest.raises(EnvironmentFault, match="MLflow cannot be reached"):
         poll()

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from plansmith.config.service.triggers import Rule, S3Registry
+from plansmith.config.service_triggers import Rule, S3Registry
 from plansmith.errors import PlansmithError
-from plansmith.system.aws.s3.bucket import Bucket
+from plansmith.system.aws.bucket import Bucket
 from plansmith.triggers.pollers.s3 import S3Poller
 from plansmith.triggers.registries.delivery import Delivery
 
@@ -31,7 +31,7 @@ class Prefix:
     def __init__(self, account: Account, queue: Queue | None = None, *, prefix: str = "team/models") -> None:
         self.account, self.prefix = account, prefix
         self.bucket = account.bucket()
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.now = NOW
         config = S3Registry(
             type="s3",
@@ -41,7 +41,7 @@ class Prefix:
             endpoint_url=account.address,
             queue_endpoint_url=account.address,
         )
-        self.poller = S3Poller("shelf", config, (RULE,), tell=self.said.append, wait_seconds=0)
+        self.poller = S3Poller("shelf", config, (RULE,), tell=self.messages.append, wait_seconds=0)
         if queue:
             account.s3.put_bucket_notification_configuration(
                 Bucket=self.bucket,
@@ -57,10 +57,10 @@ class Prefix:
             self.account.s3.put_object(Bucket=self.bucket, Key=key, Body=content)
 
     def look(self, *, keep: bool = True) -> list[Delivery]:
-        found = self.poller.poll(self.now)
+        deliveries = self.poller.poll(self.now)
         if keep:
             self.poller.acknowledge()
-        return found
+        return deliveries
 
     def models(self) -> list[str]:
         return [event.model for delivery in self.look() for event in delivery.events]
@@ -69,9 +69,9 @@ class Prefix:
 @pytest.fixture
 def shelf(account: Account) -> Iterator[Prefix]:
     """A prefix that is listed."""
-    made = Prefix(account)
-    yield made
-    made.poller.close()
+    prefix = Prefix(account)
+    yield prefix
+    prefix.poller.close()
 
 
 @pytest.fixture
@@ -80,17 +80,16 @@ def queue(account: Account) -> Queue:
 
 
 @pytest.fixture
-def told(account: Account, queue: Queue) -> Iterator[Prefix]:
+def notified_prefix(account: Account, queue: Queue) -> Iterator[Prefix]:
     """A prefix whose bucket notifies a queue, after the first listing."""
-    made = Prefix(account, queue)
-    assert made.look() == []
-    yield made
-    made.poller.close()
+    prefix = Prefix(account, queue)
+    assert prefix.look() == []
+    yield prefix
+    prefix.poller.close()
 
 
-def test_the_queue_is_asked_where_it_is_and_not_where_the_bucket_is(
-    account: Account, queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_queue_asked_in_own_region(account: Account, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue is asked where it is and not where the bucket is."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", account.address)
     config = S3Registry(
         type="s3", prefix="s3://models/team", queue_url=queue.url, endpoint_url=f"http://127.0.0.1:{free_port()}"
@@ -103,7 +102,8 @@ def test_the_queue_is_asked_where_it_is_and_not_where_the_bucket_is(
     poller.close()
 
 
-def test_a_listing_tells_of_complete_models_and_of_no_others(shelf: Prefix) -> None:
+def test_listing_tells_complete_models_only(shelf: Prefix) -> None:
+    """A listing tells of complete models and of no others."""
     shelf.put("ranker", "model.onnx", "more/weights.bin")
     shelf.put("half", "model.onnx", ready=False)
     shelf.put("deep/er", "model.onnx")
@@ -112,10 +112,11 @@ def test_a_listing_tells_of_complete_models_and_of_no_others(shelf: Prefix) -> N
     assert (event.registry, event.model, event.change) == ("shelf", "ranker", "ready")
     assert event.source == f"s3://{shelf.bucket}/team/models/ranker@{event.version}"
     assert len(event.version) == 64
-    assert shelf.said == []
+    assert shelf.messages == []
 
 
-def test_each_content_has_an_id_of_its_own_and_the_same_content_the_same(shelf: Prefix) -> None:
+def test_content_decides_id(shelf: Prefix) -> None:
+    """Each content has an ID of its own, and the same content the same."""
     shelf.put("ranker", "model.onnx", content=b"one")
     first = shelf.look()
     shelf.put("ranker", "model.onnx", content=b"one")
@@ -124,20 +125,19 @@ def test_each_content_has_an_id_of_its_own_and_the_same_content_the_same(shelf: 
     second = shelf.look()
     shelf.put("ranker", "model.onnx", "other.bin", content=b"two")
     third = shelf.look()
-    assert len({one.id for found in (first, second, third) for one in found}) == 3
+    assert len({delivery.id for deliveries in (first, second, third) for delivery in deliveries}) == 3
 
 
-def test_a_model_that_is_written_again_waits_for_its_ready_object(
-    shelf: Prefix, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rewritten_model_waits_for_ready(shelf: Prefix, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that is written again waits for its ready object."""
     shelf.put("ranker", "model.onnx")
     list_page = Bucket.list_page
 
-    def one_second_later(bucket: Bucket, *words: Any, **more: Any) -> Any:
-        page = list_page(bucket, *words, **more)
+    def one_second_later(bucket: Bucket, *args: Any, **more: Any) -> Any:
+        page = list_page(bucket, *args, **more)
         first = page["Contents"][0]["LastModified"]  # both may be of one second, or of two
-        for one in page["Contents"]:
-            one["LastModified"] = first + timedelta(seconds=one["Key"].endswith(later))
+        for item in page["Contents"]:
+            item["LastModified"] = first + timedelta(seconds=item["Key"].endswith(later))
         return page
 
     monkeypatch.setattr(Bucket, "list_page", one_second_later)
@@ -147,11 +147,12 @@ def test_a_model_that_is_written_again_waits_for_its_ready_object(
     assert shelf.models() == ["ranker"]
 
 
-def test_listings_of_many_pages_are_one(shelf: Prefix, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paged_listings_are_one(shelf: Prefix, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Listings of many pages are one."""
     list_page = Bucket.list_page
 
-    def two_at_a_time(bucket: Bucket, *words: Any, **more: Any) -> Any:
-        return list_page(bucket, *words, MaxKeys=2, **more)
+    def two_at_a_time(bucket: Bucket, *args: Any, **more: Any) -> Any:
+        return list_page(bucket, *args, MaxKeys=2, **more)
 
     names = [f"m{number}" for number in range(4)]
     for name in names:
@@ -162,7 +163,8 @@ def test_listings_of_many_pages_are_one(shelf: Prefix, monkeypatch: pytest.Monke
     assert [event.model for delivery in whole for event in delivery.events] == names
 
 
-def test_a_whole_bucket_can_be_looked_at(account: Account) -> None:
+def test_whole_bucket_looked_at(account: Account) -> None:
+    """A whole bucket can be looked at."""
     shelf = Prefix(account, prefix="")
     shelf.put("ranker", "model.onnx")
     (delivery,) = shelf.look()
@@ -170,57 +172,63 @@ def test_a_whole_bucket_can_be_looked_at(account: Account) -> None:
 
 
 @pytest.mark.parametrize("names", [(), ("folder/",)])
-def test_a_model_with_nothing_in_it_is_said_once(shelf: Prefix, names: tuple[str, ...]) -> None:
+def test_empty_model_told_once(shelf: Prefix, names: tuple[str, ...]) -> None:
+    """A model with nothing in it is told once."""
     shelf.put("empty", *names)
     assert shelf.look() == shelf.look() == []
-    assert len(shelf.said) == 1
-    assert "there is nothing beside the ready object" in shelf.said[0]
+    assert len(shelf.messages) == 1
+    assert "there is nothing beside the ready object" in shelf.messages[0]
 
 
-def test_a_name_that_cannot_be_shown_is_left_out(shelf: Prefix) -> None:
+def test_unprintable_name_left_out(shelf: Prefix) -> None:
+    """A name that cannot be shown is left out."""
     shelf.put("li\x07ne", "model.onnx")
     shelf.put("ranker", "model.onnx")
     assert shelf.models() == ["ranker"]
-    assert "its name cannot be shown" in shelf.said[0]
+    assert "its name cannot be shown" in shelf.messages[0]
 
 
 @pytest.mark.parametrize("model", ["ranker", "ran ker+1 %2F", "größe-模型"])
-def test_a_notification_tells_the_same_as_a_listing(model: str, told: Prefix, queue: Queue) -> None:
-    told.put(model, "model.onnx")
-    by_message = told.look()
+def test_notification_matches_listing(model: str, notified_prefix: Prefix, queue: Queue) -> None:
+    """A notification tells the same as a listing."""
+    notified_prefix.put(model, "model.onnx")
+    by_message = notified_prefix.look()
     assert [event.model for delivery in by_message for event in delivery.events] == [model]
     assert queue.length == 0
-    assert told.look() == []
-    told.now += LISTS_EVERY
-    assert told.look() == by_message
-    assert told.said == []
+    assert notified_prefix.look() == []
+    notified_prefix.now += LISTS_EVERY
+    assert notified_prefix.look() == by_message
+    assert notified_prefix.messages == []
 
 
-def test_a_lost_notification_is_made_up_for_by_the_next_listing(told: Prefix, queue: Queue) -> None:
-    told.put("ranker", "model.onnx")
-    told.account.sqs.purge_queue(QueueUrl=queue.url)
-    assert told.look() == []
-    told.now += LISTS_EVERY - 1
-    assert told.look() == []
-    told.now += 1
-    assert told.models() == ["ranker"]
+def test_listing_replaces_lost_notification(notified_prefix: Prefix, queue: Queue) -> None:
+    """A lost notification is made up for by the next listing."""
+    notified_prefix.put("ranker", "model.onnx")
+    notified_prefix.account.sqs.purge_queue(QueueUrl=queue.url)
+    assert notified_prefix.look() == []
+    notified_prefix.now += LISTS_EVERY - 1
+    assert notified_prefix.look() == []
+    notified_prefix.now += 1
+    assert notified_prefix.models() == ["ranker"]
 
 
-def test_notifications_of_other_objects_tell_nothing_and_go(told: Prefix, queue: Queue) -> None:
-    told.put("ranker", "model.onnx", ready=False)
-    told.account.s3.put_object(Bucket=told.bucket, Key="elsewhere/ranker/_READY", Body=b"")
-    told.account.s3.put_object(Bucket=told.bucket, Key="team/models/_READY", Body=b"")
+def test_other_notifications_tell_nothing(notified_prefix: Prefix, queue: Queue) -> None:
+    """Notifications of other objects tell nothing and go."""
+    notified_prefix.put("ranker", "model.onnx", ready=False)
+    notified_prefix.account.s3.put_object(Bucket=notified_prefix.bucket, Key="elsewhere/ranker/_READY", Body=b"")
+    notified_prefix.account.s3.put_object(Bucket=notified_prefix.bucket, Key="team/models/_READY", Body=b"")
     assert queue.length == 4, "with the one that S3 sends first"
-    assert (told.look(), told.said) == ([], [])
+    assert (notified_prefix.look(), notified_prefix.messages) == ([], [])
     assert queue.length == 0
 
 
-def test_a_message_is_deleted_when_it_is_kept_and_comes_again_until_then(told: Prefix, queue: Queue) -> None:
-    told.put("ranker", "model.onnx")
-    found = told.look(keep=False)
-    assert len(found) == 1
+def test_message_deleted_when_kept(notified_prefix: Prefix, queue: Queue) -> None:
+    """A message is deleted when it is kept, and comes again until then."""
+    notified_prefix.put("ranker", "model.onnx")
+    deliveries = notified_prefix.look(keep=False)
+    assert len(deliveries) == 1
     assert queue.length == 3, "with the one that S3 sends first"
-    assert told.look() == found
+    assert notified_prefix.look() == deliveries
     assert queue.length == 0
 
 
@@ -233,33 +241,35 @@ def test_a_message_is_deleted_when_it_is_kept_and_comes_again_until_then(told: P
         ('{"Records": [{"eventSource": "aws:s3", "s3": {"object": {"key": 7}}}]}', "key is no text"),
     ],
 )
-def test_a_message_that_is_not_understood_is_said_and_stops_no_other(
-    poison: str, words: str, told: Prefix, queue: Queue
-) -> None:
+def test_unknown_message_told_stops_nothing(poison: str, words: str, notified_prefix: Prefix, queue: Queue) -> None:
+    """A message that is not understood is said and stops no other."""
     queue.send(poison)
-    told.put("ranker", "model.onnx")
-    assert told.models() == ["ranker"]
-    assert len(told.said) == 1
-    assert words in told.said[0]
+    notified_prefix.put("ranker", "model.onnx")
+    assert notified_prefix.models() == ["ranker"]
+    assert len(notified_prefix.messages) == 1
+    assert words in notified_prefix.messages[0]
     assert queue.length == 0
 
 
-def test_messages_of_other_buckets_are_passed_over(told: Prefix, queue: Queue, account: Account) -> None:
-    other = Prefix(account, queue)
-    other.put("ranker", "model.onnx")
-    assert (told.look(), told.said) == ([], [])
+def test_other_bucket_messages_passed_over(notified_prefix: Prefix, queue: Queue, account: Account) -> None:
+    """Messages of other buckets are passed over."""
+    second = Prefix(account, queue)
+    second.put("ranker", "model.onnx")
+    assert (notified_prefix.look(), notified_prefix.messages) == ([], [])
     assert queue.length == 0
 
 
-def test_with_a_queue_all_that_is_there_is_seen_in_some_looks(told: Prefix) -> None:
-    told.now += LISTS_EVERY
-    looks = [(told.models(), told.poller.has_more)]
-    told.put("ranker", "model.onnx")
-    looks += [(told.models(), told.poller.has_more) for _ in range(2)]
+def test_queue_sees_everything_eventually(notified_prefix: Prefix) -> None:
+    """With a queue, all that is there is seen in some looks."""
+    notified_prefix.now += LISTS_EVERY
+    looks = [(notified_prefix.models(), notified_prefix.poller.has_more)]
+    notified_prefix.put("ranker", "model.onnx")
+    looks += [(notified_prefix.models(), notified_prefix.poller.has_more) for _ in range(2)]
     assert looks == [([], True), (["ranker"], True), ([], False)]
 
 
-def test_a_bucket_that_is_gone_is_one_clear_error_and_works_when_it_is_back(shelf: Prefix) -> None:
+def test_missing_bucket_recovers(shelf: Prefix) -> None:
+    """A bucket that is gone is one clear error, and works when it is back."""
     shelf.account.s3.delete_bucket(Bucket=shelf.bucket)
     with pytest.raises(PlansmithError, match=shelf.bucket) as caught:
         shelf.look()
@@ -269,7 +279,8 @@ def test_a_bucket_that_is_gone_is_one_clear_error_and_works_when_it_is_back(shel
     assert shelf.models() == ["ranker"]
 
 
-def test_models_are_told_in_the_order_of_their_names(shelf: Prefix) -> None:
+def test_models_told_in_name_order(shelf: Prefix) -> None:
+    """Models are told in the order of their names."""
     for name in ("b", "a", "c"):
         shelf.put(name, "model.onnx")
     assert all(first < second for first, second in pairwise(shelf.models()))

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from plansmith.config.service.triggers import SageMakerRegistry
+from plansmith.config.service_triggers import SageMakerRegistry
 from plansmith.errors import EnvironmentFault
 from plansmith.triggers.pollers.sagemaker import SageMakerPoller
-from plansmith.triggers.registries.delivery import Delivery
-from plansmith.triggers.registries.event import OWN_TAGS
+from plansmith.triggers.registries.delivery import OWN_TAGS, Delivery
 
 from ...support.servers.aws_server import KEY_ID, SECRET
 from ...support.triggers.aws_account import CHANGE, Account, ModelRegistry, Queue
@@ -26,15 +25,15 @@ class Looks:
     """Looks at a queue; each keeps what it finds, unless told otherwise."""
 
     def __init__(self, queue_url: str, address: str, account: str = "") -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
         registry = SageMakerRegistry(type="sagemaker", queue_url=queue_url, endpoint_url=address, account=account)
-        self.poller = SageMakerPoller("ours", registry, (), tell=self.said.append, wait_seconds=0)
+        self.poller = SageMakerPoller("ours", registry, (), tell=self.messages.append, wait_seconds=0)
 
     def __call__(self, *, keep: bool = True) -> list[Delivery]:
-        found = self.poller.poll(NOW)
+        deliveries = self.poller.poll(NOW)
         if keep:
             self.poller.acknowledge()
-        return found
+        return deliveries
 
 
 @pytest.fixture
@@ -44,9 +43,9 @@ def queue(account: Account) -> Queue:
 
 @pytest.fixture
 def look(queue: Queue) -> Iterator[Looks]:
-    made = Looks(queue.url, queue.account.address)
-    yield made
-    made.poller.close()
+    looks = Looks(queue.url, queue.account.address)
+    yield looks
+    looks.poller.close()
 
 
 @pytest.fixture
@@ -54,7 +53,8 @@ def registry(account: Account, queue: Queue) -> ModelRegistry:
     return account.registry(queue)
 
 
-def test_a_package_is_told_when_it_is_approved_and_not_before(look: Looks, registry: ModelRegistry) -> None:
+def test_package_told_when_approved(look: Looks, registry: ModelRegistry) -> None:
+    """A package is told when it is approved and not before."""
     arn = registry.register()
     assert look() == []
     registry.approve(arn)
@@ -62,29 +62,30 @@ def test_a_package_is_told_when_it_is_approved_and_not_before(look: Looks, regis
     (event,) = delivery.events
     assert (event.registry, event.model, event.version) == ("ours", registry.group, arn)
     assert (event.change, event.source) == ("approved", "s3://models/ranker.tar.gz")
-    assert (look(), look.said) == ([], [])
+    assert (look(), look.messages) == ([], [])
 
 
 @pytest.mark.parametrize("status", ["Rejected", "PendingManualApproval"])
-def test_a_package_that_is_not_approved_is_never_told(status: str, look: Looks, registry: ModelRegistry) -> None:
+def test_unapproved_package_never_told(status: str, look: Looks, registry: ModelRegistry) -> None:
+    """A package that is not approved is never told."""
     registry.approve(registry.register(), status)
-    assert (look(), look.said) == ([], [])
+    assert (look(), look.messages) == ([], [])
 
 
-def test_what_is_written_back_to_a_package_starts_nothing(look: Looks, registry: ModelRegistry) -> None:
+def test_write_back_starts_nothing(look: Looks, registry: ModelRegistry) -> None:
+    """What is written back to a package starts nothing."""
     arn = registry.register()
     registry.approve(arn)
     (approved,) = look()
     registry.annotate(arn, **{f"{OWN_TAGS}verdict": "passed"})
-    assert (look(), look.said) == ([], [])
+    assert (look(), look.messages) == ([], [])
     registry.tell(arn)  # should SageMaker ever not say what was changed, it is the same delivery
     (again,) = look()
     assert again.id == approved.id
 
 
-def test_a_package_that_was_approved_before_it_was_complete_is_told_when_it_is(
-    look: Looks, registry: ModelRegistry
-) -> None:
+def test_early_approval_told_when_complete(look: Looks, registry: ModelRegistry) -> None:
+    """A package that was approved before it was complete is told when it is."""
     arn = registry.register(status="Approved")
     look()
     registry.tell(arn, ModelPackageStatus="InProgress")
@@ -93,21 +94,21 @@ def test_a_package_that_was_approved_before_it_was_complete_is_told_when_it_is(
     assert len(look()) == 1
 
 
-def test_events_of_one_approval_are_one_delivery_and_another_artefact_another(
-    look: Looks, registry: ModelRegistry
-) -> None:
+def test_approval_events_are_one_delivery(look: Looks, registry: ModelRegistry) -> None:
+    """Events of one approval are one delivery, and another artefact is another."""
     arn = registry.register()
     for _ in range(3):
         registry.approve(arn)
-    other = registry.register("s3://models/other.tar.gz")
-    registry.approve(other)
-    found = look()
-    assert len(found) == 4
-    assert [event.version for one in found for event in one.events] == [arn, arn, arn, other]
-    assert len({delivery.id for delivery in found}) == 2
+    other_arn = registry.register("s3://models/other.tar.gz")
+    registry.approve(other_arn)
+    deliveries = look()
+    assert len(deliveries) == 4
+    assert [event.version for item in deliveries for event in item.events] == [arn, arn, arn, other_arn]
+    assert len({delivery.id for delivery in deliveries}) == 2
 
 
-def test_packages_are_told_in_the_order_in_which_they_were_approved(look: Looks, queue: Queue) -> None:
+def test_packages_told_in_approval_order(look: Looks, queue: Queue) -> None:
+    """Packages are told in the order in which they were approved."""
     arns = [f"arn:aws:sagemaker:us-east-1:111122223333:model-package/ranker/{number}" for number in range(12)]
 
     def send(number: int, time: str) -> None:
@@ -130,15 +131,14 @@ def test_packages_are_told_in_the_order_in_which_they_were_approved(look: Looks,
     assert [event.at for event in events[:4:3]] == [0, 1795176001]
 
 
-def test_a_message_is_deleted_when_it_is_kept_and_comes_again_until_then(
-    look: Looks, queue: Queue, registry: ModelRegistry
-) -> None:
+def test_message_deleted_when_kept(look: Looks, queue: Queue, registry: ModelRegistry) -> None:
+    """A message is deleted when it is kept, and comes again until then."""
     registry.approve(registry.register())
-    found = look(keep=False)
-    assert len(found) == 1
+    deliveries = look(keep=False)
+    assert len(deliveries) == 1
     assert queue.length == 2
-    assert look(keep=False) == found
-    assert look() == found
+    assert look(keep=False) == deliveries
+    assert look() == deliveries
     assert queue.length == 0
 
 
@@ -153,17 +153,18 @@ POISON = {
 
 
 @pytest.mark.parametrize(("poison", "words"), POISON.values(), ids=POISON.keys())
-def test_a_message_that_is_not_understood_is_said_and_stops_no_other(
+def test_unknown_message_told_stops_nothing(
     poison: str, words: str, look: Looks, queue: Queue, registry: ModelRegistry
 ) -> None:
+    """A message that is not understood is said and stops no other."""
     arn = registry.register()
     queue.send(poison)
     registry.approve(arn)
-    found = look()
-    assert [event.version for delivery in found for event in delivery.events] == [arn]
-    assert len(look.said) == 1
-    assert words in look.said[0]
-    assert "is not understood and deleted" in look.said[0]
+    deliveries = look()
+    assert [event.version for delivery in deliveries for event in delivery.events] == [arn]
+    assert len(look.messages) == 1
+    assert words in look.messages[0]
+    assert "is not understood and deleted" in look.messages[0]
     assert queue.length == 0
 
 
@@ -183,31 +184,34 @@ WRONG_PACKAGES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("poison", "words"), WRONG_PACKAGES.values(), ids=WRONG_PACKAGES.keys())
-def test_an_approved_package_that_cannot_be_built_is_told_with_what_is_wrong(
+def test_unbuildable_package_told_with_reason(
     poison: dict[str, Any], words: str, look: Looks, queue: Queue, registry: ModelRegistry
 ) -> None:
+    """An approved package that cannot be built is told with what is wrong."""
     arn = registry.register()
     sound = {"ModelPackageGroupName": registry.group, "ModelPackageArn": arn, "ModelApprovalStatus": "Approved"}
     bodies = [_message({**sound, **poison}, time=f"2026-11-20T12:00:0{second}Z") for second in (1, 2)]
     queue.send(*bodies)
     registry.approve(arn)
-    first, again, other = look()
-    assert (other.events[0].version, other.events[0].wrong) == (arn, "")
-    assert first.id == again.id != other.id
+    first, again, third = look()
+    assert (third.events[0].version, third.events[0].wrong) == (arn, "")
+    assert first.id == again.id != third.id
     (event,) = first.events
     assert words in event.wrong
     assert (event.model, event.source) == (poison.get("ModelPackageGroupName", registry.group), "")
     assert event.version == arn or "ModelPackageArn" in words
-    assert (look.said, queue.length) == ([], 0)
+    assert (look.messages, queue.length) == ([], 0)
 
 
-def test_a_package_of_a_group_that_cannot_be_named_is_said_and_deleted(look: Looks, queue: Queue) -> None:
+def test_unnamable_group_told_and_deleted(look: Looks, queue: Queue) -> None:
+    """A package of a group that cannot be named is told and deleted."""
     queue.send(_message({"ModelApprovalStatus": "Approved", "ModelPackageGroupName": "a\nb"}))
     assert look() == []
-    assert "is not understood and deleted: ModelPackageGroupName" in look.said[0]
+    assert "is not understood and deleted: ModelPackageGroupName" in look.messages[0]
 
 
-def test_only_packages_of_the_account_that_is_named_count(queue: Queue) -> None:
+def test_only_named_account_counts(queue: Queue) -> None:
+    """Only packages of the account that is named count."""
     look = Looks(queue.url, queue.account.address, account="111122223333")
     detail = {
         "ModelApprovalStatus": "Approved",
@@ -215,7 +219,7 @@ def test_only_packages_of_the_account_that_is_named_count(queue: Queue) -> None:
         "InferenceSpecification": {"Containers": [{"ModelDataUrl": "s3://models/ranker.tar.gz"}]},
     }
     ours, theirs = (
-        f"arn:aws:sagemaker:us-east-1:{one}:model-package/ranker/1" for one in ("111122223333", "444455556666")
+        f"arn:aws:sagemaker:us-east-1:{owner}:model-package/ranker/1" for owner in ("111122223333", "444455556666")
     )
     queue.send(
         _message({**detail, "ModelPackageArn": ours}, account="444455556666"),
@@ -224,7 +228,7 @@ def test_only_packages_of_the_account_that_is_named_count(queue: Queue) -> None:
         _message({**detail, "ModelPackageArn": ours}, account="111122223333"),
     )
     assert [event.version for delivery in look() for event in delivery.events] == [ours]
-    assert [line.partition("deleted: ")[2] for line in look.said] == [
+    assert [line.partition("deleted: ")[2] for line in look.messages] == [
         "it is of another account",
         "its package is of another account",
         "it is of another account",
@@ -232,7 +236,8 @@ def test_only_packages_of_the_account_that_is_named_count(queue: Queue) -> None:
     look.poller.close()
 
 
-def test_a_package_that_is_not_packed_is_the_folder_that_it_names(look: Looks, queue: Queue) -> None:
+def test_unpacked_package_is_its_folder(look: Looks, queue: Queue) -> None:
+    """A package that is not packed is the folder that it names."""
     place = {"S3DataSource": {"S3Uri": "s3://models/ranker/", "S3DataType": "S3Prefix", "CompressionType": "None"}}
     detail = {
         "ModelApprovalStatus": "Approved",
@@ -244,28 +249,28 @@ def test_a_package_that_is_not_packed_is_the_folder_that_it_names(look: Looks, q
     assert [event.source for delivery in look() for event in delivery.events] == ["s3://models/ranker"]
 
 
-def test_a_queue_that_is_not_there_is_one_clear_error_and_works_when_it_is(
-    account: Account, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_queue_recovers(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue that is not there is one clear error, and works when it is."""
     queue = account.queue()
     look = Looks(queue.url, account.address)
     assert look() == []
     queue.delete()
-    with pytest.raises(EnvironmentFault, match=r"refuses receive message: .*NonExistentQueue") as gone:
+    with pytest.raises(EnvironmentFault, match=r"refuses receive message: .*NonExistentQueue") as missing:
         look()
-    assert not gone.value.transient
-    assert f"aws sqs get-queue-attributes --queue-url {queue.url}" in gone.value.remedy
+    assert not missing.value.transient
+    assert f"aws sqs get-queue-attributes --queue-url {queue.url}" in missing.value.remedy
     look.poller.close()
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
     away = Looks("http://127.0.0.1:9/123456789012/queue", "http://127.0.0.1:9")
     with pytest.raises(EnvironmentFault, match="cannot be reached") as unreachable:
         away()
     assert unreachable.value.transient
-    assert not any(secret in f"{one.value}" for one in (gone, unreachable) for secret in (KEY_ID, SECRET))
+    assert not any(secret in f"{error.value}" for error in (missing, unreachable) for secret in (KEY_ID, SECRET))
     away.poller.close()
 
 
-def test_without_credentials_it_is_said_what_to_do(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_told_remedy(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without credentials, it is said what to do."""
     queue = account.queue()
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")

@@ -13,8 +13,7 @@ import pytest
 
 from plansmith.errors import EnvironmentFault, PlansmithError
 from plansmith.triggers.pollers.poller import Poller, polled
-from plansmith.triggers.registries.delivery import Delivery
-from plansmith.triggers.registries.event import Event
+from plansmith.triggers.registries.delivery import Delivery, Event
 from plansmith.triggers.watch import LOG, Watch, WatchLog
 
 from ...support.deliveries.receiving import MemoryInbox
@@ -23,7 +22,7 @@ from ...support.waiting import SECONDS
 NOW = 1795165608.0
 
 
-def found(model: str, version: str = "1") -> Delivery:
+def make_delivery(model: str, version: str = "1") -> Delivery:
     return polled(Event(registry="ours", model=model, version=version, change="alias", value="champion"))
 
 
@@ -37,8 +36,8 @@ class Scripted(Poller):
     pause_seconds = 7.0
     most_polls = 5
 
-    def __init__(self, *told: Sequence[Delivery] | Exception, more: int = 0) -> None:
-        self._told = list(told)
+    def __init__(self, *answers: Sequence[Delivery] | Exception, more: int = 0) -> None:
+        self._answers = list(answers)
         self._more = more
         self.looks: list[float] = []
         self.took_at: list[int] = []
@@ -48,11 +47,11 @@ class Scripted(Poller):
     def poll(self, now: float) -> list[Delivery]:
         self.looks.append(now)
         self.has_more = len(self.looks) <= self._more
-        told = self._told.pop(0) if len(self._told) > 1 else self._told[0]
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         self.looked.set()
-        if isinstance(told, Exception):
-            raise told
-        return list(told)
+        if isinstance(answer, Exception):
+            raise answer
+        return list(answer)
 
     def acknowledge(self) -> None:
         if self.took_fault is not None:
@@ -65,14 +64,14 @@ class Lines(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.said: list[dict[str, Any]] = []
+        self.entries: list[dict[str, Any]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(json.loads(record.getMessage()))
+        self.entries.append(json.loads(record.getMessage()))
 
     @property
     def events(self) -> list[tuple[str, str]]:
-        return [(one["registry"], one["event"]) for one in self.said]
+        return [(entry["registry"], entry["event"]) for entry in self.entries]
 
 
 @pytest.fixture
@@ -94,46 +93,52 @@ def watching(inbox: MemoryInbox, **pollers: Poller) -> Watch:
     return Watch(pollers, inbox, WatchLog(lambda: NOW))
 
 
-def test_what_is_there_is_kept_once_and_said_once(inbox: MemoryInbox, lines: Lines) -> None:
-    poller = Scripted([found("a"), found("b")])
+def test_existing_change_kept_once(inbox: MemoryInbox, lines: Lines) -> None:
+    """What is there is kept once and said once."""
+    poller = Scripted([make_delivery("a"), make_delivery("b")])
     watch = watching(inbox, ours=poller)
     first, second = watch.poll("ours"), watch.poll("ours")
-    assert (len(first.seen), first.new, first.fault) == (2, 2, None)
-    assert (len(second.seen), second.new) == (2, 0)
-    assert set(inbox.kept) == {("ours", found("a").id), ("ours", found("b").id)}
+    assert (len(first.identifiers), first.new, first.fault) == (2, 2, None)
+    assert (len(second.identifiers), second.new) == (2, 0)
+    assert set(inbox.deliveries) == {("ours", make_delivery("a").id), ("ours", make_delivery("b").id)}
     assert lines.events == [("ours", "found")] * 2
-    assert lines.said[0]["what"] == "a, version 1 (alias champion)"
+    assert lines.entries[0]["what"] == "a, version 1 (alias champion)"
     assert poller.looks == [NOW, NOW]
 
 
-def test_what_an_alias_stands_for_again_is_told_again_and_once(inbox: MemoryInbox) -> None:
+def test_returning_alias_told_again_once(inbox: MemoryInbox) -> None:
+    """What an alias stands for again is told again and once."""
     versions = ["3", "4", "3", "3", "4"]
-    looks = [[found("a", version)] for version in versions]
+    looks = [[make_delivery("a", version)] for version in versions]
     first = watching(inbox, ours=Scripted(*looks))
     assert [first.poll("ours").new for _ in versions] == [1, 1, 1, 0, 1]
     assert watching(inbox, ours=Scripted(*looks[-1:])).poll("ours").new == 0, "another process begins"
 
 
-def test_two_that_see_the_same_change_at_once_tell_one(inbox: MemoryInbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simultaneous_watchers_tell_one(inbox: MemoryInbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that see the same change at once tell one."""
     for version in ("3", "4"):
-        inbox.take("ours", found("a", version).id, found("a", version).events)
-    both = [watching(inbox, ours=Scripted([found("a", "3")])) for _ in range(2)]
-    monkeypatch.setattr(inbox, "youngest", partial(lambda youngest, _: youngest, inbox.youngest(found("a").events[0])))
-    assert [one.poll("ours").new for one in both] == [1, 0]
-    assert len(inbox.kept) == 3
+        inbox.take("ours", make_delivery("a", version).id, make_delivery("a", version).events)
+    both = [watching(inbox, ours=Scripted([make_delivery("a", "3")])) for _ in range(2)]
+    monkeypatch.setattr(
+        inbox, "youngest", partial(lambda youngest, _: youngest, inbox.youngest(make_delivery("a").events[0]))
+    )
+    assert [watcher.poll("ours").new for watcher in both] == [1, 0]
+    assert len(inbox.deliveries) == 3
 
 
-def test_what_a_webhook_told_last_is_not_told_again_and_what_it_did_not_tell_is(inbox: MemoryInbox) -> None:
-    watch = watching(inbox, ours=Scripted([found("a", "4")], [found("a", "3")]))
-    inbox.take("ours", "of a webhook", found("a", "4").events)
+def test_webhook_news_not_repeated(inbox: MemoryInbox) -> None:
+    """What a webhook told last is not told again, and what it did not tell is."""
+    watch = watching(inbox, ours=Scripted([make_delivery("a", "4")], [make_delivery("a", "3")]))
+    inbox.take("ours", "of a webhook", make_delivery("a", "4").events)
     assert [watch.poll("ours").new, watch.poll("ours").new] == [0, 1]
 
 
 class Slow(Scripted):
     """While it looks for the first time, something else happens."""
 
-    def __init__(self, meanwhile: Callable[[], object], *told: Sequence[Delivery]) -> None:
-        super().__init__(*told)
+    def __init__(self, meanwhile: Callable[[], object], *answers: Sequence[Delivery]) -> None:
+        super().__init__(*answers)
         self._meanwhile = meanwhile
 
     def poll(self, now: float) -> list[Delivery]:
@@ -142,49 +147,55 @@ class Slow(Scripted):
         return super().poll(now)
 
 
-def test_what_a_webhook_told_during_a_look_is_not_overtaken_by_it(inbox: MemoryInbox) -> None:
-    def moved() -> None:
-        inbox.take("ours", "of a webhook", found("a", "4").events)
+def test_webhook_not_overtaken_by_look(inbox: MemoryInbox) -> None:
+    """What a webhook told during a look is not overtaken by it."""
 
-    poller = Slow(moved, [found("a", "3"), found("b")], [found("a", "4"), found("b")])
+    def moved() -> None:
+        inbox.take("ours", "of a webhook", make_delivery("a", "4").events)
+
+    poller = Slow(moved, [make_delivery("a", "3"), make_delivery("b")], [make_delivery("a", "4"), make_delivery("b")])
     watch = watching(inbox, ours=poller)
     looked = watch.poll("ours")
     assert (looked.new, looked.is_overtaken, poller.took_at) == (1, True, [])
     looked = watch.poll("ours")
     assert (looked.new, looked.is_overtaken, poller.took_at) == (0, False, [2])
-    assert inbox.youngest(found("a").events[0]) == (0, found("a", "4").events[0].content_key)
+    assert inbox.youngest(make_delivery("a").events[0]) == (0, make_delivery("a", "4").events[0].content_key)
 
 
-def test_what_changed_during_a_look_is_looked_at_again_soon(inbox: MemoryInbox) -> None:
+def test_change_during_look_rechecked(inbox: MemoryInbox) -> None:
+    """What changed during a look is looked at again soon."""
     numbers = iter("56")
 
     def moved() -> None:
         number = next(numbers)
-        inbox.take("ours", number, found("a", number).events)
+        inbox.take("ours", number, make_delivery("a", number).events)
 
-    poller = Slow(moved, [found("a", "3")])
+    poller = Slow(moved, [make_delivery("a", "3")])
     poller.most_polls = 1
     waited: list[float] = []
     assert watching(inbox, ours=poller).poll_fully("ours", waited.append).new == 1
     assert waited == [2.0]
     stop = Counted(2)
-    watching(inbox, ours=Slow(moved, [found("a", "3")])).follow("ours", stop)
+    watching(inbox, ours=Slow(moved, [make_delivery("a", "3")])).follow("ours", stop)
     assert stop.waited == [2.0, 7.0]
 
 
-def test_a_tag_stays_beside_others_and_is_told_once(inbox: MemoryInbox) -> None:
+def test_tag_told_once_beside_others(inbox: MemoryInbox) -> None:
+    """A tag stays beside others and is told once."""
     watch = watching(inbox, ours=Scripted([tagged("a", "3"), tagged("a", "4")]))
     assert [watch.poll("ours").new for _ in range(3)] == [2, 0, 0]
 
 
-def test_what_another_process_kept_is_not_said_again(inbox: MemoryInbox, lines: Lines) -> None:
-    inbox.take("ours", found("a").id, found("a").events)
-    assert watching(inbox, ours=Scripted([found("a")])).poll("ours").new == 0
-    assert lines.said == []
+def test_change_kept_elsewhere_not_repeated(inbox: MemoryInbox, lines: Lines) -> None:
+    """What another process kept is not said again."""
+    inbox.take("ours", make_delivery("a").id, make_delivery("a").events)
+    assert watching(inbox, ours=Scripted([make_delivery("a")])).poll("ours").new == 0
+    assert lines.entries == []
 
 
-def test_a_registry_may_forget_what_is_kept_and_nothing_before(inbox: MemoryInbox, lines: Lines) -> None:
-    poller = Scripted([found("a"), found("b")])
+def test_registry_forgets_kept_only(inbox: MemoryInbox, lines: Lines) -> None:
+    """A registry may forget what is kept, and nothing before."""
+    poller = Scripted([make_delivery("a"), make_delivery("b")])
     watch = watching(inbox, ours=poller)
     inbox.fault = EnvironmentFault("the disk is full", remedy="free some space", transient=True)
     assert watch.poll("ours").fault is inbox.fault
@@ -195,47 +206,54 @@ def test_a_registry_may_forget_what_is_kept_and_nothing_before(inbox: MemoryInbo
     assert lines.events == [("ours", "away"), ("ours", "found"), ("ours", "found"), ("ours", "there again")]
 
 
-def test_what_could_not_be_deleted_comes_again_and_is_not_kept_twice(inbox: MemoryInbox) -> None:
-    poller = Scripted([found("a")])
+def test_undeleted_message_not_kept_twice(inbox: MemoryInbox) -> None:
+    """What could not be deleted comes again and is not kept twice."""
+    poller = Scripted([make_delivery("a")])
     poller.took_fault = EnvironmentFault("no answer", remedy="wait", transient=True)
     watch = watching(inbox, ours=poller)
     assert watch.poll("ours").fault is poller.took_fault
     poller.took_fault = None
     assert watch.poll("ours").new == 0
-    assert len(inbox.kept) == 1
+    assert len(inbox.deliveries) == 1
 
 
-def test_a_registry_that_goes_and_comes_is_said_once_each(inbox: MemoryInbox, lines: Lines) -> None:
+def test_registry_absence_and_return_told(inbox: MemoryInbox, lines: Lines) -> None:
+    """A registry that goes and comes is said once each."""
     away = [EnvironmentFault(f"no answer (request {number})", remedy="see its log") for number in range(3)]
     refused = EnvironmentFault("who are you?", remedy="set a password")
     watch = watching(inbox, ours=Scripted([], *away, refused, refused, [], [], away[0], []))
     for _ in range(10):
         watch.poll("ours")
-    assert [line["event"] for line in lines.said] == ["away", "away", "there again", "away", "there again"]
-    assert [line.get("reason") for line in lines.said[:2]] == ["no answer (request 0)", "who are you?"]
-    assert [line.get("remedy") for line in lines.said[:2]] == ["see its log", "set a password"]
+    assert [line["event"] for line in lines.entries] == ["away", "away", "there again", "away", "there again"]
+    assert [line.get("reason") for line in lines.entries[:2]] == ["no answer (request 0)", "who are you?"]
+    assert [line.get("remedy") for line in lines.entries[:2]] == ["see its log", "set a password"]
 
 
-def test_a_fault_of_ours_is_said_with_its_traceback_and_ends_nothing(inbox: MemoryInbox, lines: Lines) -> None:
-    watch = watching(inbox, odd=Scripted(KeyError("x"), KeyError("x"), KeyError("y"), []), ours=Scripted([found("a")]))
+def test_own_fault_logged_with_traceback(inbox: MemoryInbox, lines: Lines) -> None:
+    """A fault of ours is told with its traceback and ends nothing."""
+    watch = watching(
+        inbox, odd=Scripted(KeyError("x"), KeyError("x"), KeyError("y"), []), ours=Scripted([make_delivery("a")])
+    )
     for _ in range(4):
         watch.poll("odd")
     assert watch.poll("ours").new == 1
-    assert [line["event"] for line in lines.said] == ["away", "away", "there again", "found"]
-    assert lines.said[0]["reason"] == "a look at odd failed: KeyError: 'x'"
-    assert "in poll\n" in lines.said[0]["traceback"]
+    assert [line["event"] for line in lines.entries] == ["away", "away", "there again", "found"]
+    assert lines.entries[0]["reason"] == "a look at odd failed: KeyError: 'x'"
+    assert "in poll\n" in lines.entries[0]["traceback"]
 
 
-def test_a_look_at_all_that_is_there_goes_on_until_nothing_more_is(inbox: MemoryInbox) -> None:
-    poller = Scripted([found("a"), found("b")], [found("b"), found("c")], [], more=2)
+def test_full_look_goes_on_until_end(inbox: MemoryInbox) -> None:
+    """A look at all that is there goes on until nothing more is."""
+    poller = Scripted([make_delivery("a"), make_delivery("b")], [make_delivery("b"), make_delivery("c")], [], more=2)
     waited: list[float] = []
     looked = watching(inbox, ours=poller).poll_fully("ours", waited.append)
-    assert (len(looked.seen), looked.new, len(poller.looks)) == (3, 3, 3)
+    assert (len(looked.identifiers), looked.new, len(poller.looks)) == (3, 3, 3)
     assert len(waited) == 2
 
 
-def test_a_queue_that_never_ends_is_left_in_the_end_and_not_waited_for(inbox: MemoryInbox) -> None:
-    poller = Scripted([found("a")], more=1000)
+def test_endless_queue_finally_left(inbox: MemoryInbox) -> None:
+    """A queue that never ends is left in the end and not waited for."""
+    poller = Scripted([make_delivery("a")], more=1000)
     poller.pause_seconds = 0
     waited: list[float] = []
     watching(inbox, ours=poller).poll_fully("ours", waited.append)
@@ -256,21 +274,24 @@ class Counted(threading.Event):
         return len(self.waited) >= self._most
 
 
-def test_a_registry_is_looked_at_in_its_pace_and_rarer_while_it_is_away(inbox: MemoryInbox) -> None:
+def test_absent_registry_looked_at_rarely(inbox: MemoryInbox) -> None:
+    """A registry is looked at in its pace, and more rarely while it is away."""
     away = [EnvironmentFault("no answer", remedy="wait")] * 8
     stop = Counted(12)
     watching(inbox, ours=Scripted([], *away, [])).follow("ours", stop)
     assert stop.waited == [7.0, 1, 2, 4, 8, 16, 32, 60, 60, 7.0, 7.0, 7.0]
 
 
-def test_what_has_to_settle_is_looked_at_again_soon(inbox: MemoryInbox) -> None:
+def test_settling_change_looked_at_soon(inbox: MemoryInbox) -> None:
+    """What has to settle is looked at again soon."""
     stop = Counted(4)
     watching(inbox, ours=Scripted([], more=2)).follow("ours", stop)
     assert stop.waited == [2.0, 2.0, 7.0, 7.0]
 
 
-def test_it_runs_as_long_as_it_is_waited_for_and_ends_looks_that_have_begun(inbox: MemoryInbox, lines: Lines) -> None:
-    ours, slow = Scripted([found("a")]), Held([found("b")])
+def test_watch_ends_begun_looks(inbox: MemoryInbox, lines: Lines) -> None:
+    """A watch runs as long as it is waited for, and ends looks that have begun."""
+    ours, slow = Scripted([make_delivery("a")]), BlockingPoller([make_delivery("b")])
     slow.cautions = ("some of it is not looked at",)
 
     def wait() -> str:
@@ -280,14 +301,15 @@ def test_it_runs_as_long_as_it_is_waited_for_and_ends_looks_that_have_begun(inbo
         return "told"
 
     assert watching(inbox, ours=ours, slow=slow).run(wait) == "told"
-    assert {model for events in inbox.kept.values() for model in [events[0].model]} == {"a", "b"}
+    assert {model for events in inbox.deliveries.values() for model in [events[0].model]} == {"a", "b"}
     assert slow.took_at == [1]
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("watch ")]
-    assert lines.said[0]["reason"] == "some of it is not looked at"
+    assert lines.entries[0]["reason"] == "some of it is not looked at"
 
 
-def test_registries_do_not_wait_for_each_other(inbox: MemoryInbox) -> None:
-    stuck, ours = Held([]), Scripted([found("a")])
+def test_registries_wait_independently(inbox: MemoryInbox) -> None:
+    """Registries do not wait for each other."""
+    stuck, ours = BlockingPoller([]), Scripted([make_delivery("a")])
 
     def wait() -> None:
         assert stuck.looked.wait(SECONDS)
@@ -295,14 +317,14 @@ def test_registries_do_not_wait_for_each_other(inbox: MemoryInbox) -> None:
         stuck.go.set()
 
     watching(inbox, stuck=stuck, ours=ours).run(wait)
-    assert len(inbox.kept) == 1
+    assert len(inbox.deliveries) == 1
 
 
-class Held(Scripted):
+class BlockingPoller(Scripted):
     """Answers when it may."""
 
-    def __init__(self, *told: Sequence[Delivery]) -> None:
-        super().__init__(*told)
+    def __init__(self, *answers: Sequence[Delivery]) -> None:
+        super().__init__(*answers)
         self.go = threading.Event()
 
     def poll(self, now: float) -> list[Delivery]:
@@ -311,19 +333,18 @@ class Held(Scripted):
         return answer
 
 
-def test_only_so_many_ids_are_remembered_and_the_inbox_knows_the_others(
-    inbox: MemoryInbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_remembered_ids_bounded(inbox: MemoryInbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only so many IDs are remembered, and the inbox knows the others."""
     monkeypatch.setattr("plansmith.triggers.watch._MOST_KNOWN", 2)
-    asked: list[str] = []
+    lookups: list[str] = []
     take: Callable[..., bool] = inbox.take
 
     def counted(registry: str, delivery: str, events: Sequence[Event]) -> bool:
-        asked.append(delivery)
+        lookups.append(delivery)
         return take(registry, delivery, events)
 
     monkeypatch.setattr(inbox, "take", counted)
     watch = watching(inbox, ours=Scripted([tagged(model) for model in "abc"]))
     assert [watch.poll("ours").new for _ in range(3)] == [3, 0, 0]
-    assert len(asked) > 3
-    assert len(inbox.kept) == 3
+    assert len(lookups) > 3
+    assert len(inbox.deliveries) == 3

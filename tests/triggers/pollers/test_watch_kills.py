@@ -24,8 +24,8 @@ RULES = ({"registry": "aws", "when": "approved"},)
 @pytest.fixture
 def proxy(s3_server: str) -> Iterator[FaultProxy]:
     """What stands between the command and AWS."""
-    with FaultProxy(int(s3_server.rpartition(":")[2])).running() as made:
-        yield made
+    with FaultProxy(int(s3_server.rpartition(":")[2])).running() as instance:
+        yield instance
 
 
 @pytest.fixture
@@ -68,9 +68,10 @@ class Killer:
 @pytest.mark.parametrize(
     ("operation", "kept"), [("ReceiveMessage", 0), ("DeleteMessageBatch", 1)], ids=["received", "deleted"]
 )
-def test_a_message_is_in_the_inbox_once_whenever_the_command_was_killed(
+def test_killed_command_keeps_message_once(
     operation: str, kept: int, step: Handling, service: WatchedService, queue: Queue, proxy: FaultProxy
 ) -> None:
+    """A message is in the inbox once whenever the command was killed."""
     registry = queue.account.registry(queue)
     registry.approve(registry.register())
     killer = Killer(operation, step)

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ...support.deliveries.hostile import HOOK, asked
+from ...support.deliveries.hostile import HOOK, signed_request
 from ...support.deliveries.served import Served, served
 from ...support.prefect.programs import Program, free_port, own_environment
 from ...support.waiting import SECONDS
@@ -52,19 +52,19 @@ def _answers(site: str) -> bool:
 
 def _post(url: str, delivery: str, *, source: str, forwarded: str = "") -> int:
     """The status of a signed request that comes from an address of this machine."""
-    sent = asked(delivery)
+    sent = signed_request(delivery)
     headers = {**sent.headers, **({"X-Forwarded-For": forwarded} if forwarded else {})}
     with httpx.Client(transport=httpx.HTTPTransport(local_address=source)) as client:
         return client.post(f"{url}{HOOK}", content=sent.body, headers=headers, timeout=60).status_code
 
 
-def test_each_sender_behind_a_proxy_has_a_limit_of_its_own(tmp_path: Path) -> None:
+def test_proxied_senders_limited_separately(tmp_path: Path) -> None:
     """The proxy passes on /hooks/ alone, and a made-up X-Forwarded-For gives nobody a new limit."""
     with served(tmp_path / "service", per_minute=PER_MINUTE) as receiver, caddy_before(receiver, tmp_path) as url:
-        one = [_post(url, f"a-{number}", source="127.0.0.2") for number in range(PER_MINUTE + 1)]
-        other = _post(url, "b-0", source="127.0.0.3")
+        first = [_post(url, f"a-{number}", source="127.0.0.2") for number in range(PER_MINUTE + 1)]
+        second = _post(url, "b-0", source="127.0.0.3")
         forged = _post(url, "a-9", source="127.0.0.2", forwarded="203.0.113.7")
-        assert (one, other, forged) == ([202] * PER_MINUTE + [429], 202, 429)
+        assert (first, second, forged) == ([202] * PER_MINUTE + [429], 202, 429)
         for path in ("/metrics", "/healthz", "/"):
             assert httpx.get(f"{url}{path}").status_code == 404
         addresses = [line["address"] for line in receiver.lines if line["event"] == "delivery"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from plansmith.triggers.receiver.rate_limit import Rates
+from plansmith.triggers.receiver.application import Rates
 
 NOW = 1795165608.0
 
 
 @pytest.mark.parametrize("per_minute", [1, 7, 60, 600, 100_000])
-def test_a_minutes_worth_is_taken_at_once_and_then_one_at_a_time(per_minute: int) -> None:
+def test_minute_taken_at_once_then_singly(per_minute: int) -> None:
+    """A minute's worth is taken at once, and then one at a time."""
     rates = Rates(per_minute)
     assert not any(rates.wait_seconds("a", NOW) for _ in range(per_minute))
     wait = rates.wait_seconds("a", NOW)
@@ -19,27 +20,31 @@ def test_a_minutes_worth_is_taken_at_once_and_then_one_at_a_time(per_minute: int
     assert rates.wait_seconds("a", NOW + wait) > 0
 
 
-def test_an_address_that_goes_on_asking_waits_no_longer_for_it() -> None:
+def test_insistent_address_waits_no_longer() -> None:
+    """An address that goes on asking waits no longer for that."""
     rates = Rates(2)
     waits = [rates.wait_seconds("a", NOW + second) for second in (0, 0, 0, 10, 20, 29, 30)]
     assert waits == pytest.approx([0, 0, 30, 20, 10, 1, 0])
 
 
-def test_no_more_than_twice_as_many_pass_in_any_minute() -> None:
+def test_twice_rate_is_minute_maximum() -> None:
+    """No more than twice as many pass in any minute."""
     rates = Rates(60)
     passed = [second for second in range(6000) if rates.wait_seconds("a", NOW + second / 100) == 0]
     assert passed[:60] == list(range(60))
     assert 60 + 59 <= len(passed) <= 120
 
 
-def test_a_clock_that_is_set_back_locks_nobody_out_for_longer() -> None:
+def test_clock_set_back_locks_nobody_out() -> None:
+    """A clock that is set back locks nobody out for longer."""
     rates = Rates(2)
     assert [rates.wait_seconds("a", NOW) for _ in range(2)] == [0, 0]
     assert rates.wait_seconds("a", NOW - 3600) == pytest.approx(30)
     assert rates.wait_seconds("a", NOW - 3570) == 0
 
 
-def test_a_network_of_ipv6_is_one_client_and_two_are_two() -> None:
+def test_ipv6_network_is_one_client() -> None:
+    """A network of IPv6 is one client, and two are two."""
     rates = Rates(1)
     assert rates.wait_seconds("2001:db8::1", NOW) == 0
     assert rates.wait_seconds("2001:db8::ffff:1", NOW) > 0
@@ -50,7 +55,8 @@ def test_a_network_of_ipv6_is_one_client_and_two_are_two() -> None:
     assert rates.wait_seconds("no:address", NOW) == 0
 
 
-def test_so_many_addresses_are_remembered_and_the_silent_ones_are_forgotten_first() -> None:
+def test_remembered_addresses_bounded() -> None:
+    """So many addresses are remembered, and the silent ones are forgotten first."""
     rates = Rates(1, addresses=100)
     for number in range(5000):
         rates.wait_seconds(f"10.0.{number // 256}.{number % 256}", NOW)

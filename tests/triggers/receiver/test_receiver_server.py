@@ -14,7 +14,7 @@ import pytest
 from plansmith.errors import EnvironmentFault
 from plansmith.triggers.receiver.server import ReceiverServer, address_of, bind
 
-from ...support.deliveries.receiving import HOOK, Receiver, asked
+from ...support.deliveries.receiving import HOOK, Receiver, signed_request
 
 DELIVERIES = "plansmith.deliveries"
 
@@ -28,13 +28,13 @@ def _listening(receiver: Receiver) -> Iterator[str]:
 
 
 def _post(url: str, delivery: str, *forwarded: str) -> int:
-    sent = asked(delivery=delivery)
-    headers = [*sent.headers.items(), *(("X-Forwarded-For", one) for one in forwarded)]
+    sent = signed_request(delivery=delivery)
+    headers = [*sent.headers.items(), *(("X-Forwarded-For", address) for address in forwarded)]
     return httpx.post(f"{url}{HOOK}", content=sent.body, headers=headers, timeout=60).status_code
 
 
 def _addresses(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [json.loads(one.getMessage())["address"] for one in caplog.records if one.name == DELIVERIES]
+    return [json.loads(record.getMessage())["address"] for record in caplog.records if record.name == DELIVERIES]
 
 
 FORWARDED: dict[str, Sequence[Sequence[str]]] = {
@@ -44,20 +44,20 @@ FORWARDED: dict[str, Sequence[Sequence[str]]] = {
 
 
 @pytest.mark.parametrize("forwarded", FORWARDED.values(), ids=FORWARDED.keys())
-def test_the_clients_of_a_proxy_on_this_machine_have_a_limit_each(
+def test_proxied_clients_limited_each(
     forwarded: Sequence[Sequence[str]], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The clients of a proxy on this machine have a limit each."""
     monkeypatch.delenv("FORWARDED_ALLOW_IPS", raising=False)
     caplog.set_level("INFO", DELIVERIES)
-    one, other = forwarded
+    first, second = forwarded
     with _listening(Receiver(per_minute=1)) as url:
-        assert [_post(url, "a", *one), _post(url, "b", *one), _post(url, "c", *other)] == [202, 429, 202]
+        assert [_post(url, "a", *first), _post(url, "b", *first), _post(url, "c", *second)] == [202, 429, 202]
     assert _addresses(caplog) == ["203.0.113.7", "203.0.113.7", "203.0.113.8"]
 
 
-def test_what_a_client_says_of_its_address_counts_for_nothing(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_claimed_address_counts_nothing(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a client says of its address counts for nothing."""
     monkeypatch.setenv("FORWARDED_ALLOW_IPS", "192.0.2.1")  # there is the proxy
     caplog.set_level("INFO", DELIVERIES)
     with _listening(Receiver(per_minute=1)) as url:
@@ -65,32 +65,34 @@ def test_what_a_client_says_of_its_address_counts_for_nothing(
     assert _addresses(caplog) == ["127.0.0.1", "127.0.0.1"]
 
 
-def test_a_request_that_is_being_answered_when_it_ends_gets_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_in_progress_gets_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that is being answered when it ends gets its answer."""
     receiver = Receiver()
-    taken, go_on = threading.Event(), threading.Event()
+    arrival, go_on = threading.Event(), threading.Event()
     take, answers = receiver.inbox.take, list[int]()
 
-    def take_long(*given: Any) -> bool:
-        taken.set()
+    def take_long(*args: Any) -> bool:
+        arrival.set()
         assert go_on.wait(60)
-        return take(*given)
+        return take(*args)
 
     monkeypatch.setattr(receiver.inbox, "take", take_long)
     with bind("127.0.0.1", 0) as at, ReceiverServer(receiver.app, at) as listener:
         url = address_of(at)
         asks = threading.Thread(target=lambda: answers.append(_post(url, "a")))
         asks.start()
-        assert taken.wait(60)
+        assert arrival.wait(60)
         listener.stop()
         go_on.set()
         asks.join(60)
     assert answers == [202]
-    assert len(receiver.inbox.kept) == 1
+    assert len(receiver.inbox.deliveries) == 1
     with pytest.raises(httpx.ConnectError):
         _post(url, "b")
 
 
-def test_a_host_with_a_name_or_of_ipv6_has_an_address_too() -> None:
+def test_named_and_ipv6_hosts_have_address() -> None:
+    """A host with a name, or of IPv6, has an address too."""
     with bind("localhost", 0) as at:
         assert address_of(at).startswith("http://")
     try:

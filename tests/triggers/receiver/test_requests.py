@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from plansmith.config.service.triggers import Limits
-from plansmith.triggers.receiver.request_body import BodyReader, Unread
+from plansmith.config.service_triggers import Limits
+from plansmith.triggers.receiver.application import BodyReader, Unread
 
 LARGE, SMALL = 50_000, 16_000
 BODY_SECONDS = 3600
@@ -51,9 +51,9 @@ class _Clock:
 
 
 @pytest.mark.parametrize("end", ["read", "left", "slow"])
-def test_there_is_room_for_large_bodies_again_when_others_have_come_to_their_end(
-    end: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ended_bodies_free_room(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is room for large bodies again when others have come to their end."""
+
     async def crowded() -> None:
         clock = _Clock(monkeypatch)
         bodies = BodyReader(Limits(body_seconds=BODY_SECONDS), shared_bytes=LARGE)

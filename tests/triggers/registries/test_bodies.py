@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plansmith.triggers.registries.body import read_object
-from plansmith.triggers.registries.delivery import RequestRejected
+from plansmith.triggers.registries.delivery import RequestRejected, read_object
 
 WRONG = {
     "nothing": b"",
@@ -35,10 +34,12 @@ WRONG = {
 
 
 @pytest.mark.parametrize("body", WRONG.values(), ids=WRONG.keys())
-def test_a_body_that_is_not_plain_json_is_malformed(body: bytes) -> None:
+def test_non_json_body_malformed(body: bytes) -> None:
+    """A body that is not plain JSON is malformed."""
     with pytest.raises(RequestRejected, match="malformed"):
         read_object(body)
 
 
-def test_an_object_is_read_as_it_is() -> None:
+def test_object_read_unchanged() -> None:
+    """An object is read as it is."""
     assert read_object(' {"é": [1, -2.5, true, null, {"b": {}}]}\n'.encode()) == {"é": [1, -2.5, True, None, {"b": {}}]}

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from plansmith.config.service.triggers import HookRegistry
-from plansmith.triggers.registries.delivery import Delivery, Ignored, RequestRejected
-from plansmith.triggers.registries.event import Event
+from plansmith.config.service_triggers import HookRegistry
+from plansmith.triggers.registries.delivery import Delivery, Event, Ignored, RequestRejected
 from plansmith.triggers.registries.webhook import HEADERS, read_delivery
 
 from ...support.deliveries.recorded import SECRET, Sent, signed
@@ -22,34 +21,39 @@ def _read(sent: Sent, now: float = NOW, config: HookRegistry = CONFIG) -> Delive
     return read_delivery(config, sent.headers, sent.body, registry="ci", secrets=[SECRET], now=now)
 
 
-def test_a_signed_request_asks_for_a_build() -> None:
+def test_signed_request_asks_for_build() -> None:
+    """A signed request asks for a build."""
     event = Event(
         registry="ci", model="ranker", version="2026-11-20", change="asked", value="", source="hf:org/ranker@main"
     )
     assert _read(signed(HEADERS, ASKED, delivery="run-7_1")) == Delivery(id="run-7_1", events=(event,), expires=True)
 
 
-def test_the_source_may_stay_that_of_the_spec() -> None:
-    found = _read(signed(HEADERS, {"model": "ranker", "version": "7"}))
-    assert isinstance(found, Delivery)
-    assert found.events[0].source == ""
+def test_source_may_stay_spec() -> None:
+    """The source may stay that of the spec."""
+    delivery = _read(signed(HEADERS, {"model": "ranker", "version": "7"}))
+    assert isinstance(delivery, Delivery)
+    assert delivery.events[0].source == ""
 
 
-def test_a_source_may_be_longer_than_a_name() -> None:
-    found = _read(signed(HEADERS, ASKED | {"source": "onnx:" + "x" * 2000}))
-    assert isinstance(found, Delivery)
-    assert len(found.events[0].source) == 2005
+def test_source_may_exceed_name_length() -> None:
+    """A source may be longer than a name."""
+    delivery = _read(signed(HEADERS, ASKED | {"source": "onnx:" + "x" * 2000}))
+    assert isinstance(delivery, Delivery)
+    assert len(delivery.events[0].source) == 2005
 
 
 @pytest.mark.parametrize(
     "source", ["hf:other/ranker", "hf:org", "HF:org/ranker", "hf:org/../other/ranker", "onnx:../x", "/etc", "hf:org/.."]
 )
-def test_a_source_that_the_file_does_not_name_is_refused(source: str) -> None:
+def test_unlisted_source_refused(source: str) -> None:
+    """A source that the file does not name is refused."""
     with pytest.raises(RequestRejected, match="malformed: source is none of those that are allowed"):
         _read(signed(HEADERS, ASKED | {"source": source}))
 
 
-def test_no_source_is_taken_where_none_is_allowed() -> None:
+def test_source_refused_where_none_allowed() -> None:
+    """No source is taken where none is allowed."""
     closed = CONFIG.model_copy(update={"sources": ()})
     with pytest.raises(RequestRejected, match="source is none of those"):
         _read(signed(HEADERS, ASKED), config=closed)
@@ -72,17 +76,20 @@ WRONG: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("value", WRONG.values(), ids=WRONG.keys())
-def test_what_says_anything_else_is_malformed(value: Any) -> None:
+def test_other_fields_malformed(value: Any) -> None:
+    """What says anything else is malformed."""
     with pytest.raises(RequestRejected, match="malformed"):
         _read(signed(HEADERS, value))
 
 
 @pytest.mark.parametrize("late", [-301, 301])
-def test_an_old_request_is_not_taken_again(late: float) -> None:
+def test_old_request_not_taken_again(late: float) -> None:
+    """An old request is not taken again."""
     with pytest.raises(RequestRejected, match="timestamp"):
         _read(signed(HEADERS, ASKED), NOW + late)
 
 
-def test_a_request_that_another_secret_signed_is_refused() -> None:
+def test_other_secret_refused() -> None:
+    """A request that another secret signed is refused."""
     with pytest.raises(RequestRejected, match="signature"):
         _read(signed(HEADERS, ASKED, secret="guessed"))

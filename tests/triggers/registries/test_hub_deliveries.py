@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from plansmith.config.service.triggers import HubRegistry
-from plansmith.triggers.registries.delivery import Delivery, Ignored, RequestRejected
-from plansmith.triggers.registries.event import Event
+from plansmith.config.service_triggers import HubRegistry
+from plansmith.triggers.registries.delivery import Delivery, Event, Ignored, RequestRejected
 from plansmith.triggers.registries.huggingface import read_delivery
 
 CONFIG = HubRegistry(type="hub", secrets=("env:SECRET",))
@@ -39,15 +38,15 @@ PUSH: dict[str, Any] = {
 }
 
 
-def _read(value: Any, given: str | None = SECRET, secrets: tuple[str, ...] = (SECRET,)) -> Delivery | Ignored:
-    headers = {} if given is None else {"x-webhook-secret": given}
+def _read(value: Any, secret: str | None = SECRET, secrets: tuple[str, ...] = (SECRET,)) -> Delivery | Ignored:
+    headers = {} if secret is None else {"x-webhook-secret": secret}
     return read_delivery(CONFIG, headers, json.dumps(value).encode(), registry="hub", secrets=secrets, now=0)
 
 
 def _delivery(*refs: Any, **more: Any) -> Delivery:
-    found = _read(PUSH | {"updatedRefs": list(refs)} | more)
-    assert isinstance(found, Delivery)
-    return found
+    delivery = _read(PUSH | {"updatedRefs": list(refs)} | more)
+    assert isinstance(delivery, Delivery)
+    return delivery
 
 
 def _event(ref: str, commit: str = NEW) -> Event:
@@ -61,24 +60,28 @@ def _event(ref: str, commit: str = NEW) -> Event:
     )
 
 
-def test_a_push_is_of_exactly_the_commit_that_was_pushed() -> None:
+def test_push_names_exact_commit() -> None:
+    """A push is of exactly the commit that was pushed."""
     assert _delivery(MAIN).events == (_event("refs/heads/main"),)
 
 
-def test_a_push_of_several_refs_is_an_event_for_each() -> None:
-    found = _delivery(TAG, MAIN, MAIN)
-    assert found.events == (_event("refs/heads/main"), _event("refs/tags/v1"))
-    assert found == _delivery(MAIN, TAG), "their order says nothing"
+def test_push_of_refs_makes_events() -> None:
+    """A push of several refs is an event for each."""
+    delivery = _delivery(TAG, MAIN, MAIN)
+    assert delivery.events == (_event("refs/heads/main"), _event("refs/tags/v1"))
+    assert delivery == _delivery(MAIN, TAG), "their order says nothing"
 
 
-def test_pull_requests_and_what_was_deleted_are_left_out() -> None:
+def test_pulls_and_deletions_left_out() -> None:
+    """Pull requests and what was deleted are left out."""
     deleted = {"ref": "refs/heads/old", "oldSha": OLD, "newSha": None}
     request = {"ref": "refs/pr/4", "oldSha": None, "newSha": OTHER}
     assert _delivery(request, MAIN, deleted) == _delivery(MAIN)
     assert _read(PUSH | {"updatedRefs": [request, deleted]}) == Ignored(reason="no branch and no tag moved")
 
 
-def test_the_id_is_of_repository_ref_and_commit_and_comes_again_with_them() -> None:
+def test_id_from_repository_ref_commit() -> None:
+    """The ID is of repository, ref and commit, and comes again with them."""
     assert _delivery(MAIN).recurs
     ids = {
         _delivery(MAIN).id,
@@ -105,8 +108,8 @@ def test_the_id_is_of_repository_ref_and_commit_and_comes_again_with_them() -> N
     ],
 )
 def test_only_what_changes_contents_counts(scope: str, action: str, is_push: bool) -> None:
-    found = _read(PUSH | {"event": {"action": action, "scope": scope}})
-    assert found == (_read(PUSH) if is_push else Ignored(reason="nothing that a build cares for"))
+    result = _read(PUSH | {"event": {"action": action, "scope": scope}})
+    assert result == (_read(PUSH) if is_push else Ignored(reason="nothing that a build cares for"))
 
 
 @pytest.mark.parametrize("kind", ["dataset", "space", "bucket"])
@@ -115,24 +118,28 @@ def test_only_models_count(kind: str) -> None:
 
 
 @pytest.mark.parametrize("refs", [None, []])
-def test_a_delivery_without_refs_tells_of_nothing(refs: Any) -> None:
+def test_delivery_without_refs_tells_nothing(refs: Any) -> None:
+    """A delivery without refs tells of nothing."""
     assert _read(PUSH | {"updatedRefs": refs}) == Ignored(reason="no branch and no tag moved")
 
 
-@pytest.mark.parametrize("given", [None, "", "guessed", SECRET[:-1], f"{SECRET} ", SECRET.upper(), "é", "\ud800"])
-def test_who_does_not_know_the_secret_is_not_believed(given: str | None) -> None:
+@pytest.mark.parametrize("secret", [None, "", "guessed", SECRET[:-1], f"{SECRET} ", SECRET.upper(), "é", "\ud800"])
+def test_sender_without_secret_not_believed(secret: str | None) -> None:
+    """A sender that does not know the secret is not believed."""
     with pytest.raises(RequestRejected, match="signature"):
-        _read(PUSH, given)
+        _read(PUSH, secret)
 
 
 @pytest.mark.parametrize("secrets", [(), ("",), ("other",)])
-def test_nothing_is_believed_where_no_secret_is_known(secrets: tuple[str, ...]) -> None:
-    for given in (SECRET, ""):
+def test_nothing_believed_without_secret(secrets: tuple[str, ...]) -> None:
+    """Nothing is believed where no secret is known."""
+    for secret in (SECRET, ""):
         with pytest.raises(RequestRejected, match="signature"):
-            _read(PUSH, given, secrets)
+            _read(PUSH, secret, secrets)
 
 
-def test_both_secrets_count_while_they_are_rotated() -> None:
+def test_both_secrets_count_during_rotation() -> None:
+    """Both secrets count while they are rotated."""
     assert _read(PUSH, "new", ("old", "new")) == _read(PUSH, "old", ("old", "new"))
 
 
@@ -162,6 +169,7 @@ WRONG: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("values", WRONG.values(), ids=WRONG.keys())
-def test_what_the_hub_does_not_send_is_malformed(values: dict[str, Any]) -> None:
+def test_unhublike_body_malformed(values: dict[str, Any]) -> None:
+    """What the hub does not send is malformed."""
     with pytest.raises(RequestRejected, match="malformed"):
         _read(PUSH | values)

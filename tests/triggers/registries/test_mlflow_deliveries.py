@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from plansmith.config.service.triggers import MlflowRegistry
-from plansmith.triggers.registries.delivery import Delivery, Ignored, RequestRejected
-from plansmith.triggers.registries.event import Event
+from plansmith.config.service_triggers import MlflowRegistry
+from plansmith.triggers.registries.delivery import Delivery, Event, Ignored, RequestRejected
 from plansmith.triggers.registries.mlflow import HEADERS, read_delivery
 
 from ...support.deliveries.recorded import ALIAS_SET, DELIVERIES, SECRET, TAG_SET, TEST, VERSION_CREATED, Sent, signed
@@ -32,15 +31,16 @@ def _changed(sent: Sent, **data: Any) -> Sent:
 
 
 def _of(sent: Sent) -> Event:
-    found = _read(sent)
-    assert isinstance(found, Delivery)
-    (event,) = found.events
+    delivery = _read(sent)
+    assert isinstance(delivery, Delivery)
+    (event,) = delivery.events
     return event
 
 
-def test_every_recorded_delivery_is_what_was_done() -> None:
-    found = [_read(one) for one in DELIVERIES]
-    assert [one.events[0].words if isinstance(one, Delivery) else one.reason for one in found] == [
+def test_recorded_deliveries_tell_changes() -> None:
+    """Every recorded delivery is what was done."""
+    results = [_read(item) for item in DELIVERIES]
+    assert [item.events[0].label if isinstance(item, Delivery) else item.reason for item in results] == [
         "nothing that a build cares for",
         "demo-mlp, version 1 (created)",
         "demo-mlp, version 1 (tag compile=requested)",
@@ -56,7 +56,8 @@ def test_every_recorded_delivery_is_what_was_done() -> None:
     ]
 
 
-def test_an_alias_that_was_set_names_the_version_and_not_itself_as_the_source() -> None:
+def test_alias_event_source_is_version() -> None:
+    """An alias that was set names the version and not itself as the source."""
     assert _read(ALIAS_SET) == Delivery(
         id="633a1915-81ad-40d7-8598-12a97b550ccd",
         events=(
@@ -73,16 +74,21 @@ def test_an_alias_that_was_set_names_the_version_and_not_itself_as_the_source() 
     )
 
 
-def test_a_repeated_delivery_has_the_same_id_and_another_of_the_same_content_has_not() -> None:
-    flaky, steady, again, once_more = (found.id for one in DELIVERIES[8:] if isinstance(found := _read(one), Delivery))
+def test_repeated_delivery_keeps_id() -> None:
+    """A repeated delivery has the same ID, and another of the same content has not."""
+    flaky, steady, again, once_more = (
+        delivery.id for sent in DELIVERIES[8:] if isinstance(delivery := _read(sent), Delivery)
+    )
     assert flaky == again == once_more != steady
 
 
-def test_alias_tag_and_version_of_one_content_have_one_content_key() -> None:
+def test_same_content_shares_content_key() -> None:
+    """An alias, tag and version of one content have one content key."""
     assert len({_of(sent).content_key for sent in (VERSION_CREATED, TAG_SET, ALIAS_SET)}) == 1
 
 
-def test_where_a_version_says_that_it_comes_from_is_not_where_it_is_fetched() -> None:
+def test_claimed_source_not_fetched() -> None:
+    """Where a version says that it comes from is not where it is fetched."""
     assert _of(_changed(VERSION_CREATED, source="s3://theirs/bert")).source == "mlflow:models:/demo-mlp/1"
 
 
@@ -113,23 +119,27 @@ def test_a_test_never_builds(entity: str, action: str, data: dict[str, Any]) -> 
     assert _read_signed(entity, action, data) == _read(TEST) == Ignored(reason="a test")
 
 
-def test_a_model_of_another_workspace_is_not_taken_for_ours() -> None:
+def test_other_workspace_model_not_ours() -> None:
+    """A model of another workspace is not taken for ours."""
     arguments = ("model_version_alias", "created")
     assert _read_signed(*arguments, ALIAS | {"workspace": "other"}) == Ignored(reason="of another workspace")
     assert _read_signed(*arguments, ALIAS, workspace=["x"]) == Ignored(reason="of another workspace")
     assert isinstance(_read_signed(*arguments, ALIAS | {"workspace": "default"}), Delivery)
 
 
-def test_tags_that_are_written_back_start_nothing() -> None:
+def test_written_back_tags_start_nothing() -> None:
+    """Tags that are written back start nothing."""
     assert _read(_changed(TAG_SET, key="plansmith.verdict")) == Ignored(reason="a tag of our own")
 
 
 @pytest.mark.parametrize("value", ["first line\nsecond", "x" * 513])
-def test_a_tag_that_holds_a_text_is_no_mistake_and_no_event(value: str) -> None:
+def test_text_tag_is_no_event(value: str) -> None:
+    """A tag that holds a text is no mistake and no event."""
     assert _read(_changed(TAG_SET, value=value)) == Ignored(reason="a tag that holds a text")
 
 
-def test_a_tag_may_be_empty_and_names_may_be_of_any_script() -> None:
+def test_empty_tags_and_scripts_accepted() -> None:
+    """A tag may be empty, and names may be of any script."""
     assert _of(_changed(TAG_SET, value="")).value == "compile="
     assert _of(_changed(ALIAS_SET, name="模型 é")).source == "mlflow:models:/模型 é/1"
 
@@ -158,31 +168,36 @@ WRONG: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("data", WRONG.values(), ids=WRONG.keys())
-def test_what_is_signed_and_wrong_is_malformed(data: dict[str, Any]) -> None:
+def test_signed_nonsense_malformed(data: dict[str, Any]) -> None:
+    """What is signed and wrong is malformed."""
     with pytest.raises(RequestRejected, match="malformed"):
         _read(_changed(ALIAS_SET, **data))
 
 
 @pytest.mark.parametrize("value", [{"key": None}, {"key": "a\nb"}, {"value": None}, {"value": 1}])
-def test_a_tag_of_other_kinds_is_malformed(value: dict[str, Any]) -> None:
+def test_odd_kind_tag_malformed(value: dict[str, Any]) -> None:
+    """A tag of other kinds is malformed."""
     with pytest.raises(RequestRejected, match="malformed"):
         _read(_changed(TAG_SET, **value))
 
 
 @pytest.mark.parametrize("data", [None, [], "ranker", 1])
-def test_data_that_are_no_object_are_malformed(data: Any) -> None:
+def test_non_object_data_malformed(data: Any) -> None:
+    """Data that are no object are malformed."""
     with pytest.raises(RequestRejected, match="malformed"):
         _read_signed("model_version_alias", "created", data)
 
 
-def test_a_server_without_secrets_is_not_believed() -> None:
+def test_server_without_secrets_not_believed() -> None:
+    """A server without secrets is not believed."""
     with pytest.raises(RequestRejected, match="signature"):
         read_delivery(CONFIG, ALIAS_SET.headers, ALIAS_SET.body, registry="ours", secrets=[], now=ALIAS_SET.timestamp)
 
 
-def test_the_window_is_that_of_the_registry() -> None:
+def test_window_follows_registry() -> None:
+    """The window is that of the registry."""
     wide = CONFIG.model_copy(update={"window_seconds": 1000})
-    found = read_delivery(
+    delivery = read_delivery(
         wide, ALIAS_SET.headers, ALIAS_SET.body, registry="ours", secrets=[SECRET], now=ALIAS_SET.timestamp + 999
     )
-    assert isinstance(found, Delivery)
+    assert isinstance(delivery, Delivery)

@@ -6,9 +6,8 @@ from itertools import product
 
 import pytest
 
-from plansmith.config.service.patterns import is_covering, is_match, is_overlapping
-from plansmith.config.service.triggers import Rule, TriggersConfig
-from plansmith.triggers.registries.event import Event
+from plansmith.config.service_triggers import Rule, TriggersConfig, is_covering, is_match, is_overlapping
+from plansmith.triggers.registries.delivery import Event
 from plansmith.triggers.registries.rules import rule_of, rule_problems
 
 REGISTRIES = {
@@ -33,7 +32,7 @@ def _rule(registry: str, when: str, model: str = "*", value: str = "*", spec: st
 
 def _problems(*rules: Rule) -> list[str]:
     config = TriggersConfig.model_validate({"registries": REGISTRIES, "rules": rules})
-    return [one.words for one in rule_problems(config)]
+    return [problem.message for problem in rule_problems(config)]
 
 
 def _event(model: str = "ranker", value: str = "champion", registry: str = "ours") -> Event:
@@ -52,24 +51,28 @@ def _event(model: str = "ranker", value: str = "champion", registry: str = "ours
         (_rule("hub", "alias"), False),
     ],
 )
-def test_a_rule_matches_by_registry_change_model_and_value(rule: Rule, matches: bool) -> None:
+def test_rule_matches_four_fields(rule: Rule, matches: bool) -> None:
+    """A rule matches by registry, change, model and value."""
     assert (rule_of([rule], _event()) is rule) is matches
 
 
-def test_the_first_rule_that_matches_decides() -> None:
+def test_first_matching_rule_decides() -> None:
+    """The first rule that matches decides."""
     others, first, second = (_rule("ours", "alias", model) for model in ("encoder", "ranker", "*"))
     assert rule_of([others, first, second], _event()) is first
     assert rule_of([others, second, first], _event()) is second
     assert rule_of([others], _event()) is None
 
 
-def test_a_star_takes_a_slash_and_a_bracket_is_a_letter() -> None:
+def test_star_takes_slash_bracket_literal() -> None:
+    """A star takes a slash, and a bracket is a letter."""
     assert is_match("org/ranker", "*")
     assert is_match("a[b]", "a[b]")
     assert not is_match("ab", "a[b]")
 
 
-def test_what_an_event_of_each_registry_may_fall_under_is_no_problem() -> None:
+def test_possible_events_are_no_problem() -> None:
+    """What an event of each registry may fall under is no problem."""
     assert (
         _problems(
             _rule("ours", "alias", value="champion"),
@@ -105,46 +108,55 @@ def test_what_an_event_of_each_registry_may_fall_under_is_no_problem() -> None:
         (_rule("ci", "asked", value="now"), "'now', but nothing: leave `value` out"),
     ],
 )
-def test_a_rule_that_nothing_can_fall_under_is_told(rule: Rule, says: str) -> None:
-    (told,) = _problems(rule)
-    assert told.startswith("rules.0 never matches: ")
-    assert says in told
+def test_impossible_rule_told(rule: Rule, says: str) -> None:
+    """A rule that nothing can fall under is told."""
+    (problem,) = _problems(rule)
+    assert problem.startswith("rules.0 never matches: ")
+    assert says in problem
 
 
-def test_a_rule_behind_one_that_takes_all_of_it_is_told() -> None:
-    told = _problems(_rule("ours", "alias", "rank*"), _rule("hub", "branch"), _rule("ours", "alias", "ranker", "old"))
-    assert told == ["rules.2 never matches: rules.0 comes first and takes all that it would"]
+def test_shadowed_rule_told() -> None:
+    """A rule behind one that takes all of it is told."""
+    problems = _problems(
+        _rule("ours", "alias", "rank*"), _rule("hub", "branch"), _rule("ours", "alias", "ranker", "old")
+    )
+    assert problems == ["rules.2 never matches: rules.0 comes first and takes all that it would"]
 
 
-def test_two_rules_for_one_model_are_told() -> None:
-    told = _problems(_rule("ours", "alias", "ranker"), _rule("ours", "alias", "ranker", spec="b.yaml"))
-    assert told == ["rules.1 never matches: rules.0 comes first and takes all that it would"]
-    told = _problems(_rule("ours", "alias", "ranker-*", "champion"), _rule("ours", "alias", "*-fr", "champion"))
-    assert told == [
+def test_two_rules_for_model_told() -> None:
+    """Two rules for one model are told."""
+    problems = _problems(_rule("ours", "alias", "ranker"), _rule("ours", "alias", "ranker", spec="b.yaml"))
+    assert problems == ["rules.1 never matches: rules.0 comes first and takes all that it would"]
+    problems = _problems(_rule("ours", "alias", "ranker-*", "champion"), _rule("ours", "alias", "*-fr", "champion"))
+    assert problems == [
         "rules.1 and rules.0 both take alias champion of ranker-* with *-fr: rules.0 decides, as it comes first"
     ]
 
 
-def test_an_exception_before_a_rule_for_all_is_what_order_is_for() -> None:
+def test_exception_before_general_rule_allowed() -> None:
+    """An exception before a rule for all is what order is for."""
     assert _problems(_rule("ours", "alias", "ranker"), _rule("ours", "alias")) == []
 
 
-def test_rules_for_different_aliases_or_changes_of_one_model_do_not_meet() -> None:
+def test_disjoint_rules_do_not_meet() -> None:
+    """Rules for different aliases or changes of one model do not meet."""
     rules = [_rule("ours", "alias", "ranker", value) for value in ("champion", "candidate")]
     assert _problems(*rules, _rule("ours", "tag", "ranker")) == []
 
 
-def test_patterns_are_compared_as_all_texts_would_compare_them() -> None:
+def test_patterns_compared_over_all_texts() -> None:
+    """Patterns are compared as all texts would compare them."""
     texts = ["".join(letters) for length in range(5) for letters in product("abc", repeat=length)]
     patterns = ["".join(letters) for length in range(4) for letters in product("ab*?", repeat=length)]
-    taken = {pattern: frozenset(text for text in texts if is_match(text, pattern)) for pattern in patterns}
+    matches = {pattern: frozenset(text for text in texts if is_match(text, pattern)) for pattern in patterns}
     assert len(patterns) == 85
-    for one, other in product(patterns, patterns):
-        assert is_overlapping(one, other) == bool(taken[one] & taken[other]), (one, other)
-        assert is_covering(one, other) == (taken[other] <= taken[one]), (one, other)
+    for first, second in product(patterns, patterns):
+        assert is_overlapping(first, second) == bool(matches[first] & matches[second]), (first, second)
+        assert is_covering(first, second) == (matches[second] <= matches[first]), (first, second)
 
 
-def test_long_patterns_are_compared_at_once() -> None:
+def test_long_patterns_compared_quickly() -> None:
+    """Long patterns are compared at once."""
     assert is_overlapping("*a" * 20, "*b" * 20) is False
     assert is_covering("*a*b*c*" * 5, "a?b?c?" * 5)
 
@@ -160,6 +172,7 @@ def test_long_patterns_are_compared_at_once() -> None:
         (_rule("told", "tag", value="plan*=*"), ""),
     ],
 )
-def test_what_is_written_back_starts_nothing_and_a_rule_for_it_alone_is_said(rule: Rule, says: str) -> None:
+def test_write_back_rule_starts_nothing(rule: Rule, says: str) -> None:
+    """What is written back starts nothing, and a rule for it alone is said."""
     problems = _problems(rule)
     assert [says in problem for problem in problems] == ([True] if says else []), problems

@@ -11,12 +11,11 @@ from uuid import uuid4
 
 import pytest
 
-from plansmith.config.service.triggers import SageMakerRegistry
+from plansmith.config.service_triggers import SageMakerRegistry
 from plansmith.errors import EnvironmentFault, UsageError
-from plansmith.triggers.registries.delivery import Delivery, Ignored
-from plansmith.triggers.registries.event import Event
-from plansmith.triggers.registries.sagemaker_messages import read_message
-from plansmith.triggers.write_back.sagemaker import MOST_PROPERTIES, SageMakerWriter
+from plansmith.triggers.registries.delivery import Delivery, Event, Ignored
+from plansmith.triggers.registries.sagemaker import read_message
+from plansmith.triggers.write_back import MOST_PROPERTIES, SageMakerWriter
 
 from ...support.prefect.programs import free_port
 from ...support.triggers.builds import build, telling
@@ -46,13 +45,13 @@ class Registry:
         return Event(registry="sagemaker", model="ranker", version=arn or self.arn, change="approved")
 
     def write(self, *builds: Any, arn: str = "", endpoint: str = "", ours: bool = True) -> bool:
-        told = telling(*builds, event=self.event(arn))
-        return SageMakerWriter(self.config(endpoint)).write(told, lambda: ours)
+        report = telling(*builds, event=self.event(arn))
+        return SageMakerWriter(self.config(endpoint)).write(report, lambda: ours)
 
     def described(self) -> dict[str, Any]:
-        found = self.client.describe_model_package(ModelPackageName=self.arn)
-        assert isinstance(found, dict)
-        return found
+        description = self.client.describe_model_package(ModelPackageName=self.arn)
+        assert isinstance(description, dict)
+        return description
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -67,7 +66,7 @@ def registry(s3_server: str, aws: None) -> Iterator[Registry]:  # noqa: ARG001
     group = f"ranker-{uuid4().hex}"
     client.create_model_package_group(ModelPackageGroupName=group)
     container = {"Image": "registry/image:1", "ModelDataUrl": "s3://models/ranker.tar.gz"}
-    made = client.create_model_package(
+    response = client.create_model_package(
         ModelPackageGroupName=group,
         ModelApprovalStatus="Approved",
         InferenceSpecification={
@@ -77,23 +76,25 @@ def registry(s3_server: str, aws: None) -> Iterator[Registry]:  # noqa: ARG001
         },
         CustomerMetadataProperties=OWN,
     )
-    yield Registry(client, s3_server, made["ModelPackageArn"])
+    yield Registry(client, s3_server, response["ModelPackageArn"])
     client.close()
 
 
-def test_a_package_has_what_came_of_it_beside_its_own_metadata(registry: Registry) -> None:
+def test_package_has_outcome_metadata(registry: Registry) -> None:
+    """A package has what came of it beside its own metadata."""
     assert registry.metadata == OWN
     assert registry.write(build())
-    found = registry.metadata
-    assert found["team"] == "search"
-    assert found["plansmith.verdict"] == found["plansmith.ranker.local-cpu.verdict"] == "published"
-    assert found["plansmith.ranker.local-cpu.figures"] == "bytes=1024 precision=fp16 min_cosine=0.9999"
-    for name, value in found.items():
+    values = registry.metadata
+    assert values["team"] == "search"
+    assert values["plansmith.verdict"] == values["plansmith.ranker.local-cpu.verdict"] == "published"
+    assert values["plansmith.ranker.local-cpu.figures"] == "bytes=1024 precision=fp16 min_cosine=0.9999"
+    for name, value in values.items():
         assert re.fullmatch(r"[\w .:/=+\-@]{1,128}", name)
         assert re.fullmatch(r"[\w .:/=+\-@]{1,256}", value)
 
 
-def test_the_same_told_again_changes_nothing(registry: Registry) -> None:
+def test_repetition_changes_nothing(registry: Registry) -> None:
+    """The same told again changes nothing."""
     assert registry.write(build())
     before = registry.described()["LastModifiedTime"]
     assert registry.write(build())
@@ -104,22 +105,22 @@ def test_the_same_told_again_changes_nothing(registry: Registry) -> None:
 
 def test_what_was_written_starts_nothing(registry: Registry) -> None:
     assert registry.write(build())
-    found = registry.described()
+    description = registry.described()
     detail = {
-        "ModelPackageGroupName": found["ModelPackageGroupName"],
+        "ModelPackageGroupName": description["ModelPackageGroupName"],
         "ModelPackageArn": registry.arn,
         "ModelPackageStatus": "Completed",
         "ModelApprovalStatus": "Approved",
-        "InferenceSpecification": found["InferenceSpecification"],
+        "InferenceSpecification": description["InferenceSpecification"],
         "CustomerMetadataProperties": registry.metadata,
     }
     body = {"source": "aws.sagemaker", "detail-type": "SageMaker Model Package State Change", "detail": detail}
-    said = []
+    results = []
     for changed in ("CustomerMetadataProperties", "ModelApprovalStatus"):
         whole = {**body, "detail": {**detail, "UpdatedModelPackageFields": [changed]}}
-        said.append(read_message(registry.config(), json.dumps(whole).encode(), registry="sagemaker"))
-    assert isinstance(said[0], Ignored)
-    assert isinstance(said[1], Delivery)
+        results.append(read_message(registry.config(), json.dumps(whole).encode(), registry="sagemaker"))
+    assert isinstance(results[0], Ignored)
+    assert isinstance(results[1], Delivery)
 
 
 def test_whoever_lost_it_writes_nothing(registry: Registry) -> None:
@@ -127,7 +128,8 @@ def test_whoever_lost_it_writes_nothing(registry: Registry) -> None:
     assert registry.metadata == OWN
 
 
-def test_more_than_a_package_holds_is_refused_before_anything_is_written(registry: Registry) -> None:
+def test_excess_metadata_refused_beforehand(registry: Registry) -> None:
+    """More than a package holds is refused before anything is written."""
     many = [build(target=f"target-{number}") for number in range(9)]
     with pytest.raises(UsageError, match=f"would have 57 entries, and SageMaker takes {MOST_PROPERTIES}") as refused:
         registry.write(*many)
@@ -137,19 +139,22 @@ def test_more_than_a_package_holds_is_refused_before_anything_is_written(registr
     assert len(registry.metadata) == len(OWN) + 7 * 6 + 1
 
 
-def test_a_package_that_is_gone_is_refused(registry: Registry) -> None:
+def test_missing_package_refused(registry: Registry) -> None:
+    """A package that is gone is refused."""
     with pytest.raises(UsageError, match="refuses describe model package") as refused:
         registry.write(build(), arn=f"{registry.arn[:-1]}7")
     assert "aws sagemaker describe-model-package" in refused.value.remedy
 
 
-def test_a_registry_that_is_away_is_a_fault_that_may_pass(registry: Registry) -> None:
+def test_absent_registry_is_passing_fault(registry: Registry) -> None:
+    """A registry that is away is a fault that may pass."""
     with pytest.raises(EnvironmentFault, match="cannot be reached") as away:
         registry.write(build(), endpoint=f"http://127.0.0.1:{free_port()}")
     assert away.value.transient
 
 
-def test_without_credentials_it_is_said_what_to_set(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_told_remedy(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without credentials, it is said what to set."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     with pytest.raises(EnvironmentFault, match="no usable AWS credentials"):

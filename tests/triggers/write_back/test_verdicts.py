@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from plansmith.triggers.write_back.verdicts import Form, Verdict, whole_verdict
+from plansmith.triggers.write_back import Form, Verdict, whole_verdict
 
 from ...support.triggers.builds import RUN, build, telling, version
 
@@ -15,7 +15,8 @@ FORM = Form(longest_name=250, longest_value=5000)
 PLAIN = Form(longest_name=128, longest_value=256, foreign=r"[^\w .:/=+\-@]", as_json=False)
 
 
-def test_a_published_build_says_where_it_stands_its_manifest_its_figures_and_its_run() -> None:
+def test_published_build_tells_figures() -> None:
+    """A published build says where it stands, its manifest, its figures and its run."""
     assert FORM.texts(telling(build(), event=version())) == {
         "plansmith.ranker.local-cpu.verdict": "published",
         "plansmith.ranker.local-cpu.reason": "none",
@@ -27,7 +28,8 @@ def test_a_published_build_says_where_it_stands_its_manifest_its_figures_and_its
     }
 
 
-def test_what_failed_says_why_under_the_same_names() -> None:
+def test_failure_uses_same_names() -> None:
+    """What failed says why under the same names."""
     well = FORM.texts(telling(build(), event=version()))
     badly = FORM.texts(telling(build("refused"), event=version()))
     assert badly.keys() == well.keys()
@@ -36,7 +38,8 @@ def test_what_failed_says_why_under_the_same_names() -> None:
     assert badly["plansmith.verdict"] == "refused"
 
 
-def test_each_model_and_target_has_names_of_its_own_and_the_whole_comes_last() -> None:
+def test_model_target_names_before_whole() -> None:
+    """Each model and target has names of its own, and the whole comes last."""
     builds = (build(), build("failed", target="triton-26.03"), build(model="embedder"))
     texts = FORM.texts(telling(*builds, event=version()))
     assert len(texts) == 3 * 6 + 1
@@ -49,12 +52,13 @@ def test_each_model_and_target_has_names_of_its_own_and_the_whole_comes_last() -
     assert list(texts)[-1] == "plansmith.verdict"
 
 
-def test_what_is_not_known_of_the_whole_is_not_said() -> None:
+def test_unknown_parts_of_whole_unsaid() -> None:
+    """What is not known of the whole is not said."""
     assert "plansmith.verdict" not in FORM.texts(telling(build(), event=version(), is_whole=False))
 
 
 @pytest.mark.parametrize(
-    ("found", "whole"),
+    ("verdicts", "whole"),
     [
         (("published", "published"), "published"),
         (("published", "refused"), "refused"),
@@ -63,38 +67,42 @@ def test_what_is_not_known_of_the_whole_is_not_said() -> None:
         ((), "published"),
     ],
 )
-def test_the_whole_is_published_where_all_of_it_is(found: tuple[Verdict, ...], whole: Verdict) -> None:
-    assert whole_verdict(found) == whole
+def test_whole_published_when_parts_are(verdicts: tuple[Verdict, ...], whole: Verdict) -> None:
+    """The whole is published where all of it is."""
+    assert whole_verdict(verdicts) == whole
 
 
-def test_a_plain_form_has_no_json_and_only_what_it_may_hold() -> None:
+def test_plain_form_has_no_json() -> None:
+    """A plain form has no JSON, and only what it may hold."""
     texts = PLAIN.texts(telling(build(places=("/srv/a (b), c {1}", "s3://x")), event=version()))
     assert texts["plansmith.ranker.local-cpu.figures"] == "bytes=1024 precision=fp16 min_cosine=0.9999"
     assert texts["plansmith.ranker.local-cpu.published"] == "/srv/a b c 1 s3://x"
     assert all(re.fullmatch(r"[\w .:/=+\-@]{1,256}", text) for text in texts.values())
 
 
-def test_what_is_too_long_is_cut_between_characters_and_figures_stay_whole() -> None:
+def test_long_texts_cut_between_characters() -> None:
+    """What is too long is cut between characters, and figures stay whole."""
     figures = {f"metric_{number}": number / 7 for number in range(400)}
-    one = build(places=("/" + "ä" * 5000,), figures=figures)
+    outcome = build(places=("/" + "ä" * 5000,), figures=figures)
     for form in (FORM, PLAIN):
-        texts = form.texts(telling(one, event=version()))
+        texts = form.texts(telling(outcome, event=version()))
         assert {len(text.encode()) <= form.longest_value for text in texts.values()} == {True}
         place = texts["plansmith.ranker.local-cpu.published"]
         assert place == "/" + "ä" * ((form.longest_value - 1) // 2)
-    kept = json.loads(FORM.texts(telling(one, event=version()))["plansmith.ranker.local-cpu.figures"])
-    assert list(kept.items()) == list(figures.items())[: len(kept)]
-    assert len(kept) > 100
-    told = PLAIN.texts(telling(one, event=version()))["plansmith.ranker.local-cpu.figures"]
-    assert dict(pair.split("=") for pair in told.split()) == {
-        name: str(value) for name, value in list(figures.items())[: len(told.split())]
+    result = json.loads(FORM.texts(telling(outcome, event=version()))["plansmith.ranker.local-cpu.figures"])
+    assert list(result.items()) == list(figures.items())[: len(result)]
+    assert len(result) > 100
+    line = PLAIN.texts(telling(outcome, event=version()))["plansmith.ranker.local-cpu.figures"]
+    assert dict(pair.split("=") for pair in line.split()) == {
+        name: str(value) for name, value in list(figures.items())[: len(line.split())]
     }
 
 
-def test_odd_and_long_names_of_models_are_told_apart_and_fit() -> None:
+def test_odd_model_names_fit_distinctly() -> None:
+    """Odd and long names of models are told apart and fit."""
     names = ("a/b", "a:b", "x" * 300, "x" * 299 + "y")
-    found = [set(FORM.texts(telling(build(model=name), event=version()))) for name in names]
-    for some in found:
+    keys = [set(FORM.texts(telling(build(model=name), event=version()))) for name in names]
+    for some in keys:
         assert all(re.fullmatch(r"[A-Za-z0-9_.-]{1,250}", name) for name in some)
-    assert set.intersection(*found) == {"plansmith.verdict"}
-    assert [len(set.union(one, other)) for one, other in ((found[0], found[1]), (found[2], found[3]))] == [13, 13]
+    assert set.intersection(*keys) == {"plansmith.verdict"}
+    assert [len(set.union(first, second)) for first, second in ((keys[0], keys[1]), (keys[2], keys[3]))] == [13, 13]

@@ -25,13 +25,13 @@ def archive(folder: Path, *entries: Entry, name: str = "model.tar.gz") -> Path:
     """An archive of entries: name, content, and what else its header says; no content for what is no file."""
     path = folder / name
     mode: Literal["w:gz", "w"] = "w:gz" if name.endswith("gz") else "w"
-    with tarfile.open(path, mode) as made:
+    with tarfile.open(path, mode) as tar:
         for place, content, facts in entries:
             info = tarfile.TarInfo(place)
             info.size = len(content or b"")
             for key, value in facts.items():
                 setattr(info, key, value)
-            made.addfile(info, io.BytesIO(content) if content is not None else None)
+            tar.addfile(info, io.BytesIO(content) if content is not None else None)
     return path
 
 
@@ -48,7 +48,8 @@ def again(name: str, target: str) -> Entry:
 
 
 @pytest.mark.parametrize("name", ["model.tar.gz", "model.tgz", "model.tar"])
-def test_a_repository_is_unpacked_and_gone_afterwards(name: str, tmp_path: Path) -> None:
+def test_unpacked_repository_gone_afterwards(name: str, tmp_path: Path) -> None:
+    """A repository is unpacked and gone afterwards."""
     path = archive(tmp_path, file("./m/config.pbtxt", b"text"), file("m/1/model.onnx"), name=name)
     with unpacked(path) as folder:
         assert (folder / "m" / "config.pbtxt").read_bytes() == b"text"
@@ -59,7 +60,7 @@ def test_a_repository_is_unpacked_and_gone_afterwards(name: str, tmp_path: Path)
     assert not folder.exists()
 
 
-def test_what_the_tool_makes_of_a_folder_comes_back(tmp_path: Path) -> None:
+def test_tool_archive_round_trips(tmp_path: Path) -> None:
     """Files that share their bytes are links in the archive; empty folders stay."""
     (tmp_path / "r" / "m" / "1").mkdir(parents=True)
     (tmp_path / "r" / "m" / "2").mkdir()
@@ -67,8 +68,8 @@ def test_what_the_tool_makes_of_a_folder_comes_back(tmp_path: Path) -> None:
     (tmp_path / "r" / "m" / "1" / "model.onnx").write_bytes(b"weights" * 1000)
     os.link(tmp_path / "r" / "m" / "1" / "model.onnx", tmp_path / "r" / "m" / "2" / "model.onnx")
     (tmp_path / "r" / "m" / "link").symlink_to("1/model.onnx")
-    with tarfile.open(tmp_path / "model.tar.gz", "w:gz") as made:
-        made.add(tmp_path / "r", ".")
+    with tarfile.open(tmp_path / "model.tar.gz", "w:gz") as tar:
+        tar.add(tmp_path / "r", ".")
     with unpacked(tmp_path / "model.tar.gz") as folder:
         for name in ("1/model.onnx", "2/model.onnx", "link"):
             assert (folder / "m" / name).read_bytes() == b"weights" * 1000
@@ -96,7 +97,8 @@ ESCAPES: dict[str, tuple[Entry, ...]] = {
 
 
 @pytest.mark.parametrize("entries", ESCAPES.values(), ids=ESCAPES.keys())
-def test_what_no_repository_has_is_refused_and_nothing_is_left(entries: tuple[Entry, ...], tmp_path: Path) -> None:
+def test_foreign_entries_refused_without_trace(entries: tuple[Entry, ...], tmp_path: Path) -> None:
+    """What no repository has is refused, and nothing is left."""
     place = tmp_path / "in" / "here"
     place.mkdir(parents=True)
     before = sorted(tmp_path.rglob("*"))
@@ -108,7 +110,8 @@ def test_what_no_repository_has_is_refused_and_nothing_is_left(entries: tuple[En
     assert not Path("/tmp/plansmith-escaped").exists()
 
 
-def test_an_archive_that_unpacks_to_much_more_is_refused_before_it_fills_the_disk(tmp_path: Path) -> None:
+def test_exploding_archive_refused_early(tmp_path: Path) -> None:
+    """An archive that unpacks to much more is refused before it fills the disk."""
     path = tmp_path / "bomb.tar.gz"
     with gzip.open(path, "wb") as out:
         info = tarfile.TarInfo("m/1/model.onnx")
@@ -119,22 +122,24 @@ def test_an_archive_that_unpacks_to_much_more_is_refused_before_it_fills_the_dis
         pytest.fail("it was unpacked")
 
 
-def test_links_that_lead_in_a_circle_are_what_leads_to_nothing(tmp_path: Path) -> None:
+def test_circular_links_lead_to_nothing(tmp_path: Path) -> None:
+    """Links that lead in a circle are what leads to nothing."""
     entries = (file("m/config.pbtxt"), link("m/a", "a"), link("m/b", "c"), link("m/c", "b"))
     with unpacked(archive(tmp_path, *entries)) as folder:
-        found = {one.place for one in check_repository(folder) if one.rule == "layout.dangling-link"}
-    assert found == {"m/a", "m/b", "m/c"}
+        places = {finding.place for finding in check_repository(folder) if finding.rule == "layout.dangling-link"}
+    assert places == {"m/a", "m/b", "m/c"}
 
 
 @pytest.mark.parametrize(("total", "kept"), [(2**40, 2**30), (10 * 2**20, 2**20)], ids=["large", "small"])
-def test_a_file_that_would_fill_the_disk_is_refused_before_it_is_written(
+def test_disk_filling_file_refused_early(
     total: int, kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A file that would fill the disk is refused before it is written."""
     path = archive(tmp_path, file("m/1/model.onnx", bytes(2**20)))
     usage = shutil.disk_usage(tmp_path)
     for left, fits in ((2**20, True), (2**20 - 1, False)):
-        given = usage._replace(total=total, free=kept + left)
-        monkeypatch.setattr(shutil, "disk_usage", lambda _, given=given: given)
+        disk = usage._replace(total=total, free=kept + left)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, disk=disk: disk)
         if fits:
             with unpacked(path) as folder:
                 assert (folder / "m/1/model.onnx").stat().st_size == 2**20
@@ -143,7 +148,8 @@ def test_a_file_that_would_fill_the_disk_is_refused_before_it_is_written(
                 pytest.fail("it was unpacked")
 
 
-def test_more_entries_than_any_repository_has_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_entries_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More entries than any repository has are refused."""
     monkeypatch.setattr(archives, "MOST_ENTRIES", 50)
     path = archive(tmp_path, *(file(f"m/{number}") for number in range(51)))
     with pytest.raises(RepositoryError, match="more than 50 entries"), unpacked(path):
@@ -152,7 +158,8 @@ def test_more_entries_than_any_repository_has_are_refused(tmp_path: Path, monkey
         assert len([*folder.glob("m/*")]) == 50
 
 
-def test_a_name_that_fills_the_memory_is_refused(tmp_path: Path) -> None:
+def test_memory_filling_name_refused(tmp_path: Path) -> None:
+    """A name that fills the memory is refused."""
     path = tmp_path / "long.tar.gz"
     with gzip.open(path, "wb") as out:
         info = tarfile.TarInfo("long")
@@ -176,7 +183,8 @@ def _nothing(path: Path) -> None:
 
 @pytest.mark.parametrize("spoil", [_cut, _text, _nothing])
 @pytest.mark.parametrize("name", ["model.tar.gz", "model.tar"])
-def test_what_is_no_whole_archive_is_told_as_such(spoil: Callable[[Path], None], name: str, tmp_path: Path) -> None:
+def test_incomplete_archive_told(spoil: Callable[[Path], None], name: str, tmp_path: Path) -> None:
+    """What is no whole archive is told as such."""
     path = archive(tmp_path, file("m/config.pbtxt", os.urandom(5000)), name=name)
     spoil(path)
     with pytest.raises(RepositoryError, match="no whole archive") as refused, unpacked(path):
@@ -184,7 +192,8 @@ def test_what_is_no_whole_archive_is_told_as_such(spoil: Callable[[Path], None],
     assert "tar -C" in refused.value.remedy
 
 
-def test_an_archive_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_archive_named(tmp_path: Path) -> None:
+    """An archive that is not there is named."""
     with pytest.raises(RepositoryError, match=r"cannot unpack .*gone") as refused, unpacked(tmp_path / "gone.tar.gz"):
         pytest.fail("it was unpacked")
     assert refused.value.remedy

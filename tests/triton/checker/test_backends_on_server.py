@@ -10,7 +10,7 @@ import pytest
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from plansmith.triton.server.log import refused_models
+from plansmith.triton.server.process import refused_models
 from plansmith.triton.server.server import TritonServer
 
 from ...support.checker.backend_rules import findings
@@ -54,10 +54,10 @@ class Served(Written):
 
     def member(self, name: str, config: str) -> str:
         """A model with such a configuration, which ensembles share; returns its name."""
-        known = self.members.setdefault((name, config), f"{name}{len(self.members)}")
-        if not (self.root / known).exists():
-            self.add(known, config, {"1/model.py": ensembles.MODEL})
-        return known
+        member_name = self.members.setdefault((name, config), f"{name}{len(self.members)}")
+        if not (self.root / member_name).exists():
+            self.add(member_name, config, {"1/model.py": ensembles.MODEL})
+        return member_name
 
     def ensemble(self, case: str, *changes: Mapping[str, str]) -> None:
         name, (own, first, second) = f"ensemble{len(self.cases)}", changes
@@ -72,33 +72,33 @@ class Served(Written):
 def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
     root = tmp_path_factory.mktemp("checked") / "repository"
     root.mkdir()
-    made = Served(root)
+    instance = Served(root)
     for case, (program, _, _) in programs.MISTAKES.items():
-        made.program(case, program)
+        instance.program(case, program)
     for case in HERE:
-        made.program(case, programs.SOUND[case])
+        instance.program(case, programs.SOUND[case])
     for case, (path, files, rules) in programs.ENVIRONMENTS.items():
         if rules == {"environment"}:
             contents = dict.fromkeys(files, b"")
-            made.program(f"an environment: {case}", programs.MODEL, programs.environment(path), contents)
+            instance.program(f"an environment: {case}", programs.MODEL, programs.environment(path), contents)
     beside = programs.environment("$$TRITON_MODEL_DIRECTORY/env.tar.gz")
     for case, (content, rules) in programs.ARCHIVES.items():
         if rules == {"environment"}:
-            made.program(f"an archive {case}", programs.MODEL, beside, {"env.tar.gz": content})
+            instance.program(f"an archive {case}", programs.MODEL, beside, {"env.tar.gz": content})
     for case, (rule, own, *others) in ensembles.MISTAKES.items():
-        made.ensemble(case, own, *(({}, {}) if BY_ITSELF & {*rule.split()} else others))
+        instance.ensemble(case, own, *(({}, {}) if BY_ITSELF & {*rule.split()} else others))
     for case, sound in ensembles.SOUND.items():
-        made.ensemble(case, *sound)
-    one = made.member("one", ensembles.ONE)
-    for name, of in {"inner": one, "outer": "inner", "itself": "itself", "ring": "chain", "chain": "ring"}.items():
-        made.add(name, ensembles.ensemble_of(of, one), ensembles.EMPTY)
-        made.cases[name] = name
-    many, more = (made.member(name, ensembles.DECOUPLED) for name in ("many", "more"))
-    join = made.member("join", ensembles.JOIN)
-    for name, (left, right) in {"two": (many, more), "mixed": (many, one), "none": (one, one)}.items():
-        made.add(name, ensembles.joined(left, right).replace('"join"', f'"{join}"'), ensembles.EMPTY)
-        made.cases[name] = name
-    return made
+        instance.ensemble(case, *sound)
+    single = instance.member("one", ensembles.ONE)
+    for name, of in {"inner": single, "outer": "inner", "itself": "itself", "ring": "chain", "chain": "ring"}.items():
+        instance.add(name, ensembles.ensemble_of(of, single), ensembles.EMPTY)
+        instance.cases[name] = name
+    many, more = (instance.member(name, ensembles.DECOUPLED) for name in ("many", "more"))
+    join = instance.member("join", ensembles.JOIN)
+    for name, (left, right) in {"two": (many, more), "mixed": (many, single), "none": (single, single)}.items():
+        instance.add(name, ensembles.joined(left, right).replace('"join"', f'"{join}"'), ensembles.EMPTY)
+        instance.cases[name] = name
+    return instance
 
 
 @pytest.fixture(scope="module")
@@ -113,9 +113,10 @@ def server(
         yield running
 
 
-def test_checker_and_server_agree_on_every_model(served: Served, server: TritonServer) -> None:
-    found = findings(served.root)
-    errors = {one.model: one.rule for one in found if one.severity == "error"}
+def test_checker_and_server_agree(served: Served, server: TritonServer) -> None:
+    """Checker and server agree on every model."""
+    results = findings(served.root)
+    errors = {finding.model: finding.rule for finding in results if finding.severity == "error"}
     reasons = refused_models(server.log)
     with tritonclient.http.InferenceServerClient(server.http_url) as connection:
         assert all(map(connection.is_model_ready, served.members.values()))
@@ -131,10 +132,9 @@ def test_checker_and_server_agree_on_every_model(served: Served, server: TritonS
 
 
 @pytest.mark.parametrize("case", sorted(LOAD_AND_FAIL))
-def test_a_program_that_loads_and_answers_nothing_is_an_error_too(
-    case: str, served: Served, server: TritonServer
-) -> None:
-    (name,) = (name for name, known in served.cases.items() if known == case)
+def test_unanswering_program_is_error(case: str, served: Served, server: TritonServer) -> None:
+    """A program that loads and answers nothing is an error too."""
+    (name,) = (name for name, entry in served.cases.items() if entry == case)
     with tritonclient.http.InferenceServerClient(server.http_url) as connection:
         assert connection.is_model_ready(name)
         array = tritonclient.http.InferInput("x", [1, 1], "FP32")

@@ -22,7 +22,8 @@ def saved(folder: Path, model: onnx.ModelProto) -> Path:
     return path
 
 
-def test_a_graph_tells_its_tensors_versions_and_what_lies_outside(tmp_path: Path) -> None:
+def test_graph_tells_tensors_and_outside(tmp_path: Path) -> None:
+    """A graph tells its tensors, versions and what lies outside."""
     model = graph(
         inputs={"ids": (TensorProto.INT64, ["batch", None]), "w": (TensorProto.FLOAT, [2])},
         outputs={"y": (TensorProto.BFLOAT16, ["batch", 7]), "z": (TensorProto.STRING, None)},
@@ -44,7 +45,8 @@ def test_a_negative_size_is_none(tmp_path: Path) -> None:
     assert facts.tensors["x"].dims == ("", 0, 3)
 
 
-def test_operators_inside_of_branches_and_of_the_files_own_functions_are_told_apart(tmp_path: Path) -> None:
+def test_nested_operators_told_apart(tmp_path: Path) -> None:
+    """Operators inside of branches and of the file's own functions are told apart."""
     branch = helper.make_graph(
         [helper.make_node("Deep", [], ["inner"], domain="com.deep")],
         "branch",
@@ -66,7 +68,8 @@ def test_operators_inside_of_branches_and_of_the_files_own_functions_are_told_ap
     assert facts.external == {"hidden.data": 12}
 
 
-def test_weights_are_not_read_however_large_they_are(tmp_path: Path) -> None:
+def test_weights_never_read(tmp_path: Path) -> None:
+    """Weights are not read however large they are."""
     shape = 16 * 2**20 // 4
     path = saved(tmp_path, graph(initializer=[weights("w", shape)]))
     assert path.stat().st_size > 16 * 2**20
@@ -78,16 +81,18 @@ def test_weights_are_not_read_however_large_they_are(tmp_path: Path) -> None:
     assert peak < 2**20
 
 
-def test_what_the_library_reads_of_a_real_export_is_what_is_told(tmp_path: Path) -> None:
+def test_facts_match_library_on_export(tmp_path: Path) -> None:
+    """What the library reads of a real export is what is told."""
     model = graph(initializer=[weights("w", 4)], doc_string="words", value_info=[])
     path = saved(tmp_path, model)
     facts, whole = graph_facts(path), onnx.load(path)
-    assert [t.name for t in facts.inputs] == [one.name for one in whole.graph.input]
+    assert [t.name for t in facts.inputs] == [tensor.name for tensor in whole.graph.input]
     assert facts.opset == whole.opset_import[0].version
 
 
 @pytest.mark.parametrize("part", [0.1, 0.35, 0.5, 0.75, 0.9, 0.99])
-def test_a_file_that_is_cut_off_is_no_graph(part: float, tmp_path: Path) -> None:
+def test_cut_file_is_no_graph(part: float, tmp_path: Path) -> None:
+    """A file that is cut off is no graph."""
     path = saved(tmp_path, graph(initializer=[weights("w", 100)]))
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * part)])
     with pytest.raises(RepositoryError, match="no ONNX graph") as refused:
@@ -96,18 +101,20 @@ def test_a_file_that_is_cut_off_is_no_graph(part: float, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "given",
+    "content",
     [b"", b"no ONNX at all", b"\x00" * 64, b"\xff" * 64, b"ftrt" + bytes(60), b"\x3a\xff\xff\xff\xff\x0f"],
     ids=["nothing", "text", "zeros", "ones", "a plan", "a length beyond its end"],
 )
-def test_what_is_no_graph_is_told_as_such(given: bytes, tmp_path: Path) -> None:
+def test_non_graph_told(content: bytes, tmp_path: Path) -> None:
+    """What is no graph is told as such."""
     path = tmp_path / "model.onnx"
-    path.write_bytes(given)
+    path.write_bytes(content)
     with pytest.raises(RepositoryError, match="no ONNX graph"):
         graph_facts(path)
 
 
-def test_a_graph_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
+def test_endless_nesting_refused(tmp_path: Path) -> None:
+    """A graph that is nested without end is refused."""
     nested = b""
     for _ in range(400):  # a graph (7) in an attribute (6) of a node (5) of a graph (1), and so on
         for number in (6, 5, 1):
@@ -118,12 +125,14 @@ def test_a_graph_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
         graph_facts(path)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_file_named(tmp_path: Path) -> None:
+    """A file that is not there is named."""
     with pytest.raises(RepositoryError, match=r"cannot read model\.onnx: No such file"):
         graph_facts(tmp_path / "model.onnx")
 
 
-def test_a_file_that_was_exchanged_is_read_again(tmp_path: Path) -> None:
+def test_exchanged_file_read_again(tmp_path: Path) -> None:
+    """A file that was exchanged is read again."""
     path = saved(tmp_path, graph())
     assert graph_facts(path).opset == 17
     saved(tmp_path, graph(opset=18, ir_version=10))
@@ -131,8 +140,8 @@ def test_a_file_that_was_exchanged_is_read_again(tmp_path: Path) -> None:
 
 
 def _length(inner: bytes) -> bytes:
-    value, made = len(inner), bytearray()
+    value, result = len(inner), bytearray()
     while value >= 0x80:
-        made.append(value & 0x7F | 0x80)
+        result.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes([*made, value])
+    return bytes([*result, value])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from plansmith.config.target.targets import load_target
+from plansmith.config.targets import load_target
 from plansmith.records.release import MODEL_FOLDER
 from plansmith.system.digest import digest_of_files
 from plansmith.triton.checker.checker import check_package, check_repository
@@ -33,49 +33,56 @@ def published(folder: Path, of: Engine) -> Path:
     for name in package.model_files:
         (files / MODEL_FOLDER / name).write_bytes(plan("10.16.0.72"))
     entries = file_entries(files)
-    told = {"engine": of, "package": package, "files": entries, "release_digest": digest_of_files(entries)}
-    publish(folder / "repository", files, draft_of(files, target=TARGET).model_copy(update=told))
+    fields = {"engine": of, "package": package, "files": entries, "release_digest": digest_of_files(entries)}
+    publish(folder / "repository", files, draft_of(files, target=TARGET).model_copy(update=fields))
     return folder / "repository"
 
 
 @pytest.mark.parametrize("gpus", [("L4",), ("L4", "A10G")], ids=["one GPU", "two GPUs"])
-def test_a_repository_of_ours_is_passed(gpus: tuple[str, ...], tmp_path: Path) -> None:
+def test_own_repository_passes(gpus: tuple[str, ...], tmp_path: Path) -> None:
+    """A repository of ours is passed."""
     assert check_repository(published(tmp_path, engine(*gpus))) == []
 
 
-def test_a_release_in_the_making_is_held_against_the_rules(tmp_path: Path) -> None:
+def test_unfinished_release_held_against_rules(tmp_path: Path) -> None:
+    """A release in the making is held against the rules."""
     of = engine()
     published(tmp_path, of)
     package, files, target = plan_package("tiny", of), tmp_path / "package", load_target(TARGET)
     assert check_package(package, files, target=target) == []
     config = files / "config.pbtxt"
     config.write_text(config.read_text() + "model_warmup { batch_size: 99 }\n")
-    found = check_package(package, files, target=target)
-    assert {"warmup.batch-size", "warmup.missing-input"} <= {one.rule for one in found}
-    assert {(one.model, one.place) for one in found} == {("tiny", "tiny/config.pbtxt")}
+    results = check_package(package, files, target=target)
+    assert {"warmup.batch-size", "warmup.missing-input"} <= {finding.rule for finding in results}
+    assert {(finding.model, finding.place) for finding in results} == {("tiny", "tiny/config.pbtxt")}
     (files / MODEL_FOLDER / "model.plan").unlink()
     missing = check_package(package, files, target=target)
-    assert [(one.rule, one.place) for one in missing if one.place.endswith("plan")] == [
+    assert [(finding.rule, finding.place) for finding in missing if finding.place.endswith("plan")] == [
         ("files.model", "tiny/1/model.plan")
     ]
 
 
-def test_a_configuration_that_was_changed_by_hand_is_held_against_the_manifest(tmp_path: Path) -> None:
+def test_edited_configuration_held_against_manifest(tmp_path: Path) -> None:
+    """A configuration that was changed by hand is held against the manifest."""
     root = published(tmp_path, engine())
     config = root / "tiny" / "config.pbtxt"
     config.write_text(config.read_text().replace("TYPE_INT64", "TYPE_INT32"))
-    assert {(one.model, one.rule) for one in check_repository(root)} == {("tiny", "tensorrt.plan-dtype")}
+    assert {(finding.model, finding.rule) for finding in check_repository(root)} == {("tiny", "tensorrt.plan-dtype")}
 
 
-def test_a_plan_that_was_exchanged_by_hand_is_held_against_the_repositorys_target(tmp_path: Path) -> None:
+def test_exchanged_plan_held_against_target(tmp_path: Path) -> None:
+    """A plan that was exchanged by hand is held against the repository's target."""
     root = published(tmp_path, engine())
     (root / "tiny" / "1" / "model.plan").write_bytes(plan("10.9.0.34"))
-    assert {(one.rule, one.place) for one in check_repository(root)} == {("tensorrt.version", "tiny/1/model.plan")}
+    assert {(finding.rule, finding.place) for finding in check_repository(root)} == {
+        ("tensorrt.version", "tiny/1/model.plan")
+    }
 
 
-def test_what_the_server_has_to_be_told_is_known_from_the_manifest(tmp_path: Path) -> None:
+def test_server_options_known_from_manifest(tmp_path: Path) -> None:
+    """What the server has to be told is known from the manifest."""
     root = published(tmp_path, engine(version_compatible=True))
     assert check_repository(root) == []
-    assert {one.rule for one in check_repository(root, sagemaker=True)} == {"tensorrt.server-argument"}
+    assert {finding.rule for finding in check_repository(root, sagemaker=True)} == {"tensorrt.server-argument"}
     named = ["--backend-config=tensorrt,version-compatible=true"]
     assert check_repository(root, sagemaker=True, arguments=named) == []

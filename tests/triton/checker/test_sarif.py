@@ -9,8 +9,7 @@ import pytest
 from jsonschema import Draft7Validator
 
 from plansmith.triton.checker.checker import all_rules
-from plansmith.triton.checker.findings import Finding
-from plansmith.triton.checker.sarif import sarif_log
+from plansmith.triton.checker.findings import Finding, sarif_log
 
 FOUND = Finding(
     rule="config.dims",
@@ -95,22 +94,24 @@ LOG = closed(
 
 @pytest.fixture
 def log() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(json.dumps(sarif_log([FOUND, WHOLE], all_rules(), "srv/our models")))
-    return found
+    document: dict[str, Any] = json.loads(json.dumps(sarif_log([FOUND, WHOLE], all_rules(), "srv/our models")))
+    return document
 
 
-def test_a_log_is_what_the_standard_describes(log: dict[str, Any]) -> None:
+def test_log_follows_standard(log: dict[str, Any]) -> None:
+    """A log is what the standard describes."""
     Draft7Validator.check_schema(LOG)
     assert not list(Draft7Validator(LOG).iter_errors(log))
 
 
-def test_results_point_to_their_rules_and_places(log: dict[str, Any]) -> None:
+def test_results_point_to_rules_and_places(log: dict[str, Any]) -> None:
+    """Results point to their rules and places."""
     (run,) = log["runs"]
-    found, whole = run["results"]
+    first, whole = run["results"]
     rules = run["tool"]["driver"]["rules"]
-    assert [rules[result["ruleIndex"]]["id"] for result in (found, whole)] == ["config.dims", "layout.no-model"]
-    assert found["message"]["text"] == "a dim of 0. Next: write -1"
-    (place,) = found["locations"]
+    assert [rules[result["ruleIndex"]]["id"] for result in (first, whole)] == ["config.dims", "layout.no-model"]
+    assert first["message"]["text"] == "a dim of 0. Next: write -1"
+    (place,) = first["locations"]
     assert place["physicalLocation"]["artifactLocation"]["uri"] == "srv/our%20models/tiny/config.pbtxt"
     assert place["physicalLocation"]["region"] == {"startLine": 3}
     assert place["logicalLocations"] == [{"name": "tiny", "kind": "module"}]
@@ -129,19 +130,20 @@ def test_results_point_to_their_rules_and_places(log: dict[str, Any]) -> None:
     ],
 )
 def test_places_are_addresses_without_detours(repository: str, place: str, uri: str) -> None:
-    found = FOUND.model_copy(update={"place": place, "model": "m\udcff", "message": "m\udcff is odd"})
-    made = json.loads(json.dumps(sarif_log([found], all_rules(), repository)).encode())
-    assert not list(Draft7Validator(LOG).iter_errors(made))
-    (result,) = made["runs"][0]["results"]
+    finding = FOUND.model_copy(update={"place": place, "model": "m\udcff", "message": "m\udcff is odd"})
+    document = json.loads(json.dumps(sarif_log([finding], all_rules(), repository)).encode())
+    assert not list(Draft7Validator(LOG).iter_errors(document))
+    (result,) = document["runs"][0]["results"]
     artifact = result["locations"][0]["physicalLocation"]["artifactLocation"]
     assert artifact == ({"uri": uri} if uri.startswith("file:") else {"uri": uri, "uriBaseId": "%SRCROOT%"})
-    json.dumps(made, ensure_ascii=False).encode()
+    json.dumps(document, ensure_ascii=False).encode()
 
 
-def test_a_finding_is_known_again_where_only_lines_moved() -> None:
-    moved, other = FOUND.model_copy(update={"line": 7}), FOUND.model_copy(update={"message": "a dim of -2"})
+def test_finding_recognised_after_line_move() -> None:
+    """A finding is known again where only lines moved."""
+    moved, variant = FOUND.model_copy(update={"line": 7}), FOUND.model_copy(update={"message": "a dim of -2"})
     prints = [
         json.dumps(result["partialFingerprints"])
-        for result in sarif_log([FOUND, moved, other], all_rules(), "m")["runs"][0]["results"]
+        for result in sarif_log([FOUND, moved, variant], all_rules(), "m")["runs"][0]["results"]
     ]
     assert prints[0] == prints[1] != prints[2]

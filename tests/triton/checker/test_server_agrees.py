@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.config.target.targets import load_target
+from plansmith.config.targets import load_target
 from plansmith.errors import ServedCheckError
 from plansmith.triton.checker.checker import check_repository
 from plansmith.triton.server.installation import Installation
@@ -60,10 +60,10 @@ def refused_by(server: TritonServer, models: Iterable[str], at_once: int = 1) ->
                     raise server.obituary(status, f"while it loaded {model}")
                 assert time.monotonic() < deadline, f"{model} is neither loaded nor refused: {server.log.read_text()}"
             answer = connection.getresponse()
-            told = answer.read()
+            content = answer.read()
         finally:
             connection.close()
-        return "" if answer.status == OK else str(json.loads(told)["error"])
+        return "" if answer.status == OK else str(json.loads(content)["error"])
 
     listed = list(models)
     with ThreadPoolExecutor(at_once) as pool:
@@ -94,7 +94,7 @@ STARTED = {name: case for name, case in JUDGED.items() if name not in REFUSED_AT
     ],
     ids=["refused at once", "started", "completed"],
 )
-def test_the_server_refuses_what_a_check_calls_an_error_and_loads_all_else(
+def test_server_refuses_exactly_errors(
     cases: Mapping[str, Case],
     arguments: tuple[str, ...],
     written: Written,
@@ -102,6 +102,7 @@ def test_the_server_refuses_what_a_check_calls_an_error_and_loads_all_else(
     site: Path,
     tmp_path: Path,
 ) -> None:
+    """The server refuses what a check calls an error, and loads all else."""
     judged = {name: case for name, case in cases.items() if case.unjudged in {"", LOADS}}
     write(written, judged, site)
     server = TritonServer(
@@ -114,7 +115,7 @@ def test_the_server_refuses_what_a_check_calls_an_error_and_loads_all_else(
     assert refused.keys() == {name for name, case in judged.items() if case.rules and not case.unjudged}
 
 
-def test_a_server_that_is_ended_by_a_model_is_told_before(
+def test_server_ending_model_told_before(
     written: Written, installation: Installation, site: Path, tmp_path: Path
 ) -> None:
     """One of the cases that end the server; each takes one of its own."""
@@ -130,7 +131,7 @@ def test_a_server_that_is_ended_by_a_model_is_told_before(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, case in BROKEN_CASES.items() if case.unjudged == FALLS])
-def test_no_server_loads_a_state_that_begins_as_it_cannot(
+def test_badly_beginning_state_not_loaded(
     name: str, written: Written, installation: Installation, site: Path, tmp_path: Path
 ) -> None:
     """Triton 2.51 refuses it, or reads what it has given back already: `~TritonModelInstance`, `StopBackendThread`."""
@@ -154,9 +155,8 @@ def test_no_server_loads_a_state_that_begins_as_it_cannot(
 
 
 @pytest.mark.slow
-def test_clients_do_not_reach_a_name_that_addresses_write_in_another_way(
-    written: Written, installation: Installation, tmp_path: Path
-) -> None:
+def test_clients_miss_escaped_names(written: Written, installation: Installation, tmp_path: Path) -> None:
+    """Clients do not reach a name that addresses write in another way."""
     written.add("a space", SOUND, PROGRAM)
     assert written.broken() == {("a space", "layout.model-name")}
     with TritonServer(written.root, installation, tmp_path / "log", models=(), exit_on_error=False) as server:

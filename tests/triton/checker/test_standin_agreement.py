@@ -36,11 +36,16 @@ OTHERS = {
 
 
 def errors(root: Path) -> list[str]:
-    return [one.rule for one in findings(root) if one.severity == "error" and one.rule.startswith("onnxruntime.")]
+    return [
+        finding.rule
+        for finding in findings(root)
+        if finding.severity == "error" and finding.rule.startswith("onnxruntime.")
+    ]
 
 
 @pytest.mark.parametrize("name", sorted(standin.BROKEN.keys() - OTHERS.keys()))
-def test_what_the_stand_in_refuses_is_an_error(name: str, config: str, graph: Graph, written: Written) -> None:
+def test_stand_in_refusals_are_errors(name: str, config: str, graph: Graph, written: Written) -> None:
+    """What the stand in refuses is an error."""
     broken = standin.BROKEN[name]
     # On CPU instances the real backend does not read what is for GPUs; the stand-in does.
     text = config.replace(broken.old, broken.new).replace("kind: KIND_CPU", "")
@@ -50,9 +55,8 @@ def test_what_the_stand_in_refuses_is_an_error(name: str, config: str, graph: Gr
 
 
 @pytest.mark.parametrize("name", sorted({*standin.GOOD, *OTHERS} - {"no_file"}))
-def test_what_it_loads_is_passed_and_what_is_not_of_these_rules_is_left_alone(
-    name: str, config: str, graph: Graph, written: Written
-) -> None:
+def test_loaded_configurations_pass(name: str, config: str, graph: Graph, written: Written) -> None:
+    """What the stand-in loads is passed, and what is not of these rules is left alone."""
     old, new, batch = standin.GOOD.get(name, ("", "", "n"))
     if name in OTHERS:
         old, new = standin.BROKEN[name].old, standin.BROKEN[name].new
@@ -71,9 +75,10 @@ OTHER_GRAPHS: dict[str, tuple[str, Callable[[], Any]]] = {
 
 @pytest.mark.parametrize(("config", "make"), OTHER_GRAPHS.values(), ids=OTHER_GRAPHS.keys())
 @pytest.mark.parametrize("outside", [False, True], ids=["in one file", "with its weights outside"])
-def test_other_graphs_that_it_serves_are_passed(
+def test_other_served_graphs_pass(
     config: str, make: Callable[[], onnx.ModelProto], outside: bool, written: Written
 ) -> None:
+    """Other graphs that the stand-in serves are passed."""
     folder = written.add("m", config, ["1/model.onnx/"])
     external: dict[str, Any] = {"save_as_external_data": True, "location": "weights", "size_threshold": 0}
     onnx.save(make(), folder / "1" / "model.onnx" / "model.onnx", **(external if outside else {}))

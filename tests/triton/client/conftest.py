@@ -67,8 +67,8 @@ def infer(
     """`plansmith infer`, in a folder of its own and asking the server over HTTP unless told otherwise."""
     command = InProcess(tmp_path, monkeypatch, capfd)
 
-    def run(*words: str | Path) -> Any:
-        urls = () if "--url" in words else ("--url", server.http_url)
-        return command("infer", *words, *urls)
+    def run(*arguments: str | Path) -> Any:
+        urls = () if "--url" in arguments else ("--url", server.http_url)
+        return command("infer", *arguments, *urls)
 
     return run

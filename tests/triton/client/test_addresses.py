@@ -17,7 +17,7 @@ import pytest
 from plansmith.errors import EnvironmentFault, UsageError
 from plansmith.system.urls import Address, read_address, read_header, wrong_triton
 from plansmith.triton.client import Client, Protocol
-from plansmith.triton.server.control.live import RunningTriton
+from plansmith.triton.server.live import RunningTriton
 
 from ...support.certificates import write_certificate
 
@@ -40,12 +40,14 @@ PROTOCOLS: tuple[Protocol, ...] = ("http", "grpc")
         ("[::1]:8000", "http", "[::1]:8000", False),
     ],
 )
-def test_an_address_is_read_as_it_is_written(url: str, protocol: Protocol, place: str, secure: bool) -> None:
+def test_address_read_as_written(url: str, protocol: Protocol, place: str, secure: bool) -> None:
+    """An address is read as it is written."""
     assert read_address(url, protocol) == Address(place, secure, protocol)
     assert wrong_triton(url) is None
 
 
-def test_the_scheme_says_what_is_spoken_and_without_one_it_is_http() -> None:
+def test_scheme_decides_protocol() -> None:
+    """The scheme says what is spoken, and without one it is HTTP."""
     protocols = [read_address(url).protocol for url in ("box:1", "https://box", "grpc://box:1", "grpcs://box:1")]
     assert protocols == ["http", "http", "grpc", "grpc"]
 
@@ -72,7 +74,8 @@ def test_the_scheme_says_what_is_spoken_and_without_one_it_is_http() -> None:
         ("box:8001/triton", "grpc"),
     ],
 )
-def test_what_is_no_address_is_refused_with_an_example(url: str, protocol: Protocol) -> None:
+def test_invalid_address_refused_with_example(url: str, protocol: Protocol) -> None:
+    """What is no address is refused with an example."""
     with pytest.raises(UsageError, match="is no address of a Triton: ") as refused:
         read_address(url, protocol)
     assert "127.0.0.1:800" in refused.value.remedy
@@ -80,7 +83,8 @@ def test_what_is_no_address_is_refused_with_an_example(url: str, protocol: Proto
     assert "a=b" not in refused.value.message
 
 
-def test_a_header_is_read_as_it_is_written_and_no_secret_is_repeated() -> None:
+def test_header_read_secret_not_repeated() -> None:
+    """A header is read as it is written, and no secret is repeated."""
     assert read_header("Authorization:  Bearer a:b ", "a --header") == ("Authorization", "Bearer a:b")
     for text in (
         "secret",
@@ -96,7 +100,8 @@ def test_a_header_is_read_as_it_is_written_and_no_secret_is_repeated() -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_file_of_certificates_that_is_not_there_is_named(protocol: Protocol, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_certificates_named(protocol: Protocol, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of certificates that is not there is named."""
     monkeypatch.setenv("SSL_CERT_FILE", "missing.pem")
     with pytest.raises(EnvironmentFault, match=r"missing\.pem cannot be read") as missing:
         Client("https://127.0.0.1:1", model="tiny", protocol=protocol)
@@ -104,7 +109,8 @@ def test_a_file_of_certificates_that_is_not_there_is_named(protocol: Protocol, m
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_what_has_to_be_installed_is_named(protocol: Protocol, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_named(protocol: Protocol, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has to be installed is named."""
     monkeypatch.setitem(sys.modules, "tritonclient", None)
     with pytest.raises(EnvironmentFault, match="the client of Triton cannot be imported") as missing:
         Client("127.0.0.1:8000", model="tiny", protocol=protocol)
@@ -112,9 +118,8 @@ def test_what_has_to_be_installed_is_named(protocol: Protocol, monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_grpc_needs_none_of_the_packages_of_http(
-    address: Callable[[Protocol], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_grpc_needs_no_http_packages(address: Callable[[Protocol], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC needs none of the packages of HTTP."""
     for name in ("geventhttpclient", "geventhttpclient.response", "gevent", "tritonclient.http"):
         monkeypatch.setitem(sys.modules, name, None)
     feed = {"a": np.ones((1, 3), np.float32), "ids": [[1, 2]]}
@@ -148,10 +153,10 @@ def tunnel(address: Callable[[Protocol], str], certificate: Path) -> Iterator[Ca
         context.set_alpn_protocols(["h2"] if protocol == "grpc" else ["http/1.1"])
         listener = socket.create_server(("127.0.0.1", 0))
         listeners.append(listener)
-        found = Tunnel(f"https://127.0.0.1:{listener.getsockname()[1]}", certificate)
+        instance = Tunnel(f"https://127.0.0.1:{listener.getsockname()[1]}", certificate)
         host, port = address(protocol).split(":")
-        threading.Thread(target=serve, args=(listener, context, (host, int(port)), found.heard), daemon=True).start()
-        return found
+        threading.Thread(target=serve, args=(listener, context, (host, int(port)), instance.heard), daemon=True).start()
+        return instance
 
     yield open_tunnel
     for listener in listeners:
@@ -188,9 +193,10 @@ def hand_over(giver: socket.socket, taker: socket.socket, heard: bytearray) -> b
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_server_behind_tls_is_asked_and_must_be_who_it_says(
+def test_tls_server_must_prove_itself(
     protocol: Protocol, tunnel: Callable[[Protocol], Tunnel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A server behind TLS is asked, and must be who it says."""
     opened = tunnel(protocol)
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     with (
@@ -209,9 +215,10 @@ def test_a_server_behind_tls_is_asked_and_must_be_who_it_says(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_server_that_is_told_what_to_serve_is_trusted_by_the_same_file(
+def test_controlled_server_trusted_by_file(
     protocol: Protocol, tunnel: Callable[[Protocol], Tunnel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A server that is told what to serve is trusted by the same file."""
     opened = tunnel(protocol)
     url = opened.url.replace("https", "grpcs") if protocol == "grpc" else opened.url
     monkeypatch.setenv("SSL_CERT_FILE", str(opened.certificate))

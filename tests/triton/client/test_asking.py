@@ -55,9 +55,10 @@ def samples(count: int) -> dict[str, np.ndarray[Any, Any]]:
 @pytest.mark.parametrize("is_known", [False, True])
 @pytest.mark.parametrize("shared_memory", [False, True])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_where_triton_keeps_answers_other_outputs_of_the_same_question_are_answered_too(
+def test_cached_question_answers_other_outputs(
     address: Address, protocol: Protocol, shared_memory: bool, is_known: bool
 ) -> None:
+    """Where Triton keeps answers, other outputs of the same question are answered too."""
     release: dict[str, Any] = {"interface": TINY, "max_batch_size": 8} if is_known else {}
     number = PROTOCOLS.index(protocol) * 4 + shared_memory * 2 + is_known
     sent: dict[str, Any] = {"a": np.full((9, 3), number, np.float32), "ids": np.arange(9 * 20_000).reshape(9, -1)}
@@ -70,9 +71,10 @@ def test_where_triton_keeps_answers_other_outputs_of_the_same_question_are_answe
 
 
 @pytest.mark.slow
-def test_an_answer_that_others_had_triton_keep_without_an_output_is_never_given_as_a_whole_one(
+def test_partial_cached_answer_never_whole(
     address: Address,
 ) -> None:
+    """An answer that others had Triton keep without an output is never given as a whole one."""
     sent = {"a": np.full((1, 3), 99, np.float32), "ids": [[1, 2]]}
     with Client(address("http"), model="cached") as client:
         client._signature = client.signature().model_copy(update={"is_cached": False})
@@ -87,7 +89,8 @@ def test_an_answer_that_others_had_triton_keep_without_an_output_is_never_given_
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("protocol", "encoding"), WAYS)
-def test_every_dtype_arrives_and_comes_back_as_it_is(address: Address, protocol: Protocol, encoding: Encoding) -> None:
+def test_every_dtype_round_trips(address: Address, protocol: Protocol, encoding: Encoding) -> None:
+    """Every dtype arrives and comes back as it is."""
     for dtype in DTYPES:
         sent = extremes(dtype)
         with Client(address(protocol), model="echo", protocol=protocol, encoding=encoding) as client:
@@ -103,9 +106,11 @@ def test_every_dtype_arrives_and_comes_back_as_it_is(address: Address, protocol:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("protocol", "encoding"), WAYS)
-def test_a_batch_beyond_the_largest_is_sent_in_parts_and_answered_as_one(
+def test_oversized_batch_sent_in_parts(
     server: TritonServer, address: Address, protocol: Protocol, encoding: Encoding
 ) -> None:
+    """A batch beyond the largest is sent in parts and answered as one."""
+
     def requests() -> int:
         with tritonclient.http.InferenceServerClient(server.http_url) as connection:
             (counts,) = connection.get_inference_statistics("tiny")["model_stats"]
@@ -123,12 +128,13 @@ def test_a_batch_beyond_the_largest_is_sent_in_parts_and_answered_as_one(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_what_the_server_tells_is_what_the_release_says(address: Address, protocol: Protocol) -> None:
+def test_server_facts_match_release(address: Address, protocol: Protocol) -> None:
+    """What the server tells is what the release says."""
     with Client(address(protocol), model="tiny", protocol=protocol) as client:
-        asked = client.signature()
+        remote = client.signature()
     with Client("127.0.0.1:1", model="tiny", protocol=protocol, interface=TINY, max_batch_size=8) as client:
-        given = client.signature()
-    assert asked.words().replace("?", "length") == given.words()
+        local = client.signature()
+    assert remote.describe().replace("?", "length") == local.describe()
     with Client(address(protocol), model="echo", protocol=protocol) as client:
         echo = client.signature()
     assert {tensor.name for tensor in echo.inputs} == set(echo.optional) == {*DTYPES, "value"}
@@ -137,7 +143,8 @@ def test_what_the_server_tells_is_what_the_release_says(address: Address, protoc
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_single_value_a_sample_has_no_dim_for_clients(address: Address, protocol: Protocol) -> None:
+def test_single_value_has_no_client_dim(address: Address, protocol: Protocol) -> None:
+    """A single value per sample has no dim for clients."""
     with Client(address(protocol), model="echo", protocol=protocol) as client:
         back = client.infer({"value": np.arange(7)}, outputs=["their_value"])["their_value"]
         assert back.tolist() == list(range(7))
@@ -146,7 +153,8 @@ def test_a_single_value_a_sample_has_no_dim_for_clients(address: Address, protoc
 
 
 @pytest.mark.slow
-def test_an_input_may_be_left_out_where_the_server_does_without(address: Address) -> None:
+def test_optional_input_may_be_omitted(address: Address) -> None:
+    """An input may be left out where the server does without."""
     both = Interface(
         inputs=tuple(Tensor(name=n, dtype="int64", dims=("batch", "n")) for n in ("int64", "value")),
         outputs=(Tensor(name="their_int64", dtype="int64", dims=("batch", "n")),),
@@ -160,7 +168,8 @@ def test_an_input_may_be_left_out_where_the_server_does_without(address: Address
         client.infer({"a": samples(1)["a"]})
 
 
-def test_what_does_not_fit_is_told_at_once_and_never_sent() -> None:
+def test_misfit_told_and_never_sent() -> None:
+    """What does not fit is told at once and never sent."""
     with Client("127.0.0.1:1", model="tiny", interface=TINY, max_batch_size=8) as client:
         feed = {"a": np.zeros((2, 4)), "idz": [1], "ids": np.zeros((3, 4), np.int64)}
         with pytest.raises(UsageError) as refused:
@@ -182,9 +191,8 @@ def test_what_does_not_fit_is_told_at_once_and_never_sent() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_what_triton_refuses_is_told_with_its_reason_and_harms_no_later_request(
-    address: Address, protocol: Protocol
-) -> None:
+def test_triton_refusal_harms_no_later_request(address: Address, protocol: Protocol) -> None:
+    """What Triton refuses is told with its reason, and harms no later request."""
     with Client(address(protocol), model="moody", protocol=protocol) as client:
         with pytest.raises(ServedCheckError, match=r"refused a request to moody: not in the mood") as refused:
             client.infer({"mood": [-1]})
@@ -194,7 +202,8 @@ def test_what_triton_refuses_is_told_with_its_reason_and_harms_no_later_request(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_parts_whose_answers_do_not_fit_together_are_an_error(address: Address, protocol: Protocol) -> None:
+def test_unfitting_part_answers_are_error(address: Address, protocol: Protocol) -> None:
+    """Parts whose answers do not fit together are an error."""
     with Client(address(protocol), model="moody", protocol=protocol) as client:
         with pytest.raises(UsageError, match=r"'said' has samples of \[1\] and \[2\]") as refused:
             client.infer({"mood": [1, 1, 2]})
@@ -203,17 +212,16 @@ def test_parts_whose_answers_do_not_fit_together_are_an_error(address: Address, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_model_or_version_that_is_not_there_is_named_with_those_that_are(
-    address: Address, protocol: Protocol, repository: Path
-) -> None:
+def test_missing_model_lists_existing(address: Address, protocol: Protocol, repository: Path) -> None:
+    """A model or version that is not there is named with those that are."""
     models = ", ".join(sorted({folder.name for folder in repository.iterdir()} - {PART}))
     with Client(address(protocol), model="tinny", protocol=protocol) as client:
         with pytest.raises(ServedCheckError, match="unknown model: 'tinny'") as refused:
             client.infer(samples(1))
         assert refused.value.remedy == f"choose from its models: {models}"
-    given = {"interface": TINY, "max_batch_size": 8}
+    options = {"interface": TINY, "max_batch_size": 8}
     with (
-        Client(address(protocol), model="tiny", version="7", protocol=protocol, **given) as client,  # type: ignore[arg-type]
+        Client(address(protocol), model="tiny", version="7", protocol=protocol, **options) as client,  # type: ignore[arg-type]
         pytest.raises(ServedCheckError, match="'tiny' version 7") as refused,
     ):
         client.infer(samples(1))
@@ -222,7 +230,8 @@ def test_a_model_or_version_that_is_not_there_is_named_with_those_that_are(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_an_answer_that_takes_too_long_ends_the_wait(address: Address, protocol: Protocol) -> None:
+def test_slow_answer_ends_wait(address: Address, protocol: Protocol) -> None:
+    """An answer that takes too long ends the wait."""
     with Client(address(protocol), model="moody", protocol=protocol) as client:
         client.signature()
     with Client(address(protocol), model="moody", protocol=protocol, timeout_seconds=1) as client:
@@ -233,7 +242,8 @@ def test_an_answer_that_takes_too_long_ends_the_wait(address: Address, protocol:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("place", ["127.0.0.1:1", "nowhere.invalid:8000"])
-def test_a_server_that_is_not_reached_is_named(place: str, protocol: Protocol) -> None:
+def test_unreachable_server_named(place: str, protocol: Protocol) -> None:
+    """A server that is not reached is named."""
     with Client(place, model="tiny", protocol=protocol) as client:
         with pytest.raises(EnvironmentFault, match=f"no server is reached at {protocol}://{place}: ") as fault:
             client.infer(samples(1))
@@ -242,7 +252,8 @@ def test_a_server_that_is_not_reached_is_named(place: str, protocol: Protocol) -
 
 
 @pytest.mark.slow
-def test_what_is_not_tritons_endpoint_is_told_as_such(server: TritonServer) -> None:
+def test_foreign_endpoint_told(server: TritonServer) -> None:
+    """What is not Triton's endpoint is told as such."""
     for url in (server.grpc_url, server.metrics_url):
         with (
             Client(url, model="tiny") as client,
@@ -252,7 +263,8 @@ def test_what_is_not_tritons_endpoint_is_told_as_such(server: TritonServer) -> N
 
 
 @pytest.mark.slow
-def test_what_json_cannot_hold_is_told_to_be_asked_in_binary(address: Address) -> None:
+def test_binary_suggested_beyond_json(address: Address) -> None:
+    """What JSON cannot hold is told to be asked in binary."""
     with Client(address("http"), model="echo", encoding="json") as client:
         with pytest.raises(UsageError, match="no UTF-8") as refused:
             client.infer({"string": np.array([[b"\xff"]], dtype=object)}, outputs=["their_string"])
@@ -262,7 +274,8 @@ def test_what_json_cannot_hold_is_told_to_be_asked_in_binary(address: Address) -
         assert unread.value.remedy == "ask in binary"
 
 
-def test_arguments_that_contradict_each_other_are_refused() -> None:
+def test_contradicting_arguments_refused() -> None:
+    """Arguments that contradict each other are refused."""
     for wrong in (
         {"protocol": "grpc", "encoding": "json"},
         {"encoding": "json", "shared_memory": True},

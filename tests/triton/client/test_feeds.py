@@ -10,8 +10,7 @@ import pytest
 from plansmith.errors import UsageError
 from plansmith.records.model import Dim, Tensor
 from plansmith.triton.client.dtypes import Signature, numpy_dtype
-from plansmith.triton.client.random_inputs import drawn_feed
-from plansmith.triton.client.request_inputs import checked_feed, expected_shapes, parts
+from plansmith.triton.client.request_inputs import checked_feed, drawn_feed, expected_shapes, parts
 
 
 def signature(dtype: str, *dims: Dim, batch: int = 8) -> Signature:
@@ -24,7 +23,7 @@ def signature(dtype: str, *dims: Dim, batch: int = 8) -> Signature:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "given"),
+    ("dtype", "value"),
     [
         ("float32", np.array([1, 2], np.float16)),
         ("float32", np.array([1, 2], np.uint16)),
@@ -39,14 +38,15 @@ def signature(dtype: str, *dims: Dim, batch: int = 8) -> Signature:
         ("float32", (1, 2)),
     ],
 )
-def test_what_loses_nothing_takes_the_inputs_dtype(dtype: str, given: Any) -> None:
-    found = checked_feed(signature(dtype, "batch"), {"x": given})["x"]
-    assert found.dtype == numpy_dtype(dtype)
-    assert found.tolist() == np.asarray(given).astype(numpy_dtype(dtype)).tolist()
+def test_lossless_values_take_input_dtype(dtype: str, value: Any) -> None:
+    """What loses nothing takes the input's dtype."""
+    result = checked_feed(signature(dtype, "batch"), {"x": value})["x"]
+    assert result.dtype == numpy_dtype(dtype)
+    assert result.tolist() == np.asarray(value).astype(numpy_dtype(dtype)).tolist()
 
 
 @pytest.mark.parametrize(
-    ("dtype", "given", "words"),
+    ("dtype", "data", "words"),
     [
         ("float32", np.array([1.0]), "takes float32 and was given float64"),
         ("float32", np.array([1], np.int64), "takes float32 and was given int64"),
@@ -68,16 +68,18 @@ def test_what_loses_nothing_takes_the_inputs_dtype(dtype: str, given: Any) -> No
         ("string", np.array([1]), "takes strings and was given int64"),
     ],
 )
-def test_what_would_lose_something_is_refused_with_what_the_model_has(dtype: str, given: Any, words: str) -> None:
+def test_lossy_values_refused_with_dtype(dtype: str, data: Any, words: str) -> None:
+    """What would lose something is refused, with what the model has."""
     with pytest.raises(UsageError, match=f"input 'x' .*{words}") as refused:
-        checked_feed(signature(dtype, "batch"), {"x": given})
+        checked_feed(signature(dtype, "batch"), {"x": data})
     assert f"input x: {dtype} [batch]" in refused.value.message
 
 
-def test_strings_are_text_or_bytes_of_any_kind() -> None:
+def test_strings_are_text_or_bytes() -> None:
+    """Strings are text or bytes of any kind."""
     takes = signature("string", "batch")
-    for given in (["ä", b"b"], np.array(["ä", "b"]), np.array([b"\xc3\xa4", b"b"]), np.array(["ä", b"b"], object)):
-        assert checked_feed(takes, {"x": given})["x"].tolist() == ["ä".encode(), b"b"]
+    for values in (["ä", b"b"], np.array(["ä", "b"]), np.array([b"\xc3\xa4", b"b"]), np.array(["ä", b"b"], object)):
+        assert checked_feed(takes, {"x": values})["x"].tolist() == ["ä".encode(), b"b"]
 
 
 @pytest.mark.parametrize(
@@ -90,12 +92,15 @@ def test_strings_are_text_or_bytes_of_any_kind() -> None:
         (("batch", 3), (0, 3), "the batch is empty"),
     ],
 )
-def test_shapes_that_do_not_fit_are_refused(dims: tuple[Dim, ...], shape: tuple[int, ...], words: str) -> None:
+def test_unfitting_shapes_refused(dims: tuple[Dim, ...], shape: tuple[int, ...], words: str) -> None:
+    """Shapes that do not fit are refused."""
     with pytest.raises(UsageError, match=words):
         checked_feed(signature("float32", *dims), {"x": np.zeros(shape, np.float32)})
 
 
-def test_dims_of_one_name_agree_between_inputs_and_unnamed_ones_need_not() -> None:
+def test_named_dims_agree_between_inputs() -> None:
+    """Dims of one name agree between inputs, and unnamed ones need not."""
+
     def two(dim: str) -> Signature:
         inputs = tuple(Tensor(name=n, dtype="int64", dims=("batch", dim)) for n in ("x", "y"))
         return Signature(inputs=inputs, outputs=(), max_batch_size=4)
@@ -108,14 +113,16 @@ def test_dims_of_one_name_agree_between_inputs_and_unnamed_ones_need_not() -> No
         checked_feed(two("?"), feed | {"y": np.zeros((2, 6), int)})
 
 
-def test_a_model_that_does_not_batch_gets_one_request() -> None:
+def test_batchless_model_gets_one_request() -> None:
+    """A model that does not batch gets one request."""
     takes = signature("float32", "rows", batch=0)
     arrays = checked_feed(takes, {"x": np.zeros(100, np.float32)})
     assert [part["x"].shape for part in parts(arrays, 0)] == [(100,)]
     assert [part["x"].shape for part in parts(arrays, 40)] == [(40,), (40,), (20,)]
 
 
-def test_answers_whose_size_follows_from_the_inputs_are_known_before() -> None:
+def test_derived_answer_size_known_before() -> None:
+    """Answers whose size follows from the inputs are known before."""
     takes = Signature(
         inputs=(Tensor(name="ids", dtype="int64", dims=("batch", "length")),),
         outputs=tuple(
@@ -128,7 +135,8 @@ def test_answers_whose_size_follows_from_the_inputs_are_known_before() -> None:
     assert expected_shapes(takes, takes.outputs, arrays) == [(2, 7, 4), (2, 1), None]
 
 
-def test_drawn_inputs_fit_and_are_the_same_again() -> None:
+def test_drawn_inputs_fit_reproducibly() -> None:
+    """Drawn inputs fit and are the same again."""
     dims: dict[str, tuple[Dim, ...]] = {
         "input_ids": ("batch", "length"),
         "attention_mask": ("batch", "length"),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plansmith.cli.infer.answer import npz_of
+from plansmith.cli.infer.answers import npz_of
 from plansmith.records.model import AxisRange
 from plansmith.triton.client import Answer, Protocol
 from plansmith.triton.repository.repository import ModelRepository
@@ -30,7 +30,8 @@ DEEP = "[" * 100_000
 
 
 @pytest.mark.slow
-def test_the_answer_is_printed_with_dtypes_shapes_and_values(infer: Callable[..., Any]) -> None:
+def test_answer_printed_with_dtypes_and_shapes(infer: Callable[..., Any]) -> None:
+    """The answer is printed with dtypes, shapes and values."""
     answer = infer("tiny", "--input", "a=1,2,3", "--input", "ids=[[7, 8]]")
     assert answer.status == 0, answer
     assert answer.stdout.splitlines() == [
@@ -43,9 +44,10 @@ def test_the_answer_is_printed_with_dtypes_shapes_and_values(infer: Callable[...
 
 
 @pytest.mark.slow
-def test_values_come_from_files_and_standard_input(
+def test_values_from_files_and_stdin(
     infer: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: TritonServer
 ) -> None:
+    """Values come from files and standard input."""
     a, ids = np.array([[1, 2, 3], [4, 5, 6]], np.float32), np.array([[7, 8], [9, 10]])
     right = {"half": (a / 2).tolist(), "twice": (ids * 2).tolist()}
     np.save(tmp_path / "a.npy", a)
@@ -57,7 +59,7 @@ def test_values_come_from_files_and_standard_input(
         {"name": "ids", "shape": [2, 2], "datatype": "INT64", "data": ids.tolist()},
     ]
     (tmp_path / "request.json").write_text(json.dumps({"inputs": rows}))
-    for words in (
+    for arguments in (
         ("--input", "a=a.npy", "--input", "ids=ids.json"),
         ("--input", "a=both.npz", "--input", "ids=both.json"),
         ("--input-json", "both.json"),
@@ -66,57 +68,61 @@ def test_values_come_from_files_and_standard_input(
         ("--input", "a=a.npy", "--input", "ids=-"),
     ):
         monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(ids.tolist())))
-        answer = infer("tiny", *words, "--json")
+        answer = infer("tiny", *arguments, "--json")
         assert answer.status == 0, answer
         assert {name: output["data"] for name, output in answer.document["outputs"].items()} == right
 
 
 @pytest.mark.slow
-def test_strings_are_given_as_they_are(infer: Callable[..., Any]) -> None:
+def test_strings_given_as_written(infer: Callable[..., Any]) -> None:
+    """Strings are given as they are."""
     for value in ("a cat", '["a cat"]', "12"):
         answer = infer("echo", "--input", f"string={value}", "--only", "their_string", "--json")
-        (found,) = answer.document["outputs"].values()
-        assert found == {"dtype": "string", "shape": [1, 1], "data": [["a cat" if "cat" in value else "12"]]}
+        (output,) = answer.document["outputs"].values()
+        assert output == {"dtype": "string", "shape": [1, 1], "data": [["a cat" if "cat" in value else "12"]]}
 
 
 @pytest.mark.slow
-def test_answers_are_written_to_files_that_hold_all_of_them(infer: Callable[..., Any], tmp_path: Path) -> None:
-    given = ("--input-json", "given.json", "--only", "their_bfloat16", "--only", "their_string")
+def test_answers_written_to_files(infer: Callable[..., Any], tmp_path: Path) -> None:
+    """Answers are written to files that hold all of them."""
+    arguments = ("--input-json", "given.json", "--only", "their_bfloat16", "--only", "their_string")
     (tmp_path / "given.json").write_text(json.dumps({"bfloat16": [[0.5, 2]], "string": [["ä"]]}))
-    written = infer("echo", *given, "--only", "their_float32", "--input", "float32=NaN,-Infinity", "--output", "o.npz")
+    written = infer(
+        "echo", *arguments, "--only", "their_float32", "--input", "float32=NaN,-Infinity", "--output", "o.npz"
+    )
     assert written.status == 0, written
     assert written.stdout.endswith("written to o.npz\n")
-    with np.load(tmp_path / "o.npz", allow_pickle=False) as found:
-        assert found["their_bfloat16"].tolist() == [[0.5, 2]]
-        assert found["their_string"].tolist() == [["ä".encode()]]
-        assert np.isnan(found["their_float32"][0, 0])
-    assert infer("echo", *given, "--output", "o.json").status == 0
+    with np.load(tmp_path / "o.npz", allow_pickle=False) as arrays:
+        assert arrays["their_bfloat16"].tolist() == [[0.5, 2]]
+        assert arrays["their_string"].tolist() == [["ä".encode()]]
+        assert np.isnan(arrays["their_float32"][0, 0])
+    assert infer("echo", *arguments, "--output", "o.json").status == 0
     outputs = json.loads((tmp_path / "o.json").read_text())["outputs"]
     assert outputs["their_bfloat16"] == {"dtype": "bfloat16", "shape": [1, 2], "data": [[0.5, 2]]}
     answer = infer("echo", "--input", "float32=NaN,-Infinity", "--only", "their_float32", "--json")
     assert answer.document["outputs"]["their_float32"]["data"] == [["NaN", "-Infinity"]]
-    again = infer("echo", *given, "--output", "o.json", "--json")
+    again = infer("echo", *arguments, "--output", "o.json", "--json")
     check_refusal(again, 2, ("o.json is there already", "--force"))
-    assert infer("echo", *given, "--output", "o.json", "--force").status == 0
+    assert infer("echo", *arguments, "--output", "o.json", "--force").status == 0
 
 
 @pytest.mark.slow
-def test_bytes_that_are_no_text_are_printed_as_escapes_and_marked_as_base64_in_json(
-    infer: Callable[..., Any], tmp_path: Path
-) -> None:
-    given = ("echo", "--input", "string=no text", "--only", "their_string")
-    printed = infer(*given)
+def test_binary_bytes_escaped_or_base64(infer: Callable[..., Any], tmp_path: Path) -> None:
+    """Bytes that are no text are printed as escapes, and marked as Base64 in JSON."""
+    arguments = ("echo", "--input", "string=no text", "--only", "their_string")
+    printed = infer(*arguments)
     assert printed.status == 0, printed
     assert r"2 bytes that are no text: \xff\x00" in printed.stdout
-    data = infer(*given, "--json").document["outputs"]["their_string"]["data"]
+    data = infer(*arguments, "--json").document["outputs"]["their_string"]["data"]
     assert [[base64.b64decode(item["base64"]) for item in row] for row in data] == [[b"\xff\x00"]]
-    check_refusal(infer(*given, "--output", "o.npz", "--json"), 2, ("strings that end in a zero byte", ".json"))
-    assert infer(*given, "--output", "o.json").status == 0
+    check_refusal(infer(*arguments, "--output", "o.npz", "--json"), 2, ("strings that end in a zero byte", ".json"))
+    assert infer(*arguments, "--output", "o.json").status == 0
     assert json.loads((tmp_path / "o.json").read_text())["outputs"]["their_string"]["data"] == data
 
 
 @pytest.mark.slow
-def test_drawn_inputs_have_the_shapes_that_are_wanted(infer: Callable[..., Any]) -> None:
+def test_drawn_inputs_have_wanted_shapes(infer: Callable[..., Any]) -> None:
+    """Drawn inputs have the shapes that are wanted."""
     answer = infer("tiny", "--random", "--shape", "ids=19x4", "--json")
     assert answer.document["requests"] == 3
     assert [output["shape"] for output in answer.document["outputs"].values()] == [[19, 3], [19, 4]]
@@ -125,18 +131,20 @@ def test_drawn_inputs_have_the_shapes_that_are_wanted(infer: Callable[..., Any])
 
 
 @pytest.mark.slow
-def test_a_question_that_is_repeated_tells_how_long_it_took(infer: Callable[..., Any]) -> None:
+def test_repeated_question_tells_duration(infer: Callable[..., Any]) -> None:
+    """A question that is repeated tells how long it took."""
     answer = infer("tiny", "--random", "--repeat", "20")
     assert answer.stdout.splitlines()[-1].startswith("20 requests, one after the other: median ")
-    told = infer("tiny", "--random", "--repeat", "20", "--json").document["seconds"]
-    assert told["requests"] == 20
-    assert 0 < told["median"] <= told["p90"] <= told["p99"] <= told["worst"]
+    timing = infer("tiny", "--random", "--repeat", "20", "--json").document["seconds"]
+    assert timing["requests"] == 20
+    assert 0 < timing["median"] <= timing["p90"] <= timing["p99"] <= timing["worst"]
 
 
 @pytest.mark.slow
-def test_a_release_tells_what_its_model_takes_and_which_sizes_are_usual(
+def test_release_tells_inputs_and_sizes(
     infer: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A release tells what its model takes and which sizes are usual."""
     root = tmp_path / "models"
     package = write_package(tmp_path / "package", "tiny")
     draft = draft_of(package, model="tiny")
@@ -187,9 +195,10 @@ def test_a_release_tells_what_its_model_takes_and_which_sizes_are_usual(
         (("tiny", "--random", "--url", "nonsense"), ("nonsense",)),
     ],
 )
-def test_what_is_given_wrongly_is_told_in_one_message(
+def test_wrong_option_told_in_message(
     infer: Callable[..., Any], tmp_path: Path, words: tuple[str, ...], says: tuple[str, ...]
 ) -> None:
+    """What is given wrongly is told in one message."""
     (tmp_path / "empty.npy").touch()
     write_damaged(tmp_path)
     (tmp_path / "no.json").write_text("{")
@@ -215,15 +224,17 @@ def write_damaged(folder: Path) -> None:
         archive.writestr("a.txt", "no array")
 
 
-def test_outputs_of_any_name_are_written() -> None:
+def test_outputs_of_any_name_written() -> None:
+    """Outputs of any name are written."""
     outputs = {name: np.arange(3.0) + number for number, name in enumerate(("file", "allow_pickle", "a/b", "x.npy"))}
-    with np.load(io.BytesIO(npz_of(Answer(outputs, "1", 1))), allow_pickle=False) as found:
+    with np.load(io.BytesIO(npz_of(Answer(outputs, "1", 1))), allow_pickle=False) as arrays:
         for name, values in outputs.items():
-            np.testing.assert_array_equal(found[name], values)
+            np.testing.assert_array_equal(arrays[name], values)
 
 
 @pytest.mark.slow
-def test_a_refusal_of_triton_and_a_server_that_is_away_have_exit_codes_of_their_own(infer: Callable[..., Any]) -> None:
+def test_refusal_and_absence_exit_codes(infer: Callable[..., Any]) -> None:
+    """A refusal of Triton and a server that is away have exit codes of their own."""
     check_refusal(infer("moody", "--input", "mood=-1", "--json"), 8, ("not in the mood", "correct what it names"))
     check_refusal(infer("tiny@9", "--random", "--json"), 8, ("version",))
     check_refusal(
@@ -232,17 +243,18 @@ def test_a_refusal_of_triton_and_a_server_that_is_away_have_exit_codes_of_their_
     check_refusal(infer("tiny", "--random", "--url", "grpc://127.0.0.1:1", "--json"), 9, ("grpc://127.0.0.1:1",))
 
 
-def test_where_triton_answers_by_default_follows_the_protocol() -> None:
+def test_default_address_follows_protocol() -> None:
+    """Where Triton answers by default follows the protocol."""
     from plansmith.cli.infer.client import client_of
     from plansmith.system.urls import DEFAULT_ADDRESSES
 
-    asked: dict[str, Any] = {"encoding": "binary", "timeout": 1, "shared_memory": False, "headers": ()}
+    options: dict[str, Any] = {"encoding": "binary", "timeout": 1, "shared_memory": False, "headers": ()}
     for protocol, url, expected in (
         (None, None, "http://127.0.0.1:8000"),
         ("grpc", None, "grpc://127.0.0.1:8001"),
         (None, "grpcs://box:1", "grpcs://box:1"),
     ):
-        with client_of("tiny", "", None, {**asked, "protocol": protocol, "url": url}) as client:
+        with client_of("tiny", "", None, {**options, "protocol": protocol, "url": url}) as client:
             assert str(client._connection.address) == expected
-    known: tuple[Protocol, ...] = ("http", "grpc")
-    assert tuple(DEFAULT_ADDRESSES) == known
+    protocols: tuple[Protocol, ...] = ("http", "grpc")
+    assert tuple(DEFAULT_ADDRESSES) == protocols

@@ -20,16 +20,18 @@ Stream = Callable[..., Any]
 @pytest.fixture
 def stream(infer: Callable[..., Any], server: TritonServer) -> Stream:
     """`plansmith infer pieces`, which gives a word at a time, over gRPC."""
-    return lambda *words: infer("pieces", *words, "--url", f"grpc://{server.grpc_url}")
+    return lambda *arguments: infer("pieces", *arguments, "--url", f"grpc://{server.grpc_url}")
 
 
-def test_the_pieces_of_a_text_are_printed_as_one_text(stream: Stream) -> None:
+def test_text_pieces_printed_as_one(stream: Stream) -> None:
+    """The pieces of a text are printed as one text."""
     answer = stream("--text", "żółw 🐢 goes\non and \x1b[2J", "--stream", "--only", "piece")
     assert answer.status == 0, answer
     assert answer.stdout == "żółw 🐢 goes\non and \\x1b[2J\n"
 
 
-def test_answers_of_several_outputs_are_shown_one_by_one_and_as_json_a_line_each(stream: Stream) -> None:
+def test_pieces_of_outputs_shown_separately(stream: Stream) -> None:
+    """Answers of several outputs are shown one by one, and as JSON a line each."""
     answer = stream("--text", "two words", "--stream")
     assert answer.stdout.splitlines() == [
         *("  piece: string [1, 1]", "    two", "  size: int64 [1, 1]", "    [[4]]"),
@@ -39,14 +41,16 @@ def test_answers_of_several_outputs_are_shown_one_by_one_and_as_json_a_line_each
     assert [json.loads(line)["outputs"]["piece"]["data"] for line in lines] == [[["two "]], [["words"]]]
 
 
-def test_without_it_or_where_the_parameter_says_so_the_answer_comes_whole(stream: Stream) -> None:
+def test_answer_whole_without_pieces_option(stream: Stream) -> None:
+    """Without the option, or where the parameter says so, the answer comes whole."""
     whole = stream("--text", "two words", "--only", "piece")
     assert whole.stdout.splitlines()[1:] == ["  piece: string [1, 1]", "    two words"]
-    told = stream("--text", "two words", "--stream", "--parameter", "stream=false", "--json")
-    assert [json.loads(line)["outputs"]["piece"]["data"] for line in told.stdout.splitlines()] == [[["two words"]]]
+    answer = stream("--text", "two words", "--stream", "--parameter", "stream=false", "--json")
+    assert [json.loads(line)["outputs"]["piece"]["data"] for line in answer.stdout.splitlines()] == [[["two words"]]]
 
 
-def test_a_refusal_in_the_middle_comes_after_what_was_said_before(stream: Stream) -> None:
+def test_late_refusal_follows_earlier_text(stream: Stream) -> None:
+    """A refusal in the middle comes after what was said before."""
     refused = stream("--text", "so far refuse", "--stream", "--only", "piece")
     assert refused.status == 8, refused
     assert refused.stdout.startswith("so far ")
@@ -63,5 +67,6 @@ def test_a_refusal_in_the_middle_comes_after_what_was_said_before(stream: Stream
         (("--repeat", "3"), ("--repeat is for whole answers",)),
     ],
 )
-def test_what_cannot_come_in_pieces_is_refused(infer: Any, words: tuple[str, ...], says: tuple[str, ...]) -> None:
+def test_unstreamable_request_refused(infer: Any, words: tuple[str, ...], says: tuple[str, ...]) -> None:
+    """What cannot come in pieces is refused."""
     check_refusal(infer("pieces", "--text", "a", "--stream", *words, "--json"), 2, says)

@@ -38,42 +38,44 @@ def on_standard_input(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
 
 
 @pytest.mark.slow
-def test_each_text_is_a_row_whatever_is_in_it(infer: Infer) -> None:
+def test_each_text_is_row(infer: Infer) -> None:
+    """Each text is a row whatever is in it."""
     texts = ["a cat", "", "żółw 🐢, [1, 2]", "x=1", "two\nlines"]
-    words = [word for text in texts for word in ("--text", text)]
-    assert data_of(infer("shout", *words, "--json"), "said") == [[text.upper()] for text in texts]
+    arguments = [word for text in texts for word in ("--text", text)]
+    assert data_of(infer("shout", *arguments, "--json"), "said") == [[text.upper()] for text in texts]
 
 
 @pytest.mark.slow
-def test_a_name_before_a_text_says_which_input_is_meant(infer: Infer) -> None:
-    for words in (
+def test_name_prefix_selects_input(infer: Infer) -> None:
+    """A name before a text says which input is meant."""
+    for arguments in (
         ("--text", "question=Who wrote?", "--text", "context=Ada wrote = it."),
         ("--text", "question=Who wrote?", "--input", "context=Ada wrote = it."),
     ):
-        ((found,),) = data_of(infer("answers", *words, "--json"), "entities")
-        assert json.loads(found) == []
+        ((text,),) = data_of(infer("answers", *arguments, "--json"), "entities")
+        assert json.loads(text) == []
     assert data_of(infer("shout", "--text", "text=text=a", "--json"), "said") == [["TEXT=A"]]
 
 
 @pytest.mark.slow
-def test_one_question_goes_with_all_contexts(infer: Infer, tmp_path: Path) -> None:
+def test_one_question_for_all_contexts(infer: Infer, tmp_path: Path) -> None:
+    """One question goes with all contexts."""
     (tmp_path / "contexts.txt").write_text("Ada\nBob wrote Ada\n")
     answer = infer("answers", "--text", "question=wrote Ada", "--lines", "context=contexts.txt", "--json")
-    found = [[record["word"] for record in json.loads(row)] for (row,) in data_of(answer, "entities")]
-    assert found == [["Ada"], ["wrote", "Ada"]]
+    results = [[record["word"] for record in json.loads(row)] for (row,) in data_of(answer, "entities")]
+    assert results == [["Ada"], ["wrote", "Ada"]]
     shown = infer("answers", "--text", "question=Ada", "--lines", "context=contexts.txt").stdout.splitlines()
     assert [line[:17].strip() for line in shown[2:]] == ["Ada", "", "Bob wrote Ada", ""]
 
 
 @pytest.mark.slow
-def test_each_line_is_a_row_from_a_file_or_standard_input(
-    infer: Infer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_line_is_row(infer: Infer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line is a row from a file or standard input."""
     content = "\ufeffone\n\nthree\u2028still three\r\nvier 東京".encode()
     (tmp_path / "lines.txt").write_bytes(content)
     on_standard_input(monkeypatch, content)
-    for words in (("--lines", "lines.txt"), ("--lines", "text=lines.txt"), ("--lines", "-")):
-        rows = data_of(infer("shout", *words, "--json"), "said")
+    for arguments in (("--lines", "lines.txt"), ("--lines", "text=lines.txt"), ("--lines", "-")):
+        rows = data_of(infer("shout", *arguments, "--json"), "said")
         assert rows == [["ONE"], [""], ["THREE\u2028STILL THREE"], ["VIER 東京"]]
     both = infer("shout", "--text", "first", "--lines", "lines.txt", "--json")
     assert [row for (row,) in data_of(both, "said")][:2] == ["FIRST", "ONE"]
@@ -81,7 +83,8 @@ def test_each_line_is_a_row_from_a_file_or_standard_input(
 
 
 @pytest.mark.slow
-def test_files_go_as_the_bytes_that_they_are(infer: Infer, tmp_path: Path) -> None:
+def test_files_go_as_bytes(infer: Infer, tmp_path: Path) -> None:
+    """Files go as the bytes that they are."""
     (tmp_path / "a=b.jpg").write_bytes(bytes(range(256)) * 3)
     (tmp_path / "dog.jpg").write_bytes(b"\0\xff")
     labels = data_of(infer("classes", "--file", "a=b.jpg", "--file", "image=dog.jpg", "--json"), "label")
@@ -90,18 +93,28 @@ def test_files_go_as_the_bytes_that_they_are(infer: Infer, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_the_request_carries_parameters_of_their_own_kinds(infer: Infer, server: TritonServer) -> None:
-    given = {"count": "3", "below": "-2", "share": "1.5e-3", "sample": "true", "text": "a=b", "quoted": '"12"', "e": ""}
-    words = [word for name, value in given.items() for word in ("--parameter", f"{name}={value}")]
+def test_request_parameters_keep_kinds(infer: Infer, server: TritonServer) -> None:
+    """The request carries parameters of their own kinds."""
+    parameters = {
+        "count": "3",
+        "below": "-2",
+        "share": "1.5e-3",
+        "sample": "true",
+        "text": "a=b",
+        "quoted": '"12"',
+        "e": "",
+    }
+    arguments = [word for name, value in parameters.items() for word in ("--parameter", f"{name}={value}")]
     right = {"count": 3, "below": -2, "share": 0.0015, "sample": True, "text": "a=b", "quoted": "12", "e": ""}
     for url in (server.http_url, f"grpc://{server.grpc_url}"):
-        ((told,),) = data_of(infer("shout", "--text", "a", *words, "--url", url, "--json"), "told")
-        assert json.loads(told) == right
+        ((text,),) = data_of(infer("shout", "--text", "a", *arguments, "--url", url, "--json"), "told")
+        assert json.loads(text) == right
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_parameters_go_with_each_part_of_a_batch(address: Callable[[Protocol], str], protocol: Protocol) -> None:
+def test_parameters_go_with_batch_parts(address: Callable[[Protocol], str], protocol: Protocol) -> None:
+    """Parameters go with each part of a batch."""
     texts = np.array([["a"], ["b"], ["c"], ["d"], ["e"]], dtype=object)
     with Client(address(protocol), model="shout", protocol=protocol) as client:
         answer = client.ask({"text": texts}, parameters={"most": 2**62, "warm": 0.5, "on": False})
@@ -135,9 +148,10 @@ def test_labels_stand_beside_their_scores(infer: Infer, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_stands_in_json_is_laid_out_and_embeddings_are_shortened(infer: Infer) -> None:
-    found = infer("answers", "--text", "question=Ada wrote", "--text", "context=wrote Ada")
-    assert found.stdout.splitlines()[2:] == [
+def test_json_laid_out_embeddings_shortened(infer: Infer) -> None:
+    """What stands in JSON is laid out, and embeddings are shortened."""
+    answer = infer("answers", "--text", "question=Ada wrote", "--text", "context=wrote Ada")
+    assert answer.stdout.splitlines()[2:] == [
         "    word   start  score",
         "    Ada    6      0.5000",
         "    wrote  0      0.5000",
@@ -151,12 +165,13 @@ def test_what_stands_in_json_is_laid_out_and_embeddings_are_shortened(infer: Inf
 
 
 @pytest.mark.slow
-def test_strings_are_written_to_files_that_hold_all_of_them(infer: Infer, tmp_path: Path) -> None:
-    words = ("shout", "--text", "ä", "--text", "", "--only", "said", "--output")
-    assert infer(*words, "o.npz").status == 0
-    with np.load(tmp_path / "o.npz", allow_pickle=False) as found:
-        assert found["said"].tolist() == [["Ä".encode()], [b""]]
-    assert infer(*words, "o.json").status == 0
+def test_strings_written_whole_to_files(infer: Infer, tmp_path: Path) -> None:
+    """Strings are written to files that hold all of them."""
+    arguments = ("shout", "--text", "ä", "--text", "", "--only", "said", "--output")
+    assert infer(*arguments, "o.npz").status == 0
+    with np.load(tmp_path / "o.npz", allow_pickle=False) as arrays:
+        assert arrays["said"].tolist() == [["Ä".encode()], [b""]]
+    assert infer(*arguments, "o.json").status == 0
     assert json.loads((tmp_path / "o.json").read_text())["outputs"]["said"]["data"] == [["Ä"], [""]]
 
 
@@ -185,9 +200,10 @@ FILES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("words", "says"), FILES.values(), ids=FILES.keys())
-def test_what_cannot_be_read_is_told_before_anything_is_asked(
+def test_unreadable_file_told_before_asking(
     infer: Infer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: tuple[str, ...]
 ) -> None:
+    """What cannot be read is told before anything is asked."""
     (tmp_path / "empty").touch()
     (tmp_path / "latin.txt").write_bytes(b"one\n\xe4\n")
     on_standard_input(monkeypatch, b"")
@@ -222,21 +238,24 @@ MEANT = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("words", "says"), MEANT.values(), ids=MEANT.keys())
-def test_what_no_input_takes_is_told_by_names_with_what_to_type(
+def test_unfit_value_told_with_names(
     infer: Infer, tmp_path: Path, words: tuple[str, ...], says: tuple[str, ...]
 ) -> None:
+    """What no input takes is told by names with what to type."""
     (tmp_path / "a.txt").write_text("x\ny\nz\n")
     (tmp_path / "b.txt").write_text("b")
     check_refusal(infer(*words, "--json"), 2, says)
 
 
 @pytest.mark.slow
-def test_a_refusal_has_the_words_of_the_model(infer: Infer) -> None:
+def test_refusal_has_words_of_model(infer: Infer) -> None:
+    """A refusal has the model's own words."""
     says = ("refused a request to shout: row 0 asks for a refusal", "correct what it names, or read the log")
     check_refusal(infer("shout", "--text", "refuse", "--json"), 8, says)
 
 
-def test_commands_of_the_page_and_the_help_are_taken() -> None:
+def test_documented_commands_accepted() -> None:
+    """Commands of the page and the help are taken."""
     page = section(read_page("triton"), "Asking a model")
     lines = re.findall(r"^\s*(?:\$ )?plansmith infer (.*)$", f"{page}\n{infer_command.help}", re.MULTILINE)
     assert len(lines) > 10

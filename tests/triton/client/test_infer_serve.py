@@ -30,20 +30,19 @@ def alone(
     """`plansmith infer` where no server is named, beside a copy of the repository in the usual place."""
     shutil.copytree(repository, tmp_path / "artifacts" / "repository")
     command = InProcess(tmp_path, monkeypatch, capfd)
-    return lambda *words: command("infer", *words)
+    return lambda *arguments: command("infer", *arguments)
 
 
 @pytest.mark.slow
-def test_a_request_is_answered_by_a_server_of_its_own_with_that_one_model(
-    alone: Alone, tmp_path: Path, started: Started
-) -> None:
+def test_temporary_server_answers_one_model(alone: Alone, tmp_path: Path, started: Started) -> None:
+    """A request is answered by a server of its own, with that one model."""
     answer = alone("shout@1", "--text", "a cat", "--parameter", "n=1", "--serve")
     assert answer.status == 0, answer
     assert answer.stdout.splitlines()[:3] == ["shout, version 1, answered", "  said: string [1, 1]", "    A CAT"]
-    said = answer.stderr.splitlines()
-    assert said[0] == "starting Triton with shout; log: artifacts/repository.infer.log"
-    assert said[1].startswith("Triton 2.")
-    assert " serves shout for this request, after " in said[1]
+    lines = answer.stderr.splitlines()
+    assert lines[0] == "starting Triton with shout; log: artifacts/repository.infer.log"
+    assert lines[1].startswith("Triton 2.")
+    assert " serves shout for this request, after " in lines[1]
     log = (tmp_path / "artifacts" / "repository.infer.log").read_text()
     assert "successfully loaded 'shout'" in log
     assert "'vectors'" not in log
@@ -51,7 +50,8 @@ def test_a_request_is_answered_by_a_server_of_its_own_with_that_one_model(
 
 
 @pytest.mark.slow
-def test_an_ensemble_brings_its_members_and_json_comes_alone(alone: Alone, tmp_path: Path) -> None:
+def test_ensemble_brings_members(alone: Alone, tmp_path: Path) -> None:
+    """An ensemble brings its members, and JSON comes alone."""
     answer = alone("pipe", "--text", "four", "--serve", "--protocol", "grpc", "--json")
     assert answer.status == 0, answer
     assert answer.document["outputs"]["embedding"]["data"][0][0] == 4
@@ -62,14 +62,16 @@ def test_an_ensemble_brings_its_members_and_json_comes_alone(alone: Alone, tmp_p
 
 
 @pytest.mark.slow
-def test_a_refusal_shows_what_triton_said_and_where_its_log_is(alone: Alone, started: Started) -> None:
+def test_refusal_shows_triton_words_and_log(alone: Alone, started: Started) -> None:
+    """A refusal shows what Triton said and where its log is."""
     refused = alone("shout", "--text", "refuse", "--serve", "--json")
     check_refusal(refused, 8, ("row 0 asks for a refusal", "correct what it names", "repository.infer.log"))
     assert not [child for child in started() if "tritonserver" in child.name()]
 
 
 @pytest.mark.slow
-def test_a_model_that_does_not_load_is_told_with_the_reason(alone: Alone, tmp_path: Path) -> None:
+def test_unloadable_model_told_with_reason(alone: Alone, tmp_path: Path) -> None:
+    """A model that does not load is told with the reason."""
     code = tmp_path / "artifacts" / "repository" / "shout" / "1" / "model.py"
     code.write_text("raise RuntimeError('broken on purpose')\n")
     check_refusal(alone("shout", "--text", "a", "--serve", "--json"), 8, ("broken on purpose", "repository.infer.log"))
@@ -85,31 +87,32 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("words", "code", "says"), WRONG.values(), ids=WRONG.keys())
-def test_what_is_wrong_before_is_told_before_a_server_starts(
+def test_early_mistake_told_before_start(
     alone: Alone, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], code: int, says: tuple[str, ...]
 ) -> None:
+    """What is wrong before is told before a server starts."""
     monkeypatch.setattr("plansmith.triton.server.server.TritonServer", None)
     check_refusal(alone(*words, "--serve", "--json"), code, says)
 
 
-def test_what_a_release_tells_is_enough_to_refuse_before_a_server_starts(
-    alone: Alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_release_facts_refuse_before_start(alone: Alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a release tells is enough to refuse before a server starts."""
     root = tmp_path / "released"
     package = write_package(tmp_path / "package", "tiny")
     draft = draft_of(package, model="tiny")
     packed = draft.package.model_copy(update={"interface": TINY, "max_batch_size": 8})
     publish(root, package, draft.model_copy(update={"package": packed}))
     monkeypatch.setattr("plansmith.triton.server.server.TritonServer", None)
-    given = ("tiny", "--serve", "--repository", root, "--json")
-    check_refusal(alone(*given), 2, ("no input is given", "input ids: int64 [batch, length]"))
-    check_refusal(alone(*given, "--input", "b=1"), 2, ("no input 'b'",))
-    check_refusal(alone(*given, "--input", "a=1,2", "--input", "ids=1"), 2, ("takes [batch, 3]",))
-    check_refusal(alone(*given, "--text", "a"), 2, ("takes no text",))
+    arguments = ("tiny", "--serve", "--repository", root, "--json")
+    check_refusal(alone(*arguments), 2, ("no input is given", "input ids: int64 [batch, length]"))
+    check_refusal(alone(*arguments, "--input", "b=1"), 2, ("no input 'b'",))
+    check_refusal(alone(*arguments, "--input", "a=1,2", "--input", "ids=1"), 2, ("takes [batch, 3]",))
+    check_refusal(alone(*arguments, "--text", "a"), 2, ("takes no text",))
 
 
 @pytest.mark.slow
-def test_a_terminal_sees_a_line_while_the_server_starts_and_keeps_none_of_it(alone: Alone, tmp_path: Path) -> None:
+def test_terminal_line_vanishes_after_start(alone: Alone, tmp_path: Path) -> None:
+    """A terminal sees a line while the server starts and keeps none of it."""
     del alone
     shown = in_terminal(tmp_path, "infer", "shout", "--text", "a", "--serve", "--only", "said", columns=80)
     assert shown.status == 0, shown.screen

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from plansmith.cli.infer.layout import safe, shortened
-from plansmith.cli.infer.shown import Sheet, shown_outputs
+from plansmith.cli.infer.rendering import Sheet, safe, shortened, shown_outputs
 from plansmith.triton.server.server import TritonServer
 
 from ...support.cli.screen import in_terminal
@@ -32,23 +31,26 @@ def shown(sheet: Sheet, **outputs: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [60, 80, 140])
-def test_no_line_of_an_answer_is_wider_than_the_terminal(width: int) -> None:
+def test_answer_lines_fit_terminal(width: int) -> None:
+    """No line of an answer is wider than the terminal."""
     rows = [[LONG], ["short"], ["東京" * 60], ["a\nb"]]
     scores, labels = [[0.9, 0.1]] * 4, [[LONG, "b"]] * 4
     sheet = Sheet(width, names=["pictures/of/cats/" * 5 + "cat.jpg", LONG, "", "d"])
     lines = shown(sheet, text=rows, label=labels, score=scores, vector=np.ones((4, 384)))
     assert [line for line in lines if cell_len(line) > width] == []
-    told = "".join("".join(line[width // 3 :] for line in lines).split())
-    assert told.count("lazydog,") >= 4 * 4
+    content = "".join("".join(line[width // 3 :] for line in lines).split())
+    assert content.count("lazydog,") >= 4 * 4
     assert any(line.lstrip().startswith("…") and "cat.jpg" in line for line in lines)
 
 
-def test_where_no_terminal_is_each_row_is_a_line_and_nothing_is_cut() -> None:
+def test_piped_rows_are_whole_lines() -> None:
+    """Where there is no terminal, each row is a line and nothing is cut."""
     lines = shown(Sheet(), text=[[LONG], ["東京" * 60]])
     assert lines == ["  text: string [2, 1]", f"    1  {LONG}".rstrip(), f"    2  {'東京' * 60}"]
 
 
-def test_labels_of_several_samples_go_under_each_other_where_a_line_is_too_short() -> None:
+def test_labels_wrap_under_each_other() -> None:
+    """Labels of several samples go under each other where a line is too short."""
     labels, scores = [["tabby, tabby cat", "b"], ["c", "d"]], [[0.75, 0.25], [12.5, -1200.5]]
     assert shown(Sheet(80), label=labels, score=scores)[1:] == [
         "    1  0.7500 tabby, tabby cat  0.2500 b",
@@ -62,7 +64,8 @@ def test_labels_of_several_samples_go_under_each_other_where_a_line_is_too_short
     ]
 
 
-def test_several_classifiers_have_their_own_labels_and_scores() -> None:
+def test_classifiers_keep_own_labels() -> None:
+    """Several classifiers have their own labels and scores."""
     answers = {"cats_labels": [["a"]], "cats_scores": [[0.5]], "dogs_label": [["b"]], "dogs_score": [[0.25]]}
     assert shown(Sheet(80), **answers) == [
         "  cats_labels: string [1, 1] with cats_scores: float64 [1, 1]",
@@ -74,15 +77,17 @@ def test_several_classifiers_have_their_own_labels_and_scores() -> None:
     assert lonely == ["  label: string [1, 2]", "    a", "    b", "  score: float64 [1, 1]", "    [[0.5]]"]
 
 
-def test_nothing_in_an_answer_moves_colours_or_turns_the_terminal() -> None:
+def test_answer_never_controls_terminal() -> None:
+    """Nothing in an answer moves colours or turns the terminal."""
     lines = shown(Sheet(80), text=[["\x1b[2Jred\x07 \u202eabc\r\x9b1m"]], label=[["\x1b]0;title\x07"]], score=[[1.0]])
     assert not [c for line in lines for c in line if c in "\x1b\x07\u202e\r\x9b"]
     assert r"    \x1b[2Jred\x07 \u202eabc\r\x9b1m" in lines
-    kept = "👩‍👩‍👧 żółw e\u0301 שלום"
-    assert safe(kept) == kept
+    phrase = "👩‍👩‍👧 żółw e\u0301 שלום"
+    assert safe(phrase) == phrase
 
 
-def test_json_is_a_table_where_it_is_a_list_of_records_and_laid_out_otherwise() -> None:
+def test_json_records_make_table() -> None:
+    """JSON is a table where it is a list of records, and laid out otherwise."""
     entities = '[{"word": "東京", "score": 0.98765, "start": 3}, {"word": "Ada", "start": 11, "sure": true}]'
     assert shown(Sheet(80), entities=[[entities]])[1:] == [
         "    word  score   start  sure",
@@ -95,7 +100,8 @@ def test_json_is_a_table_where_it_is_a_list_of_records_and_laid_out_otherwise() 
         assert shown(Sheet(), text=[[text]])[1:] == [f"    {text}"]
 
 
-def test_embeddings_show_their_norm_and_as_many_values_as_there_is_room_for() -> None:
+def test_embeddings_show_norm_and_values() -> None:
+    """Embeddings show their norm and as many values as there is room for."""
     rows = np.full((30, 384), 1 / np.sqrt(384), np.float32)
     narrow, wide = (shown(Sheet(width), embedding=rows) for width in (80, 140))
     assert len(narrow) == len(wide) == 12
@@ -110,14 +116,16 @@ def test_embeddings_show_their_norm_and_as_many_values_as_there_is_room_for() ->
     assert huge[1].startswith("    norm nan      nan      inf   -1e+09   0.0000   5.0000")
 
 
-def test_bytes_that_are_no_text_are_counted_and_cut() -> None:
+def test_binary_bytes_counted_and_cut() -> None:
+    """Bytes that are no text are counted and cut."""
     array = np.array([[b"\xff\xd8" * 5000]], dtype=object)
     (_, line) = shown_outputs({"image": array}, {"image": "string"}, Sheet(200), values=True)
     assert line.startswith(r"    10000 bytes that are no text: \xff\xd8\xff")
     assert line.endswith("…")
 
 
-def test_names_are_cut_where_they_tell_least() -> None:
+def test_names_cut_where_least_telling() -> None:
+    """Names are cut where they tell least."""
     assert shortened("a/long/path/to/a/cat.jpg", 12) == "…o/a/cat.jpg"
     assert shortened("a text of many words", 12) == "a text of m…"
     assert shortened("two\nlines", 12) == "two lines"
@@ -126,10 +134,11 @@ def test_names_are_cut_where_they_tell_least() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", [60, 80, 140])
-def test_a_terminal_gets_lines_that_fit_it(server: TritonServer, tmp_path: Path, columns: int) -> None:
+def test_terminal_lines_fit(server: TritonServer, tmp_path: Path, columns: int) -> None:
+    """A terminal gets lines that fit it."""
     (tmp_path / "lines.txt").write_text(f"{LONG}\nshort\n")
-    words = ("infer", "shout", "--lines", "lines.txt", "--url", server.http_url)
-    seen = in_terminal(tmp_path, *words, columns=columns)
-    assert seen.status == 0
-    assert max(cell_len(line) for line in seen.written.splitlines()) <= columns
-    assert any(line.startswith("    short ") and line.endswith("  SHORT") for line in seen.written.splitlines())
+    command = ("infer", "shout", "--lines", "lines.txt", "--url", server.http_url)
+    screen = in_terminal(tmp_path, *command, columns=columns)
+    assert screen.status == 0
+    assert max(cell_len(line) for line in screen.written.splitlines()) <= columns
+    assert any(line.startswith("    short ") and line.endswith("  SHORT") for line in screen.written.splitlines())

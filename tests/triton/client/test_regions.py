@@ -41,14 +41,14 @@ def ours() -> set[str]:
     return {path.name for path in Path("/dev/shm").glob(f"plansmith-{os.getpid()}-????????????????")}
 
 
-def known(server: TritonServer) -> list[str]:
+def region_names(server: TritonServer) -> list[str]:
     """The regions that clients registered."""
     with tritonclient.http.InferenceServerClient(server.http_url) as connection:
         return [region["name"] for region in connection.get_system_shared_memory_status()]
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+def sent_requests(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
     """Every request that is sent."""
     requests: list[Request] = []
     ask = Connection.ask
@@ -62,40 +62,45 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_large_tensors_lie_in_shared_memory_and_small_ones_travel(
-    server: TritonServer, address: Address, protocol: Protocol, asked: list[Request]
+def test_large_tensors_use_shared_memory(
+    server: TritonServer, address: Address, protocol: Protocol, sent_requests: list[Request]
 ) -> None:
-    given: dict[str, Any] = {"interface": TINY, "max_batch_size": 8}
-    with Client(address(protocol), model="tiny", protocol=protocol, shared_memory=True, **given) as client:
+    """Large tensors lie in shared memory, and small ones travel."""
+    options: dict[str, Any] = {"interface": TINY, "max_batch_size": 8}
+    with Client(address(protocol), model="tiny", protocol=protocol, shared_memory=True, **options) as client:
         for length in (20_000, 200_000, 5_000):
             sent = feed(11, length)
-            found = client.infer(sent)
-            np.testing.assert_array_equal(found["twice"], sent["ids"] * 2)
-            np.testing.assert_array_equal(found["half"], sent["a"] / 2)
+            result = client.infer(sent)
+            np.testing.assert_array_equal(result["twice"], sent["ids"] * 2)
+            np.testing.assert_array_equal(result["half"], sent["a"] / 2)
             assert len(ours()) == 2
-        assert set(known(server)) == ours()
-        shared = {t.name for request in asked for t in (*request.inputs, *request.outputs) if t.region is not None}
+        assert set(region_names(server)) == ours()
+        shared = {
+            t.name for request in sent_requests for t in (*request.inputs, *request.outputs) if t.region is not None
+        }
         assert shared == {"ids", "twice"}
-        asked.clear()
+        sent_requests.clear()
         client.infer(feed(1, 4))
-        assert not [t for t in (*asked[0].inputs, *asked[0].outputs) if t.region is not None]
+        assert not [t for t in (*sent_requests[0].inputs, *sent_requests[0].outputs) if t.region is not None]
     assert not ours()
-    assert not known(server)
+    assert not region_names(server)
 
 
-def test_an_answer_whose_size_is_not_known_before_travels(address: Address, asked: list[Request]) -> None:
+def test_unknown_answer_size_travels(address: Address, sent_requests: list[Request]) -> None:
+    """An answer whose size is not known before travels."""
     sent = feed(2, 50_000)
     with Client(address("http"), model="tiny", shared_memory=True) as client:
         np.testing.assert_array_equal(client.infer(sent)["twice"], sent["ids"] * 2)
-    (request,) = asked
+    (request,) = sent_requests
     assert [t.name for t in request.inputs if t.region is not None] == ["ids"]
     assert [t.region for t in request.outputs] == [None, None]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_half_precision_lies_in_shared_memory_and_strings_travel(
-    address: Address, protocol: Protocol, asked: list[Request]
+def test_half_precision_shared_strings_travel(
+    address: Address, protocol: Protocol, sent_requests: list[Request]
 ) -> None:
+    """Half precision lies in shared memory and strings travel."""
     with Client(address(protocol), model="echo", protocol=protocol, shared_memory=True) as client:
         for dtype in ("float16", "bfloat16"):
             sent = client_array(dtype)
@@ -103,7 +108,7 @@ def test_half_precision_lies_in_shared_memory_and_strings_travel(
             assert (back == sent).all()
         texts = np.full((1, 40_000), b"text", dtype=object)
         assert (client.infer({"string": texts}, outputs=["their_string"])["their_string"] == texts).all()
-    assert [request.inputs[0].region is not None for request in asked] == [True, True, False]
+    assert [request.inputs[0].region is not None for request in sent_requests] == [True, True, False]
 
 
 def client_array(dtype: str) -> np.ndarray[Any, Any]:
@@ -113,9 +118,9 @@ def client_array(dtype: str) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_nothing_stays_where_the_request_or_the_caller_fails(
-    server: TritonServer, address: Address, protocol: Protocol
-) -> None:
+def test_failed_request_leaves_nothing(server: TritonServer, address: Address, protocol: Protocol) -> None:
+    """Nothing stays where the request or the caller fails."""
+
     def fail() -> None:
         with Client(address(protocol), model="tiny", version="1", protocol=protocol, shared_memory=True) as client:
             client.infer(feed(1, 20_000))
@@ -123,7 +128,7 @@ def test_nothing_stays_where_the_request_or_the_caller_fails(
             with pytest.raises(ServedCheckError, match="version 9"):
                 client.infer(feed(1, 20_000))
             assert not ours()
-            assert not known(server)
+            assert not region_names(server)
             client.version = "1"
             client.infer(feed(1, 20_000))
             assert ours()
@@ -132,13 +137,12 @@ def test_nothing_stays_where_the_request_or_the_caller_fails(
     with pytest.raises(KeyboardInterrupt):
         fail()
     assert not ours()
-    assert not known(server)
+    assert not region_names(server)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_server_that_forgot_the_memory_as_after_a_restart_is_told_of_it_anew(
-    server: TritonServer, address: Address, protocol: Protocol
-) -> None:
+def test_forgotten_memory_registered_anew(server: TritonServer, address: Address, protocol: Protocol) -> None:
+    """A server that forgot the memory, as after a restart, is told of it anew."""
     sent = feed(1, 20_000)
     with Client(address(protocol), model="tiny", protocol=protocol, shared_memory=True) as client:
         client.infer(sent)
@@ -150,9 +154,8 @@ def test_a_server_that_forgot_the_memory_as_after_a_restart_is_told_of_it_anew(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_late_answer_is_never_written_into_the_memory_of_a_later_request(
-    server: TritonServer, address: Address, protocol: Protocol
-) -> None:
+def test_late_answer_spares_later_memory(server: TritonServer, address: Address, protocol: Protocol) -> None:
+    """A late answer is never written into the memory of a later request."""
     client = Client(address(protocol), model="moody", protocol=protocol, shared_memory=True, timeout_seconds=1)
     try:
         with client:
@@ -161,15 +164,16 @@ def test_a_late_answer_is_never_written_into_the_memory_of_a_later_request(
             with pytest.raises(EnvironmentFault, match="did not answer within"):
                 client.infer({"mood": [-2]})
             assert not ours()
-            assert before in known(server)
+            assert before in region_names(server)
     finally:
         with tritonclient.http.InferenceServerClient(server.http_url) as connection:
             let_go(connection)
 
 
-def test_a_server_that_does_not_see_the_memory_is_told_apart(
+def test_server_without_memory_told_apart(
     server: TritonServer, address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A server that does not see the memory is told apart."""
     register = Connection.register_region
 
     def elsewhere(self: Connection, name: str, key: str, size_bytes: int) -> None:
@@ -181,37 +185,37 @@ def test_a_server_that_does_not_see_the_memory_is_told_apart(
             client.infer(feed(1, 20_000))
         assert "without shared memory" in refused.value.remedy
         assert not ours()
-    assert not known(server)
+    assert not region_names(server)
 
 
-def test_memory_goes_though_the_server_is_gone(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(self: Connection, name: str) -> None:
+def test_memory_goes_without_server(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory goes though the server is gone."""
+
+    def refuse(self: Connection, name: str) -> None:
         raise EnvironmentFault(f"no server is reached at {self.address}, to let {name} go", remedy="none")
 
     with Client(address("http"), model="tiny", shared_memory=True) as client:
         client.infer(feed(1, 20_000))
         assert ours()
-        monkeypatch.setattr(Connection, "forget_region", gone)
+        monkeypatch.setattr(Connection, "forget_region", refuse)
     assert not ours()
     with tritonclient.http.InferenceServerClient(address("http")) as connection:
         let_go(connection)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_memory_that_the_server_is_not_done_with_is_let_go_a_moment_later(
-    server: TritonServer, address: Address, protocol: Protocol
-) -> None:
+def test_busy_memory_released_later(server: TritonServer, address: Address, protocol: Protocol) -> None:
     """Triton answers before it lets go of a request's memory, and refuses to forget that until then."""
     with Client(address(protocol), model="tiny", protocol=protocol, shared_memory=True) as client:
         client.infer(feed(1, 20_000))
         requests = client._connection._client
         unregister, refusals = requests.unregister_system_shared_memory, [IN_USE, IN_USE]
 
-        def refuse_at_first(*given: Any, **named: Any) -> None:
+        def refuse_at_first(*args: Any, **named: Any) -> None:
             if refusals:
                 raise refusals.pop()
-            unregister(*given, **named)
+            unregister(*args, **named)
 
         requests.unregister_system_shared_memory = refuse_at_first
     assert not refusals
-    assert not known(server)
+    assert not region_names(server)

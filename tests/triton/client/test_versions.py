@@ -22,13 +22,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("client")]
 FEED = {"x": [0] * 7}
 
 
-def test_a_version_that_is_loaded_between_two_parts_answers_them_all(
+def test_version_loaded_between_parts_unified(
     server: TritonServer,
     repository: Path,
     site: Path,
     address: Callable[[Protocol], str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A version that is loaded between two parts answers them all."""
     ask = Connection.ask
     answered: list[str] = []
 

@@ -13,7 +13,6 @@ from plansmith.config.triton import TritonOptions
 from plansmith.errors import UsageError
 from plansmith.records.model import AxisRange, Device, Dim, EngineKind, Tensor
 from plansmith.records.release import Interface, Package
-from plansmith.triton.config.accelerators import add_profiles
 from plansmith.triton.config.model_config import (
     leave_inputs_on_gpu,
     make_config,
@@ -21,10 +20,8 @@ from plansmith.triton.config.model_config import (
     text_of,
     with_cpu_instances,
 )
-from plansmith.triton.config.option_rules import require_fitting, require_served
-from plansmith.triton.config.overrides import by_place, configure, served_package, support_files
-from plansmith.triton.config.tensor_rules import ModelFacts, chosen_batch
-from plansmith.triton.config.warmup import is_wanted
+from plansmith.triton.config.option_rules import ModelFacts, add_profiles, chosen_batch, require_fitting, require_served
+from plansmith.triton.config.overrides import by_place, configure, is_wanted, served_package, support_files
 
 INPUTS = (
     Tensor(name="image", dtype="float32", dims=("batch", 3, "height", "width")),
@@ -50,8 +47,8 @@ FACTS = ModelFacts(
 )
 
 
-def configured(given: dict[str, Any], *, device: Device = "cpu") -> tuple[Any, Package]:
-    options = TritonOptions.model_validate(given)
+def configured(settings: dict[str, Any], *, device: Device = "cpu") -> tuple[Any, Package]:
+    options = TritonOptions.model_validate(settings)
     package = Package(
         model="tiny",
         config_file="config.pbtxt",
@@ -65,7 +62,8 @@ def configured(given: dict[str, Any], *, device: Device = "cpu") -> tuple[Any, P
     return config, served_package(package, config)
 
 
-def test_a_spec_that_says_nothing_has_batching_one_instance_and_the_newest_version() -> None:
+def test_default_batching_instance_and_version() -> None:
+    """A spec that says nothing has batching, one instance and the newest version."""
     config, package = configured({})
     assert config.max_batch_size == 16
     assert config.dynamic_batching.max_queue_delay_microseconds == 100
@@ -76,7 +74,8 @@ def test_a_spec_that_says_nothing_has_batching_one_instance_and_the_newest_versi
     assert not config.HasField("optimization")
 
 
-def test_a_smaller_batch_can_be_chosen_and_no_batching_at_all() -> None:
+def test_smaller_or_no_batching_possible() -> None:
+    """A smaller batch can be chosen and no batching at all."""
     config, package = configured({"max_batch_size": 4})
     assert (config.max_batch_size, package.max_batch_size) == (4, 4)
     config, package = configured({"max_batch_size": 0})
@@ -87,12 +86,13 @@ def test_a_smaller_batch_can_be_chosen_and_no_batching_at_all() -> None:
     assert not configured({"dynamic_batching": False})[0].HasField("dynamic_batching")
 
 
-def test_groups_of_instances_take_from_the_target_what_they_leave_out() -> None:
+def test_instance_groups_complete_from_target() -> None:
+    """Groups of instances take from the target what they leave out."""
     groups = [{"count": 2, "gpus": [0, 1]}, {"kind": "cpu"}, {"kind": "auto", "gpus": [0]}]
     samples = [{"name": name, "inputs": {"user": {"zero_data": True}}} for name in ("small", "large")]
     config, _ = configured({"instance_group": groups, "model_warmup": samples}, device="gpu")
-    found = [(group.kind, group.count, list(group.gpus)) for group in config.instance_group]
-    assert found == [(1, 2, [0, 1]), (2, 1, []), (0, 1, [0])]
+    entries = [(group.kind, group.count, list(group.gpus)) for group in config.instance_group]
+    assert entries == [(1, 2, [0, 1]), (2, 1, []), (0, 1, [0])]
     on_cpu = parse_config(with_cpu_instances(text_of(config)))
     assert [(group.kind, group.count, list(group.gpus)) for group in on_cpu.instance_group] == [
         (2, 2, []),
@@ -102,7 +102,8 @@ def test_groups_of_instances_take_from_the_target_what_they_leave_out() -> None:
     assert [sample.name for sample in on_cpu.model_warmup] == ["small"]
 
 
-def test_clients_see_other_dims_and_the_model_its_own() -> None:
+def test_clients_and_model_see_own_dims() -> None:
+    """Clients see other dims and the model its own."""
     config, package = configured(
         {
             "inputs": {"ids": {"dims": [1, -1]}, "user": {"dims": [1, 1]}, "image": {"dims": [3, 64, -1]}},
@@ -119,8 +120,8 @@ def test_clients_see_other_dims_and_the_model_its_own() -> None:
     }
     assert not config.input[0].HasField("reshape")
     assert config.input[2].HasField("reshape")
-    seen = {tensor.name: tensor.dims for tensor in (*package.interface.inputs, *package.interface.outputs)}
-    assert seen == {
+    shapes = {tensor.name: tensor.dims for tensor in (*package.interface.inputs, *package.interface.outputs)}
+    assert shapes == {
         "image": ("batch", 3, 64, "width"),
         "ids": ("batch", 1, "length"),
         "user": ("batch", 1, 1),
@@ -131,7 +132,8 @@ def test_clients_see_other_dims_and_the_model_its_own() -> None:
     assert package.reshaped == own
 
 
-def test_a_ragged_input_is_one_dim_of_any_size_and_nothing_is_reshaped() -> None:
+def test_ragged_input_is_one_dim() -> None:
+    """A ragged input is one dim of any size and nothing is reshaped."""
     config, package = configured({"inputs": {"user": {"allow_ragged_batch": True}}})
     entry = config.input[2]
     assert (entry.allow_ragged_batch, list(entry.dims), entry.HasField("reshape")) == (True, [-1], False)
@@ -139,7 +141,8 @@ def test_a_ragged_input_is_one_dim_of_any_size_and_nothing_is_reshaped() -> None
     assert package.reshaped == {}
 
 
-def test_inputs_that_triton_fills_are_none_of_the_clients() -> None:
+def test_triton_filled_inputs_hidden_from_clients() -> None:
+    """Inputs that Triton fills are none of the clients'."""
     config, package = configured(
         {
             "batch_input": [
@@ -153,7 +156,8 @@ def test_inputs_that_triton_fills_are_none_of_the_clients() -> None:
     assert list(config.batch_input[0].source_input) == ["ids"]
 
 
-def test_files_get_the_places_where_triton_looks_for_them(tmp_path: Path) -> None:
+def test_files_placed_where_triton_looks(tmp_path: Path) -> None:
+    """Files get the places where Triton looks for them."""
     options = TritonOptions.model_validate(
         {
             "outputs": {"scores": {"label_filename": "names/labels.txt"}},
@@ -170,7 +174,8 @@ def test_files_get_the_places_where_triton_looks_for_them(tmp_path: Path) -> Non
     assert (value.input_data_file, value.data_type, list(value.dims)) == ("ids", config.input[1].data_type, [3])
 
 
-def test_tensorrt_inside_of_onnx_runtime_is_told_the_ranges_of_the_axes_once() -> None:
+def test_accelerator_told_axis_ranges_once() -> None:
+    """TensorRT inside of ONNX Runtime is told the ranges of the axes once."""
     accelerators = {"gpu_execution_accelerator": [{"name": "tensorrt", "parameters": {"trt_engine_cache_enable": "1"}}]}
     config, _ = configured(
         {"max_batch_size": 8, "optimization": {"execution_accelerators": accelerators}}, device="gpu"
@@ -188,8 +193,9 @@ def test_tensorrt_inside_of_onnx_runtime_is_told_the_ranges_of_the_axes_once() -
     assert text_of(config) == before
 
 
-def test_a_warm_up_is_made_for_gpus_unless_somebody_says_otherwise() -> None:
-    for given, device, wanted in (
+def test_gpus_warm_up_by_default() -> None:
+    """A warm-up is made for GPUs unless somebody says otherwise."""
+    for settings, device, expected in (
         ({}, "gpu", True),
         ({}, "cpu", False),
         ({"model_warmup": "off"}, "gpu", False),
@@ -198,8 +204,8 @@ def test_a_warm_up_is_made_for_gpus_unless_somebody_says_otherwise() -> None:
         ({"instance_group": [{"kind": "cpu"}, {"kind": "auto"}]}, "gpu", True),
     ):
         device_: Device = "gpu" if device == "gpu" else "cpu"
-        config, _ = configured(given, device=device_)
-        assert is_wanted(TritonOptions.model_validate(given), config, device_) is wanted
+        config, _ = configured(settings, device=device_)
+        assert is_wanted(TritonOptions.model_validate(settings), config, device_) is expected
 
 
 PLAN = replace(FACTS, engine=EngineKind.TENSORRT, device="gpu", profiles=2)
@@ -359,17 +365,17 @@ MISFITS: dict[str, tuple[dict[str, Any], ModelFacts, str]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "facts", "said"), MISFITS.values(), ids=MISFITS.keys())
-def test_what_does_not_fit_the_model_is_refused_with_its_key_and_what_to_do(
-    given: dict[str, Any], facts: ModelFacts, said: str
-) -> None:
+@pytest.mark.parametrize(("settings", "facts", "said"), MISFITS.values(), ids=MISFITS.keys())
+def test_misfit_refused_with_key(settings: dict[str, Any], facts: ModelFacts, said: str) -> None:
+    """What does not fit the model is refused with its key and what to do."""
     with pytest.raises(UsageError) as refusal:
-        require_fitting(TritonOptions.model_validate(given), facts)
+        require_fitting(TritonOptions.model_validate(settings), facts)
     assert said in str(refusal.value)
     assert refusal.value.remedy
 
 
-def test_labels_and_samples_are_looked_into(tmp_path: Path) -> None:
+def test_labels_and_samples_examined(tmp_path: Path) -> None:
+    """Labels and samples are looked into."""
     (tmp_path / "labels.txt").write_text("a\nb\nc\n")
     (tmp_path / "user").write_bytes(b"123")
     samples = {**_ZEROS, "user": {"input_data_file": "user"}, "ids": {"zero_data": True, "dims": [2]}}
@@ -392,22 +398,25 @@ def test_labels_and_samples_are_looked_into(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"caf\xe9\nb\x0c\nc\xe2\x80\xa8\nd", b"a\r\nb\r\nc\r\nd\r\n", b"\n\n\n\n"])
-def test_labels_end_where_triton_ends_them_whatever_they_are_made_of(text: bytes, tmp_path: Path) -> None:
+def test_labels_end_like_triton(text: bytes, tmp_path: Path) -> None:
+    """Labels end where Triton ends them, whatever they are made of."""
     (tmp_path / "labels.txt").write_bytes(text)
-    given = {"outputs": {"scores": {"label_filename": "labels.txt"}}}
-    require_fitting(TritonOptions.model_validate(given).with_absolute_paths(tmp_path), FACTS)
-    require_fitting(TritonOptions.model_validate(given).with_absolute_paths(tmp_path), replace(FACTS, outputs=None))
+    settings = {"outputs": {"scores": {"label_filename": "labels.txt"}}}
+    require_fitting(TritonOptions.model_validate(settings).with_absolute_paths(tmp_path), FACTS)
+    require_fitting(TritonOptions.model_validate(settings).with_absolute_paths(tmp_path), replace(FACTS, outputs=None))
 
 
 @pytest.mark.parametrize("name", ["config.pbtxt", "spec.yaml", "model", "warmup", "1", "8.9"])
-def test_a_file_that_would_take_the_place_of_something_else_is_refused(name: str, tmp_path: Path) -> None:
+def test_displacing_file_refused(name: str, tmp_path: Path) -> None:
+    """A file that would take the place of something else is refused."""
     (tmp_path / name).write_text("a\nb\nc\nd\n")
-    given = {"outputs": {"scores": {"label_filename": name}}}
+    settings = {"outputs": {"scores": {"label_filename": name}}}
     with pytest.raises(UsageError, match=f"{name} is what something else in a release is called"):
-        require_fitting(TritonOptions.model_validate(given).with_absolute_paths(tmp_path), FACTS)
+        require_fitting(TritonOptions.model_validate(settings).with_absolute_paths(tmp_path), FACTS)
 
 
-def test_files_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_same_named_files_refused(tmp_path: Path) -> None:
+    """Files of one name are refused."""
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "labels.txt").write_text("a\n")
@@ -447,9 +456,8 @@ EARLY: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("values", "said"), EARLY.values(), ids=EARLY.keys())
-def test_what_the_spec_itself_contradicts_is_refused_before_any_work(
-    values: dict[str, Any], said: str, tmp_path: Path
-) -> None:
+def test_contradictory_spec_refused_early(values: dict[str, Any], said: str, tmp_path: Path) -> None:
+    """What the spec itself contradicts is refused before any work."""
     device: Device = "gpu" if "engine" in values else "cpu"
     with pytest.raises(UsageError) as refusal:
         require_served(make_spec({"source": "hf:bert", **values}), "bert", device, tmp_path)
@@ -465,13 +473,14 @@ def test_what_the_spec_itself_contradicts_is_refused_before_any_work(
         {"source": "hf:bert", "shapes": {"x": "1x8:8x8:4096x8"}},
     ],
 )
-def test_what_only_the_model_tells_is_judged_later(values: dict[str, Any], tmp_path: Path) -> None:
+def test_model_facts_judged_later(values: dict[str, Any], tmp_path: Path) -> None:
+    """What only the model tells is judged later."""
     values |= {"triton": {"max_batch_size": 4096, "inputs": {"anything": {}}}}
     require_served(make_spec(values), "bert", "cpu", tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("given", "device", "dtype", "parameter"),
+    ("settings", "device", "dtype", "parameter"),
     [
         ({}, "gpu", "int64", "no"),
         ({}, "cpu", "int64", None),
@@ -481,8 +490,8 @@ def test_what_only_the_model_tells_is_judged_later(values: dict[str, Any], tmp_p
     ],
     ids=["on a GPU", "on a CPU", "no DLPack", "as a spec says", "on both"],
 )
-def test_a_pytorch_model_on_gpus_takes_its_inputs_where_they_lie(
-    given: dict[str, Any], device: Device, dtype: str, parameter: str | None
+def test_pytorch_inputs_stay_on_gpu(
+    settings: dict[str, Any], device: Device, dtype: str, parameter: str | None
 ) -> None:
     """Unless DLPack cannot carry one of them; of other backends Triton knows by itself."""
     inputs = (INPUTS[0], INPUTS[1].model_copy(update={"dtype": dtype}))
@@ -495,9 +504,9 @@ def test_a_pytorch_model_on_gpus_takes_its_inputs_where_they_lie(
     )
     for kind in (EngineKind.PYTHON, EngineKind.ONNXRUNTIME):
         config = make_config(package, kind, device)
-        configure(config, by_place(TritonOptions.model_validate(given)))
+        configure(config, by_place(TritonOptions.model_validate(settings)))
         leave_inputs_on_gpu(config)
-        found = {key: value.string_value for key, value in config.parameters.items()}
-        said = given.get("parameters", {})
-        own = {"FORCE_CPU_ONLY_INPUT_TENSORS": parameter} if parameter and kind is EngineKind.PYTHON else said
-        assert found == own
+        values = {key: value.string_value for key, value in config.parameters.items()}
+        custom = settings.get("parameters", {})
+        own = {"FORCE_CPU_ONLY_INPUT_TENSORS": parameter} if parameter and kind is EngineKind.PYTHON else custom
+        assert values == own

@@ -117,7 +117,8 @@ def parts(chain: Sequence[Step]) -> list[str]:
     return [step.member.part for step in chain]
 
 
-def test_equal_tokenizers_are_there_once_and_all_models_take_what_it_makes(release: Release) -> None:
+def test_equal_tokenizers_shared(release: Release) -> None:
+    """Equal tokenizers are there once, and all models take what the shared one makes."""
     chains = release.chains(release.branch(), release.branch("topics"), release.branch("tags"))
     assert parts(chains[""]) == ["text", "model", "labels"]
     assert parts(chains["topics"]) == ["text", "topics-model", "topics-labels"]
@@ -128,89 +129,101 @@ def test_equal_tokenizers_are_there_once_and_all_models_take_what_it_makes(relea
         {"logits": "topics_logits"},
         {"label": "topics_label"},
     )
-    assert [one.part for one in members_of(chains)] == [
+    assert [member.part for member in members_of(chains)] == [
         *("text", "model", "labels", "topics-model", "topics-labels", "tags-model", "tags-labels")
     ]
     assert not (release.out / member_folder("topics-text")).exists()
 
 
-def test_tokenizers_of_other_files_are_not_shared(release: Release) -> None:
+def test_differing_tokenizers_not_shared(release: Release) -> None:
+    """Tokenizers of other files are not shared."""
     chains = release.chains(release.branch(), release.branch("topics", tokenizer="letters"))
     assert parts(chains["topics"]) == ["topics-text", "topics-model", "topics-labels"]
     assert chains["topics"][0].inputs == {"text": "text"}
     assert chains["topics"][1].inputs == {"ids": "topics_ids", "mask": "topics_mask"}
 
 
-def test_a_part_whose_tensors_clients_read_is_not_shared(release: Release) -> None:
+def test_client_read_part_not_shared(release: Release) -> None:
+    """A part whose tensors clients read is not shared."""
     chains = release.chains(release.branch(), release.branch("topics", outputs=(LABEL, SPANS)), release.branch("tags"))
     assert parts(chains["topics"])[0] == "topics-text"
     assert chains["topics"][0].outputs["spans"] == "topics_spans"
     assert parts(chains["tags"])[0] == "text"
 
 
-def test_parts_behind_a_model_and_models_of_one_content_stay_apart(release: Release) -> None:
-    one, other = release.branch(weights="same"), release.branch("topics", weights="same")
-    chains = release.chains(one, other)
+def test_later_parts_and_models_stay_apart(release: Release) -> None:
+    """Parts behind a model, and models of one content, stay apart."""
+    first, second = release.branch(weights="same"), release.branch("topics", weights="same")
+    chains = release.chains(first, second)
     assert len({step.member.model for chain in chains.values() for step in chain}) == 1 + 2 + 2
 
 
-def test_a_member_is_named_by_what_it_holds(release: Release, tmp_path: Path) -> None:
-    other = Release(tmp_path / "other")
+def test_member_named_by_content(release: Release, tmp_path: Path) -> None:
+    """A member is named by what it holds."""
+    second_release = Release(tmp_path / "other")
     names, again = (
-        {one.part: one.model for one in members_of(found.chains(found.branch(), found.branch("topics", weights=w)))}
-        for found, w in ((release, "first"), (other, "second"))
+        {
+            member.part: member.model
+            for member in members_of(instance.chains(instance.branch(), instance.branch("topics", weights=w)))
+        }
+        for instance, w in ((release, "first"), (second_release, "second"))
     )
     assert {part for part, name in names.items() if again[part] != name} == {"topics-model"}
     assert all(name.startswith(f"{MODEL}.{part}.") for part, name in names.items())
     assert release.config(member_folder("topics-model")).name == names["topics-model"]
 
 
-def test_an_ensemble_answers_with_the_outputs_of_all_and_the_smallest_of_their_largest_batches(
+def test_ensemble_joins_outputs_and_limits(
     release: Release,
 ) -> None:
+    """An ensemble answers with the outputs of all, and the smallest of their largest batches."""
     branches = [
         release.branch(arguments=["--one"]),
         release.branch("topics", largest=4, outputs=(LABEL, LOGITS), arguments=["--one", "--two"]),
     ]
     chains = release.chains(*branches)
     package = write_ensemble(branches, chains, release.out, None)
-    assert [one.name for one in package.interface.inputs] == ["text"]
-    assert [one.name for one in package.interface.outputs] == ["label", "topics_label", "topics_logits"]
+    assert [item.name for item in package.interface.inputs] == ["text"]
+    assert [item.name for item in package.interface.outputs] == ["label", "topics_label", "topics_logits"]
     assert (package.max_batch_size, package.server_arguments) == (4, ("--one", "--two"))
     config = release.config()
     assert (config.name, config.platform, config.max_batch_size) == (MODEL, "ensemble", 4)
-    assert [one.name for one in config.output] == ["label", "topics_label", "topics_logits"]
+    assert [item.name for item in config.output] == ["label", "topics_label", "topics_logits"]
     assert release.config(member_folder("text")).max_batch_size == 4
     assert release.config(member_folder("model")).max_batch_size == 8
-    told = json.loads((release.out / MODEL_FOLDER / "pipeline.json").read_text())
-    assert told["output"] == {"model": "labels", "topics": "labels"}
-    assert [one["part"] for one in told["parts"]] == [one.part for one in package.members]
+    document = json.loads((release.out / MODEL_FOLDER / "pipeline.json").read_text())
+    assert document["output"] == {"model": "labels", "topics": "labels"}
+    assert [item["part"] for item in document["parts"]] == [item.part for item in package.members]
 
 
-def test_every_tensor_of_an_ensemble_is_made_once_and_read(release: Release) -> None:
+def test_ensemble_tensors_made_once_and_read(release: Release) -> None:
+    """Every tensor of an ensemble is made once and read."""
     branches = [release.branch(), release.branch("topics", tokenizer="letters"), release.branch("tags")]
     write_ensemble(branches, release.chains(*branches), release.out, None)
     config = release.config()
-    made = [name for step in config.ensemble_scheduling.step for name in step.output_map.values()]
+    outputs = [name for step in config.ensemble_scheduling.step for name in step.output_map.values()]
     read = {name for step in config.ensemble_scheduling.step for name in step.input_map.values()}
-    assert len(made) == len({*made})
-    assert {*made} == (read - {"text"}) | {one.name for one in config.output}
-    assert not {"spans", "hidden", "topics_spans"} & {*made}
+    assert len(outputs) == len({*outputs})
+    assert {*outputs} == (read - {"text"}) | {tensor.name for tensor in config.output}
+    assert not {"spans", "hidden", "topics_spans"} & {*outputs}
 
 
-def test_models_that_take_other_raw_inputs_answer_no_requests_together(release: Release) -> None:
+def test_differing_raw_inputs_not_combined(release: Release) -> None:
+    """Models that take other raw inputs answer no requests together."""
     branches = release.branch(), release.branch("topics", raw=tensor("image", "string"))
     with pytest.raises(UsageError, match="topics takes image where the spec's own model takes text") as refused:
         release.chains(*branches)
     assert refused.value.remedy == "leave topics out of `pipeline: models`, or give it the same `input`"
 
 
-def test_a_model_that_does_not_batch_stands_in_no_ensemble(release: Release) -> None:
+def test_batchless_model_joins_no_ensemble(release: Release) -> None:
+    """A model that does not batch stands in no ensemble."""
     with pytest.raises(EngineError, match="has no batch axis that moves"):
         release.chains(release.branch(), release.branch("topics", largest=0))
 
 
-def test_a_script_asks_each_model_by_the_names_that_it_has_alone(release: Release) -> None:
+def test_script_asks_models_by_own_names(release: Release) -> None:
+    """A script asks each model by the names that it has alone."""
     branches = [
         release.branch(),
         release.branch("topics", largest=4, outputs=(LABEL, SPANS)),
@@ -225,22 +238,22 @@ def test_a_script_asks_each_model_by_the_names_that_it_has_alone(release: Releas
         policy=None,
         bring=lambda *_: None,
     )
-    assert ([one.name for one in package.interface.outputs], package.max_batch_size) == (["said"], 4)
+    assert ([item.name for item in package.interface.outputs], package.max_batch_size) == (["said"], 4)
     settings = json.loads((release.out / MODEL_FOLDER / "settings.json").read_text())
-    told = settings["chains"]
-    assert list(told) == [MAIN, "topics", "tags"]
-    assert [step["model"] for step in told["topics"]["steps"]] == [step.member.model for step in chains["topics"]]
+    document = settings["chains"]
+    assert list(document) == [MAIN, "topics", "tags"]
+    assert [step["model"] for step in document["topics"]["steps"]] == [step.member.model for step in chains["topics"]]
     for name, outputs in {MAIN: ["label"], "topics": ["label", "spans"], "tags": ["label"]}.items():
-        text, model, labels = told[name]["steps"]
-        assert told[name]["outputs"] == outputs
+        text, model, labels = document[name]["steps"]
+        assert document[name]["outputs"] == outputs
         assert text["inputs"] == {"text": "text"}
         assert {*text["outputs"].values()} == {"ids", "mask"} | ({"spans"} if "spans" in outputs else set())
         assert (model["inputs"], model["outputs"]) == ({"ids": "ids", "mask": "mask"}, {"logits": "logits"})
         assert (labels["inputs"], labels["outputs"]) == ({"logits": "logits"}, {"label": "label"})
-    assert told[MAIN]["steps"][0]["model"] == told["tags"]["steps"][0]["model"]
-    assert members_of_script(release.config()) == [one.model for one in package.members]
+    assert document[MAIN]["steps"][0]["model"] == document["tags"]["steps"][0]["model"]
+    assert members_of_script(release.config()) == [item.model for item in package.members]
     assert (release.out / MODEL_FOLDER / "script.py").read_bytes() == script.read_bytes()
 
 
-def renamed(given: Tensor, name: str) -> Tensor:
-    return given.model_copy(update={"name": name})
+def renamed(tensor: Tensor, name: str) -> Tensor:
+    return tensor.model_copy(update={"name": name})

@@ -37,7 +37,8 @@ def written(graph: Component, *, file: str = "model.onnx", device: Device = "cpu
     return text_of(make_config(package, EngineKind.ONNXRUNTIME, device))
 
 
-def test_int64_stays_int64_and_the_batch_is_not_among_the_dims() -> None:
+def test_int64_kept_batch_not_in_dims() -> None:
+    """INT64 stays INT64, and the batch is not among the dims."""
     config = parse_config(written(component("batch", "sequence")))
     assert config.input[0].data_type == parse_config("input { data_type: TYPE_INT64 }").input[0].data_type
     assert list(config.input[0].dims) == [-1]
@@ -46,19 +47,22 @@ def test_int64_stays_int64_and_the_batch_is_not_among_the_dims() -> None:
     assert config.HasField("dynamic_batching")
 
 
-def test_a_graph_with_a_fixed_first_dim_is_served_without_batching_and_with_all_its_dims() -> None:
+def test_fixed_first_dim_served_without_batching() -> None:
+    """A graph with a fixed first dim is served without batching and with all its dims."""
     config = parse_config(written(component(2, "sequence")))
     assert config.max_batch_size == 0
     assert not config.HasField("dynamic_batching")
     assert list(config.input[0].dims) == [2, -1]
 
 
-def test_a_graph_with_weights_beside_it_is_named_by_its_folder() -> None:
+def test_graph_with_weights_named_by_folder() -> None:
+    """A graph with weights beside it is named by its folder."""
     config = parse_config(written(component("batch"), file="model.onnx/model.onnx"))
     assert config.default_model_filename == "model.onnx"
 
 
-def test_a_gpu_target_gets_gpu_instances_and_only_those_become_cpu_ones() -> None:
+def test_gpu_instances_follow_target() -> None:
+    """A GPU target gets GPU instances, and only those become CPU ones."""
     text = written(component("batch"), device="gpu")
     assert "KIND_GPU" in text
     assert "KIND_CPU" in written(component("batch"))
@@ -67,14 +71,16 @@ def test_a_gpu_target_gets_gpu_instances_and_only_those_become_cpu_ones() -> Non
     assert not parse_config(with_cpu_instances(chosen)).instance_group[0].gpus
 
 
-def test_a_dtype_that_triton_cannot_carry_is_refused() -> None:
+def test_unsupported_dtype_refused() -> None:
+    """A dtype that Triton cannot carry is refused."""
     graph = component("batch")
     strange = graph.model_copy(update={"inputs": (graph.inputs[0].model_copy(update={"dtype": "complex64"}),)})
     with pytest.raises(EngineError, match="complex64"):
         written(strange)
 
 
-def test_what_triton_filled_in_is_listed_and_is_no_contradiction() -> None:
+def test_filled_in_fields_are_listed() -> None:
+    """What Triton filled in is listed, and is no contradiction."""
     ours = parse_config(written(component("batch", "sequence")))
     theirs = parse_config(written(component("batch", "sequence")))
     theirs.instance_group[0].name = "tiny_0"
@@ -86,7 +92,8 @@ def test_what_triton_filled_in_is_listed_and_is_no_contradiction() -> None:
     }
 
 
-def test_what_triton_understood_otherwise_is_a_contradiction() -> None:
+def test_other_understanding_is_contradiction() -> None:
+    """What Triton understood otherwise is a contradiction."""
     ours = parse_config(written(component("batch", "sequence")))
     theirs = parse_config(written(component("batch", "sequence")))
     theirs.max_batch_size = 4

@@ -41,9 +41,9 @@ DERIVED = {
 
 def field_of(record: type[Record], name: str) -> Any:
     """The field that stands for one of the protobuf's."""
-    known = {field.alias or key: field for key, field in record.model_fields.items()}
-    assert name in known, f"{record.__name__} has no {name}"
-    return known[name]
+    fields = {field.alias or key: field for key, field in record.model_fields.items()}
+    assert name in fields, f"{record.__name__} has no {name}"
+    return fields[name]
 
 
 def records_in(annotation: Any, metadata: tuple[Any, ...] = ()) -> Iterator[type[Record]]:
@@ -75,33 +75,36 @@ def walk(message: Descriptor, record: type[Record]) -> Iterator[tuple[FieldDescr
         path = f"{message.name}.{field.name}"
         if path in DERIVED:
             continue
-        found = field_of(record, RENAMED.get(path, field.name))
-        yield field, path, found
+        info = field_of(record, RENAMED.get(path, field.name))
+        yield field, path, info
         if field.message_type is None or message_of(field) in {None, pb.ModelParameter.DESCRIPTOR}:  # a text in both
             continue
-        (below,) = set(records_in(found.annotation, tuple(found.metadata)))
+        (below,) = set(records_in(info.annotation, tuple(info.metadata)))
         yield from walk(message_of(field), below)
 
 
 FIELDS = list(walk(pb.ModelConfig.DESCRIPTOR, TritonOptions))
 
 
-def test_every_field_of_the_protobuf_can_be_set_or_follows_from_the_model_for_a_reason() -> None:
+def test_protobuf_fields_settable_or_explained() -> None:
+    """Every field of the protobuf can be set, or follows from the model for a reason."""
     assert len(FIELDS) > 120
     for path in DERIVED:
         message, _, name = path.partition(".")
         assert name in getattr(pb, message).DESCRIPTOR.fields_by_name, path
 
 
-def test_no_option_is_unknown_to_the_protobuf() -> None:
+def test_options_known_to_protobuf() -> None:
+    """No option is unknown to the protobuf."""
+
     def check(record: type[Record], message: Descriptor) -> None:
         plural = {"inputs": "input", "outputs": "output"} if record is TritonOptions else {}
         for key, field in record.model_fields.items():
             assert plural.get(key, field.alias or key) in message.fields_by_name, (record.__name__, key)
 
     check(TritonOptions, pb.ModelConfig.DESCRIPTOR)
-    for field, _, found in FIELDS:
-        for record in set(records_in(found.annotation, tuple(found.metadata))):
+    for field, _, info in FIELDS:
+        for record in set(records_in(info.annotation, tuple(info.metadata))):
             check(record, message_of(field))
 
 
@@ -112,25 +115,27 @@ NARROWER = {
 }
 
 
-def test_enums_have_the_words_of_the_protobuf_without_prefix_and_in_lower_case() -> None:
-    seen: set[str] = set()
-    for field, path, found in FIELDS:
+def test_enums_use_lowercase_protobuf_words() -> None:
+    """Enums have the words of the protobuf without prefix and in lower case."""
+    names: set[str] = set()
+    for field, path, info in FIELDS:
         if field.enum_type is None:
             continue
-        seen.add(field.enum_type.full_name)
-        words = words_in(found.annotation)
-        assert words == NARROWER.get(path, _words(field.enum_type)), path
-    assert seen == set(PREFIXES)
+        names.add(field.enum_type.full_name)
+        values = words_in(info.annotation)
+        assert values == NARROWER.get(path, _enum_values(field.enum_type)), path
+    assert names == set(PREFIXES)
 
 
-def _words(enum: EnumDescriptor) -> set[str]:
+def _enum_values(enum: EnumDescriptor) -> set[str]:
     prefix = PREFIXES[enum.full_name]
     assert all(value.name.startswith(prefix) for value in enum.values)
     return {value.name.removeprefix(prefix).lower() for value in enum.values} - {"invalid"}
 
 
-def test_every_record_says_what_its_fields_are_for_in_a_sentence() -> None:
-    below = [r for _, _, found in FIELDS for r in records_in(found.annotation, tuple(found.metadata))]
+def test_records_describe_their_fields() -> None:
+    """Every record says what its fields are for in a sentence."""
+    below = [r for _, _, info in FIELDS for r in records_in(info.annotation, tuple(info.metadata))]
     records: set[type[Record]] = {TritonOptions, *below}
     assert len(records) > 30
     for record in records:
@@ -164,7 +169,8 @@ WHOLE: dict[str, Any] = {
 }
 
 
-def test_options_survive_json_with_the_names_of_the_protobuf() -> None:
+def test_options_survive_json() -> None:
+    """Options survive JSON with the names of the protobuf."""
     options = TritonOptions.model_validate(WHOLE)
     assert TritonOptions.model_validate_json(options.model_dump_json()) == options
     dumped = options.model_dump(mode="json")
@@ -173,7 +179,8 @@ def test_options_survive_json_with_the_names_of_the_protobuf() -> None:
     assert TritonOptions.model_validate(plain.model_dump(mode="json")) == plain
 
 
-def test_a_sequence_batcher_takes_the_place_of_the_dynamic_one_and_stays_it_when_written_down() -> None:
+def test_sequence_batcher_replaces_dynamic() -> None:
+    """A sequence batcher takes the place of the dynamic one, and stays when written down."""
     options = TritonOptions.model_validate({"sequence_batching": {"oldest": {"max_candidate_sequences": 4}}})
     assert options.dynamic_batching is False
     assert TritonOptions.model_validate(options.model_dump(mode="json")) == options
@@ -288,16 +295,18 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "place", "words"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_triton_would_refuse_is_refused_with_its_key(given: dict[str, Any], place: str, words: str) -> None:
+@pytest.mark.parametrize(("settings", "place", "words"), REFUSED.values(), ids=REFUSED.keys())
+def test_triton_refusals_refused_with_key(settings: dict[str, Any], place: str, words: str) -> None:
+    """What Triton would refuse is refused with its key."""
     with pytest.raises(ValidationError) as refusal:
-        TritonOptions.model_validate(given)
-    (found,) = refusal.value.errors()
-    assert ".".join(map(str, found["loc"])) == place
-    assert words in validation_message(found)
+        TritonOptions.model_validate(settings)
+    (error,) = refusal.value.errors()
+    assert ".".join(map(str, error["loc"])) == place
+    assert words in validation_message(error)
 
 
-def test_files_are_found_from_the_spec_wherever_they_are_named(tmp_path: Any) -> None:
+def test_files_found_from_spec(tmp_path: Any) -> None:
+    """Files are found from the spec wherever they are named."""
     options = TritonOptions.model_validate(
         {
             "outputs": {"y": {"label_filename": "labels.txt"}, "z": {}, "parameters": {"label_filename": "more.txt"}},

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.triton.config.members import put_members
+from plansmith.triton.config.ensemble import put_members
 from plansmith.triton.config.model_config import parse_config, text_of
 from plansmith.triton.repository.ensembles import (
     askers_of,
@@ -38,7 +38,8 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_script_asks_what_its_parameter_names_each_once_and_in_order(root: Path) -> None:
+def test_script_asks_parameter_models_once(root: Path) -> None:
+    """A script asks what its parameter names, each once and in order."""
     assert members_of_script(read_config(root / "again")) == [OTHER, PART]
     assert members_of_script(read_config(root / "ensemble")) == members_of_script(None) == []
     assert steps_of(read_config(root / "top")) == {PART, OTHER}
@@ -46,20 +47,23 @@ def test_a_script_asks_what_its_parameter_names_each_once_and_in_order(root: Pat
     assert steps_of(read_config(root / "broken")) == steps_of(read_config(root / "missing")) == set()
 
 
-def test_what_is_noted_in_a_configuration_is_read_from_its_text() -> None:
+def test_configuration_notes_read_from_text() -> None:
+    """What is noted in a configuration is read from its text."""
     config = parse_config("")
     put_members(config, [PART, OTHER, PART])
     assert members_of_script(parse_config(text_of(config))) == [PART, OTHER]
     assert all(name in text_of(config) for name in (PART, OTHER))
 
 
-def test_a_server_loads_each_script_behind_what_it_asks(root: Path) -> None:
+def test_server_loads_script_last(root: Path) -> None:
+    """A server loads each script behind what it asks."""
     assert with_members(root, ["nobody", "top", "again"]) == ["nobody", PART, OTHER, "top", "again"]
     assert with_members(root, ["ensemble", "missing", "broken"]) == ["ensemble", "missing", "broken"]
     assert with_members(root, ["*"]) == ["*"]
 
 
-def test_a_part_is_needed_for_as_long_as_anything_asks_it(root: Path) -> None:
+def test_part_needed_while_asked(root: Path) -> None:
+    """A part is needed for as long as anything asks it."""
     assert askers_of(root / PART) == ["again", "ensemble", "top"]
     assert askers_of(root / OTHER) == ["again", "top"]
     serving = {PART, OTHER, THIRD, "top", "other.a.0123abcd"}

@@ -12,8 +12,7 @@ from plansmith.records.engine import BuildSpec, OptimizationProfile
 from plansmith.records.model import InputRange
 from plansmith.records.release import Manifest
 from plansmith.triton.repository.release import misfit
-from plansmith.triton.repository.repository import ModelRepository
-from plansmith.triton.repository.versions import versions
+from plansmith.triton.repository.repository import ModelRepository, versions
 
 from ...support.faults.packages import MODEL, draft_of, publish, write_package
 from ...support.faults.wholeness import repository_problems, shown_versions
@@ -38,7 +37,8 @@ def with_profiles(draft: Manifest, count: int) -> Manifest:
     return draft.model_copy(update={"engine": engine})
 
 
-def test_a_release_stands_under_a_configuration_of_smaller_batches_and_not_of_larger_ones(draft: Manifest) -> None:
+def test_release_fits_smaller_batches_only(draft: Manifest) -> None:
+    """A release stands under a configuration of smaller batches, and not of larger ones."""
     smaller = with_package(draft, max_batch_size=4)
     assert misfit(draft, draft) is None
     assert misfit(draft, smaller) is None
@@ -46,13 +46,15 @@ def test_a_release_stands_under_a_configuration_of_smaller_batches_and_not_of_la
     assert misfit(smaller, draft) == "its largest batch is 4, and 32 in version 0"
 
 
-def test_a_release_stands_under_a_configuration_that_reshapes_as_its_own(draft: Manifest) -> None:
+def test_release_fits_equal_reshape(draft: Manifest) -> None:
+    """A release stands under a configuration that reshapes as its own."""
     reshaped = with_package(draft, reshaped={"logits": ("batch", 1, 2)})
     assert misfit(reshaped, reshaped) is None
     assert misfit(draft, reshaped) == misfit(reshaped, draft) == "other inputs or outputs than version 0"
 
 
-def test_a_release_stands_under_a_configuration_that_names_its_files_and_profiles(draft: Manifest) -> None:
+def test_release_fits_named_files_and_profiles(draft: Manifest) -> None:
+    """A release stands under a configuration that names its files and profiles."""
     plan = with_package(draft, model_files=("model.plan",))
     plans = with_package(draft, model_files=("model_86.plan",), capability_files={"8.6": "model_86.plan"})
     folder = with_package(draft, model_files=("model.onnx/model.onnx", "model.onnx/weights"))
@@ -62,7 +64,8 @@ def test_a_release_stands_under_a_configuration_that_names_its_files_and_profile
     assert misfit(with_profiles(draft, 1), with_profiles(draft, 2)) == "fewer optimization profiles than version 0"
 
 
-def test_a_view_leaves_out_what_takes_smaller_batches_and_says_so(tmp_path: Path) -> None:
+def test_view_omits_smaller_batches_and_says(tmp_path: Path) -> None:
+    """A view leaves out what takes smaller batches and says so."""
     root = tmp_path / "repository"
     for number, batch in enumerate((8, 32, 16)):
         package = write_package(tmp_path / f"package-{number}", str(number))
@@ -82,9 +85,10 @@ def test_a_view_leaves_out_what_takes_smaller_batches_and_says_so(tmp_path: Path
         ({"specific": {"versions": [2, 7]}}, [2]),
     ],
 )
-def test_the_versions_that_are_said_to_serve_are_those_of_the_newest_policy(
+def test_newest_policy_decides_served_versions(
     policy: dict[str, Any] | None, served: list[int], tmp_path: Path
 ) -> None:
+    """The versions that are said to serve are those of the newest policy."""
     root = tmp_path / "repository"
     for number in range(3):
         package = write_package(tmp_path / f"package-{number}", str(number))

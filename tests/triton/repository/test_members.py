@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.config.target.targets import load_target
+from plansmith.config.targets import load_target
 from plansmith.errors import RepositoryError
 from plansmith.fleet.maintenance.garbage import Collector, Limits
 from plansmith.records.pipeline import MODEL_PART
-from plansmith.stores.maintenance.verify import verify_repository
+from plansmith.stores.verify import verify_repository
 from plansmith.triton.checker.checker import check_package, check_repository
-from plansmith.triton.repository.ensemble_members import MEMBERS, is_part
+from plansmith.triton.repository.ensembles import MEMBERS, is_part
 from plansmith.triton.repository.release import engine_folder, misfit
 from plansmith.triton.repository.repository import ModelRepository
 
@@ -43,9 +43,10 @@ def later(repository: ModelRepository, *, days: float) -> Collector:
     return Collector(repository.root.parent, repository.root, limits)
 
 
-def test_triton_finds_each_part_as_a_model_and_people_are_told_of_the_ensemble_alone(
+def test_parts_are_models_ensemble_told_alone(
     repository: ModelRepository,
 ) -> None:
+    """Triton finds each part as a model, and people are told of the ensemble alone."""
     assert shown_parts(repository.root) == sorted(parts(repository, 1).values())
     for name in parts(repository, 1).values():
         link = repository.root / name
@@ -58,14 +59,13 @@ def test_triton_finds_each_part_as_a_model_and_people_are_told_of_the_ensemble_a
         assert is_part(link)
     released = repository.release(MODEL, 1) / "members" / NUMBER_PART / "model" / "model.py"
     assert (repository.root / parts(repository, 1)[NUMBER_PART] / "1" / "model.py").samefile(released)
-    assert repository.served_models() == repository.models() == repository.known() == [MODEL]
+    assert repository.served_models() == repository.models() == repository.model_names() == [MODEL]
     assert not is_part(repository.root / MODEL)
     assert repository_problems(repository.root) == []
 
 
-def test_a_part_that_two_versions_share_stays_as_it_is_and_others_go_once_no_view_names_them(
-    repository: ModelRepository, tmp_path: Path
-) -> None:
+def test_shared_part_stays_others_go(repository: ModelRepository, tmp_path: Path) -> None:
+    """A part that two versions share stays as it is, and others go once no view names them."""
     shared = repository.root / parts(repository, 1)[MODEL_PART]
     before = (shared.lstat().st_ino, shared.resolve(), shared.stat().st_mtime_ns)
     publish_pipeline(repository, tmp_path)
@@ -80,21 +80,21 @@ def test_a_part_that_two_versions_share_stays_as_it_is_and_others_go_once_no_vie
     assert repository_problems(repository.root) == []
 
 
-def test_the_parts_that_a_script_asks_lie_there_for_as_long_as_its_view_names_them(tmp_path: Path) -> None:
+def test_script_parts_stay_while_named(tmp_path: Path) -> None:
+    """The parts that a script asks lie there for as long as its view names them."""
     repository = ModelRepository(tmp_path / "repository")
     for salt in ("", "", "other"):
         number = publish_scripted(repository, tmp_path, salt=salt).version
     assert shown_parts(repository.root) == sorted({*parts(repository, 2).values(), *parts(repository, number).values()})
     assert repository_problems(repository.root) == []
     collected = later(repository, days=3).collect(lambda _: None)
-    assert {one.kind for one in collected} >= {"view", "part"}
+    assert {item.kind for item in collected} >= {"view", "part"}
     assert shown_parts(repository.root) == sorted(parts(repository, number).values())
     assert verify_repository(repository).damages == ()
 
 
-def test_versions_stand_beside_each_other_only_with_the_very_same_parts(
-    repository: ModelRepository, tmp_path: Path
-) -> None:
+def test_versions_coexist_with_same_parts(repository: ModelRepository, tmp_path: Path) -> None:
+    """Versions stand beside each other only with the very same parts."""
     publish_pipeline(repository, tmp_path)
     first, second = repository.manifest(MODEL, 1), repository.manifest(MODEL, 2)
     assert misfit(first, second) == "other parts than version 2"
@@ -105,7 +105,8 @@ def test_versions_stand_beside_each_other_only_with_the_very_same_parts(
     assert repository.views(MODEL).shown() == [2, 3]
 
 
-def test_a_model_may_become_an_ensemble_and_a_model_again(tmp_path: Path) -> None:
+def test_model_becomes_ensemble_and_back(tmp_path: Path) -> None:
+    """A model may become an ensemble and a model again."""
     repository = ModelRepository(tmp_path / "repository")
     release(repository, tmp_path)
     publish_pipeline(repository, tmp_path)
@@ -116,9 +117,8 @@ def test_a_model_may_become_an_ensemble_and_a_model_again(tmp_path: Path) -> Non
     assert not any((repository.store / MEMBERS / MODEL).iterdir())
 
 
-def test_going_back_brings_the_parts_of_the_version_before_also_where_they_had_gone(
-    repository: ModelRepository, tmp_path: Path
-) -> None:
+def test_going_back_restores_parts(repository: ModelRepository, tmp_path: Path) -> None:
+    """Going back brings the parts of the version before also where they had gone."""
     for _ in range(2):
         publish_pipeline(repository, tmp_path)
     first = set(parts(repository, 1).values())
@@ -130,31 +130,32 @@ def test_going_back_brings_the_parts_of_the_version_before_also_where_they_had_g
     assert repository.views(MODEL).shown() == [1]
 
 
-def test_of_a_model_that_is_hidden_the_parts_go_when_a_collection_takes_the_view_before(
+def test_hidden_model_parts_collected(
     repository: ModelRepository,
 ) -> None:
+    """Of a model that is hidden, the parts go when a collection takes the view before."""
     repository.withdraw(MODEL, 1, "nobody wants it")
     assert repository.served_models() == []
     assert len(shown_parts(repository.root)) == 2, "a Triton may be reading the view before"
     assert later(repository, days=0).collect(lambda _: None) == []
-    listed = later(repository, days=3).found(lambda _: None)
-    assert [one.kind for one in listed] == ["view", "part", "part"]
-    assert {one.kind for one in later(repository, days=3).collect(lambda _: None)} == {"view", "part"}
+    listed = later(repository, days=3).find(lambda _: None)
+    assert [item.kind for item in listed] == ["view", "part", "part"]
+    assert {item.kind for item in later(repository, days=3).collect(lambda _: None)} == {"view", "part"}
     assert shown_parts(repository.root) == []
     assert not any((repository.store / MEMBERS / MODEL).iterdir())
 
 
-def test_a_collection_leaves_the_parts_alone_that_a_view_names(repository: ModelRepository, tmp_path: Path) -> None:
+def test_collection_spares_named_parts(repository: ModelRepository, tmp_path: Path) -> None:
+    """A collection leaves the parts alone that a view names."""
     publish_pipeline(repository, tmp_path)
     collected = later(repository, days=3).collect(lambda _: None)
-    assert {one.kind for one in collected} >= {"view", "part"}
+    assert {item.kind for item in collected} >= {"view", "part"}
     assert shown_parts(repository.root) == sorted(parts(repository, 2).values())
     assert repository_problems(repository.root) == []
 
 
-def test_a_model_of_somebody_else_under_a_parts_name_is_left_alone_and_nothing_is_published(
-    repository: ModelRepository, tmp_path: Path
-) -> None:
+def test_foreign_model_blocks_publication(repository: ModelRepository, tmp_path: Path) -> None:
+    """A model of somebody else under a part's name is left alone, and nothing is published."""
     draft = write_pipeline(tmp_path / "next", 2)
     theirs = repository.root / draft.package.members[0].model
     theirs.mkdir()
@@ -166,9 +167,8 @@ def test_a_model_of_somebody_else_under_a_parts_name_is_left_alone_and_nothing_i
 
 
 @pytest.mark.parametrize("name", ["other.number.0123abcd", "../versioned.number.0123abcd", "versioned", "versioned.x"])
-def test_a_part_is_named_after_its_ensemble_and_its_content(
-    name: str, repository: ModelRepository, tmp_path: Path
-) -> None:
+def test_part_named_after_ensemble_and_content(name: str, repository: ModelRepository, tmp_path: Path) -> None:
+    """A part is named after its ensemble and its content."""
     draft = write_pipeline(tmp_path / "next", 2)
     members = (draft.package.members[0].model_copy(update={"model": name}), *draft.package.members[1:])
     draft = draft.model_copy(update={"package": draft.package.model_copy(update={"members": members})})
@@ -177,7 +177,8 @@ def test_a_part_is_named_after_its_ensemble_and_its_content(
     assert repository.versions(MODEL) == [1]
 
 
-def test_a_damaged_part_is_told_and_made_anew_in_one_step(repository: ModelRepository, tmp_path: Path) -> None:
+def test_damaged_part_remade_in_step(repository: ModelRepository, tmp_path: Path) -> None:
+    """A damaged part is told, and made anew in one step."""
     part = repository.root / parts(repository, 1)[NUMBER_PART]
     harmed = part.resolve()
     (harmed / "1" / "model.py").unlink()
@@ -193,7 +194,8 @@ def test_a_damaged_part_is_told_and_made_anew_in_one_step(repository: ModelRepos
     assert repository_problems(repository.root) == []
 
 
-def test_a_part_that_a_kill_left_without_a_view_goes_with_the_next_look(repository: ModelRepository) -> None:
+def test_orphaned_part_goes_with_next_look(repository: ModelRepository) -> None:
+    """A part that a kill left without a view goes with the next look."""
     repository.members(MODEL).show(repository.manifest(MODEL, 1))
     (repository.root / MODEL).unlink()  # as if it was killed before the view was exchanged
     for view in repository.views(MODEL).others():
@@ -202,22 +204,24 @@ def test_a_part_that_a_kill_left_without_a_view_goes_with_the_next_look(reposito
     assert shown_parts(repository.root) == []
 
 
-def test_the_check_of_a_repository_and_of_a_release_compares_an_ensemble_with_its_parts(
+def test_check_compares_ensemble_with_parts(
     repository: ModelRepository,
 ) -> None:
-    assert [found.message for found in check_repository(repository.root) if found.severity == "error"] == []
+    """The check of a repository and of a release compares an ensemble with its parts."""
+    assert [remaining.message for remaining in check_repository(repository.root) if remaining.severity == "error"] == []
     manifest, folder = repository.manifest(MODEL, 1), repository.release(MODEL, 1)
     target = load_target(TARGET)
-    assert [found.message for found in check_package(manifest.package, folder, target=target)] == []
+    assert [remaining.message for remaining in check_package(manifest.package, folder, target=target)] == []
     config = folder / "members" / NUMBER_PART / "config.pbtxt"
     text = config.read_text().replace("TYPE_FP32", "TYPE_INT8")
     config.unlink()
     config.write_text(text)
-    found = check_package(manifest.package, folder, target=target)
-    assert any(one.severity == "error" and "TYPE_INT8" in one.message for one in found), found
+    remaining = check_package(manifest.package, folder, target=target)
+    assert any(finding.severity == "error" and "TYPE_INT8" in finding.message for finding in remaining), remaining
 
 
-def test_the_files_of_the_model_itself_lie_in_its_part(repository: ModelRepository) -> None:
+def test_model_files_lie_in_part(repository: ModelRepository) -> None:
+    """The files of the model itself lie in its part."""
     manifest, folder = repository.manifest(MODEL, 1), repository.release(MODEL, 1)
     inner = manifest.engine.inner_folder
     assert engine_folder(folder, manifest) == folder / "members" / MODEL_PART / "model" / inner

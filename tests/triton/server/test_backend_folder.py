@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.config.target.targets import load_target
+from plansmith.config.targets import load_target
 from plansmith.errors import EngineError, EnvironmentFault
 from plansmith.triton.server.installation import Installation, dali_site
 from plansmith.triton.server.runtime import ServingRuntime, with_dali
@@ -24,10 +24,11 @@ def server(tmp_path: Path) -> Installation:
 
 
 def laid(folder: Path) -> dict[str, list[str]]:
-    return {one.name: sorted(file.name for file in one.iterdir()) for one in sorted(folder.iterdir())}
+    return {entry.name: sorted(file.name for file in entry.iterdir()) for entry in sorted(folder.iterdir())}
 
 
-def test_stand_ins_are_laid_out_where_their_packages_are_given(server: Installation, tmp_path: Path) -> None:
+def test_stand_ins_laid_out_beside_packages(server: Installation, tmp_path: Path) -> None:
+    """Stand ins are laid out where their packages are given."""
     build_backend_folder(tmp_path / "none", server)
     assert laid(tmp_path / "none") == {"python": ["stub"]}
     site = tmp_path / "site"
@@ -40,7 +41,8 @@ def test_stand_ins_are_laid_out_where_their_packages_are_given(server: Installat
     assert "batching.py" in laid(tmp_path / "both")["onnxruntime"]
 
 
-def test_a_real_dali_backend_is_used_where_there_is_one(server: Installation, tmp_path: Path) -> None:
+def test_real_dali_backend_preferred(server: Installation, tmp_path: Path) -> None:
+    """A real DALI backend is used where there is one."""
     (server.backends / "dali").mkdir()
     (server.backends / "dali" / "libtriton_dali.so").touch()
     real = replace(server, real_dali=True)
@@ -49,9 +51,10 @@ def test_a_real_dali_backend_is_used_where_there_is_one(server: Installation, tm
     assert dali_site(real, load_target("local-cpu")) is None
 
 
-def test_what_stands_in_for_dali_is_found_or_told_how_to_get(
+def test_dali_stand_in_found_or_explained(
     server: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What stands in for DALI is found, or told how to get."""
     monkeypatch.setenv("PLANSMITH_SERVE_ENV", str(tmp_path / "env"))
     target = load_target("local-cpu")
     with pytest.raises(EnvironmentFault) as fault:
@@ -66,7 +69,8 @@ def test_what_stands_in_for_dali_is_found_or_told_how_to_get(
     assert runtime.dali_site == tmp_path / "env" / "dali-2.4.0"
 
 
-def test_a_pipeline_for_a_gpu_is_not_asked_where_there_is_none(server: Installation) -> None:
+def test_gpu_pipeline_not_asked_without_gpu(server: Installation) -> None:
+    """A pipeline for a GPU is not asked where there is none."""
     runtime = ServingRuntime(server, None, "", "cpu")
     with pytest.raises(EnvironmentFault, match=r"for the GPU of triton-26\.08 cannot run here") as fault:
         with_dali(runtime, load_target("triton-26.08"))

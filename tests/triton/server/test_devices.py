@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.config.target.targets import load_target
+from plansmith.config.targets import load_target
 from plansmith.errors import EnvironmentFault
 from plansmith.records.model import EngineKind
 from plansmith.triton.server import installation as installations
@@ -42,7 +42,8 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tool
 
 
-def test_a_gpu_is_found_by_its_device_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_found_by_device_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU is found by its device file."""
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "nvidiactl").touch()
     assert not has_gpu(tmp_path)
@@ -50,7 +51,8 @@ def test_a_gpu_is_found_by_its_device_file(tmp_path: Path, monkeypatch: pytest.M
     assert has_gpu(tmp_path)
 
 
-def test_a_gpu_is_found_by_what_the_driver_lists(driver: Path, tmp_path: Path) -> None:
+def test_gpu_found_by_driver_list(driver: Path, tmp_path: Path) -> None:
+    """A GPU is found by what the driver lists."""
     assert has_gpu(tmp_path)
     driver.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed' >&2\nexit 9\n")
     assert not has_gpu(tmp_path)
@@ -59,7 +61,8 @@ def test_a_gpu_is_found_by_what_the_driver_lists(driver: Path, tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("driver")
-def test_gpu_models_run_on_the_gpu_only_in_a_server_with_the_real_backend(real: Installation) -> None:
+def test_gpu_models_need_real_backend(real: Installation) -> None:
+    """GPU models run on the GPU only in a server with the real backend."""
     gpu, cpu = load_target("triton-26.08"), load_target("triton-26.08-cpu")
     assert serving_device(real, gpu) == "gpu"
     assert serving_device(real, cpu) == "cpu"
@@ -72,7 +75,8 @@ def test_gpu_models_run_on_the_gpu_only_in_a_server_with_the_real_backend(real: 
 
 
 @pytest.mark.usefixtures("driver")
-def test_pytorch_models_run_on_the_gpu_of_any_server(real: Installation) -> None:
+def test_pytorch_models_use_any_server_gpu(real: Installation) -> None:
+    """PyTorch models run on the GPU of any server."""
     gpu = load_target("triton-26.08")
     wheel = replace(real, real_onnxruntime=False)
     assert serving_device(wheel, gpu, EngineKind.PYTHON) == "gpu"
@@ -93,26 +97,26 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("wheel")
-def test_a_wheels_server_takes_this_environment_with_another_numpy_before_it(tmp_path: Path) -> None:
-    found = find_installation()
-    assert found.lends_python
-    assert python_site(found) == ()
+def test_wheel_server_puts_numpy_before_environment(tmp_path: Path) -> None:
+    """A wheel's server takes this environment with another NumPy before it."""
+    installation = find_installation()
+    assert installation.lends_python
+    assert python_site(installation) == ()
     with pytest.raises(EnvironmentFault, match="NumPy") as fault:
         find_serving_runtime("", load_target("local-cpu"), EngineKind.PYTHON)
     assert fault.value.remedy == "plansmith serve-env add"
     (tmp_path / "private" / "numpy-1.26.4").mkdir(parents=True)
-    numpy, ours, *packages = python_site(found)
+    numpy, ours, *packages = python_site(installation)
     assert numpy == tmp_path / "private" / "numpy-1.26.4"
     assert (ours / "plansmith" / "triton" / "server" / "installation.py").is_file()
     assert Path(pytest.__file__).resolve().parents[1] in packages
     runtime = find_serving_runtime("", load_target("local-cpu"), EngineKind.PYTHON)
-    assert (runtime.site, runtime.device, runtime.words) == (None, "cpu", f"PyTorch {version('torch')}")
+    assert (runtime.site, runtime.device, runtime.description) == (None, "cpu", f"PyTorch {version('torch')}")
 
 
 @pytest.mark.usefixtures("wheel")
-def test_a_wheels_server_in_an_environment_without_pytorch_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wheel_server_without_pytorch_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wheel's server in an environment without PyTorch is refused."""
     (tmp_path / "private" / "numpy-1.26.4").mkdir(parents=True)
     monkeypatch.setattr(installations, "find_spec", {"torch": None}.__getitem__)
     with pytest.raises(EnvironmentFault, match="torch is not installed") as fault:
@@ -120,7 +124,8 @@ def test_a_wheels_server_in_an_environment_without_pytorch_is_refused(
     assert fault.value.remedy == "pip install 'plansmith[compile]'"
 
 
-def test_a_containers_server_is_left_with_the_packages_of_its_own_python(real: Installation) -> None:
+def test_container_server_keeps_own_packages(real: Installation) -> None:
+    """A container's server is left with the packages of its own Python."""
     with pytest.raises(EnvironmentFault, match="no Python backend") as fault:
         require_python(real)
     assert fault.value.remedy

@@ -45,25 +45,28 @@ def left_in(private: Path) -> list[Path]:
     return [path for path in private.iterdir() if path.name != ".staging"]
 
 
-def test_the_server_is_unpacked_alone_and_once(pip: FakePip, tmp_path: Path) -> None:
-    told: list[str] = []
-    folder = environment.install_server(told.append, private=tmp_path)
-    assert environment.install_server(told.append, private=tmp_path) == folder
+def test_server_unpacked_once(pip: FakePip, tmp_path: Path) -> None:
+    """The server is unpacked alone and once."""
+    messages: list[str] = []
+    folder = environment.install_server(messages.append, private=tmp_path)
+    assert environment.install_server(messages.append, private=tmp_path) == folder
     (command,) = pip.commands
     assert command[-2:] == ["--no-deps", "nvidia-pytriton==0.7.0"]
     assert (folder / "package.py").is_file()
-    assert told[-1] == f"{folder} is there already"
+    assert messages[-1] == f"{folder} is there already"
     assert left_in(tmp_path) == [folder]
 
 
-def test_a_runtime_brings_the_numpy_that_the_server_understands(pip: FakePip, tmp_path: Path) -> None:
+def test_runtime_brings_matching_numpy(pip: FakePip, tmp_path: Path) -> None:
+    """A runtime brings the NumPy that the server understands."""
     folder = environment.install_runtime("1.23.2", lambda _: None, private=tmp_path)
     assert pip.commands[0][-2:] == ["onnxruntime==1.23.2", "numpy==1.26.4"]
     assert not [word for word in pip.commands[0] if "index" in word]
     assert environment.runtime_folder("1.23.2", private=tmp_path) == folder
 
 
-def test_a_failing_pip_is_quoted_and_leaves_nothing(pip: FakePip, tmp_path: Path) -> None:
+def test_failed_pip_quoted_leaves_nothing(pip: FakePip, tmp_path: Path) -> None:
+    """A failing pip is quoted and leaves nothing."""
     pip.status = 1
     with pytest.raises(EnvironmentFault) as fault:
         environment.install_runtime("1.23.2", lambda _: None, private=tmp_path)
@@ -72,13 +75,13 @@ def test_a_failing_pip_is_quoted_and_leaves_nothing(pip: FakePip, tmp_path: Path
     assert left_in(tmp_path) == []
 
 
-def test_a_folder_that_another_process_made_meanwhile_is_kept(
-    monkeypatch: pytest.MonkeyPatch, pip: FakePip, tmp_path: Path
-) -> None:
+def test_folder_made_meanwhile_kept(monkeypatch: pytest.MonkeyPatch, pip: FakePip, tmp_path: Path) -> None:
+    """A folder that another process made meanwhile is kept."""
+
     def race(command: list[str], **options: Any) -> CompletedProcess[str]:
-        other = tmp_path / "onnxruntime-1.23.2"
-        other.mkdir()
-        (other / "first.py").touch()
+        existing = tmp_path / "onnxruntime-1.23.2"
+        existing.mkdir()
+        (existing / "first.py").touch()
         return pip(command, **options)
 
     monkeypatch.setattr("plansmith.triton.server.environment.subprocess.run", race)
@@ -87,7 +90,8 @@ def test_a_folder_that_another_process_made_meanwhile_is_kept(
     assert left_in(tmp_path) == [folder]
 
 
-def test_what_a_killed_installation_left_is_found_and_goes_with_the_next_one(pip: FakePip, tmp_path: Path) -> None:
+def test_killed_installation_removed_by_next(pip: FakePip, tmp_path: Path) -> None:
+    """What a killed installation left is found and goes with the next one."""
     program = (
         "import os, pathlib, sys; from plansmith.triton.server import environment as serve_env;"
         "serve_env._pip_install = lambda target, _: (target.mkdir(), os.kill(os.getpid(), 9));"
@@ -101,13 +105,15 @@ def test_what_a_killed_installation_left_is_found_and_goes_with_the_next_one(pip
     assert (left_in(tmp_path), len(pip.commands)) == ([folder], 1)
 
 
-def test_a_missing_runtime_says_how_to_get_it(tmp_path: Path) -> None:
+def test_missing_runtime_says_remedy(tmp_path: Path) -> None:
+    """A missing runtime says how to get it."""
     with pytest.raises(EnvironmentFault, match=r"ONNX Runtime 9\.9") as fault:
         environment.runtime_folder("9.9", private=tmp_path)
     assert fault.value.remedy == "plansmith serve-env add <target>"
 
 
-def test_numpy_is_installed_alone_for_models_that_bring_their_own_packages(pip: FakePip, tmp_path: Path) -> None:
+def test_numpy_installed_alone_for_own_packages(pip: FakePip, tmp_path: Path) -> None:
+    """NumPy is installed alone for models that bring their own packages."""
     with pytest.raises(EnvironmentFault, match="NumPy") as fault:
         environment.numpy_folder(private=tmp_path)
     assert fault.value.remedy == "plansmith serve-env add"
@@ -120,7 +126,8 @@ def test_numpy_is_installed_alone_for_models_that_bring_their_own_packages(pip: 
     ]
 
 
-def test_dali_brings_the_numpy_that_the_server_understands_and_goes_whole(pip: FakePip, tmp_path: Path) -> None:
+def test_dali_brings_matching_numpy(pip: FakePip, tmp_path: Path) -> None:
+    """DALI brings the NumPy that the server understands, and goes whole."""
     with pytest.raises(EnvironmentFault, match=r"DALI 2\.4\.0 is not installed") as fault:
         environment.dali_folder("2.4.0", private=tmp_path)
     assert fault.value.remedy == "plansmith serve-env add <target> --dali, or write preprocessing: python into the spec"
@@ -138,18 +145,19 @@ def test_dali_brings_the_numpy_that_the_server_understands_and_goes_whole(pip: F
     assert left_in(tmp_path) == []
 
 
-def test_dali_that_nvidia_alone_has_says_where_it_is(pip: FakePip, tmp_path: Path) -> None:
+def test_nvidia_only_dali_says_where(pip: FakePip, tmp_path: Path) -> None:
     """Where pip cannot get a DALI that PyPI has no wheel of, the message says who has it, and of others it does not."""
     pip.status = 1
-    told = {}
+    results = {}
     for version in ("1.51.2", "1.53.0"):
         with pytest.raises(EnvironmentFault, match="no matching distribution") as fault:
             environment.install_dali(version, lambda _: None, private=tmp_path)
-        told[version] = "NVIDIA's package index" in fault.value.remedy
-    assert told == {"1.51.2": True, "1.53.0": False}
+        results[version] = "NVIDIA's package index" in fault.value.remedy
+    assert results == {"1.51.2": True, "1.53.0": False}
 
 
-def test_what_is_installed_is_listed_and_a_runtime_taken_away_whole(pip: FakePip, tmp_path: Path) -> None:
+def test_installed_runtimes_listed_and_removed(pip: FakePip, tmp_path: Path) -> None:
+    """What is installed is listed, and a runtime is taken away whole."""
     assert environment.installed_parts(private=tmp_path / "nothing") == []
     server = environment.install_server(lambda _: None, private=tmp_path)
     runtime = environment.install_runtime("1.23.2", lambda _: None, private=tmp_path)
@@ -163,7 +171,8 @@ def test_what_is_installed_is_listed_and_a_runtime_taken_away_whole(pip: FakePip
     assert [p.folder for p in environment.installed_parts(private=tmp_path)] == [server]
 
 
-def test_the_environment_names_another_private_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_environment_names_private_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The environment names another private folder."""
     monkeypatch.setenv("PLANSMITH_SERVE_ENV", str(tmp_path / "elsewhere"))
     assert environment.server_folder().parent == tmp_path / "elsewhere"
     monkeypatch.delenv("PLANSMITH_SERVE_ENV")

@@ -90,9 +90,8 @@ def check(folder: Path, installation: Installation, site: Path, tmp_path: Path) 
     return run
 
 
-def test_right_answers_are_counted_over_both_protocols_whole_and_sample_by_sample(
-    check: Callable[[StoredCase], ServedReport], case: StoredCase
-) -> None:
+def test_right_answers_counted_over_protocols(check: Callable[[StoredCase], ServedReport], case: StoredCase) -> None:
+    """Right answers are counted over both protocols, whole and sample by sample."""
     report = check(case)
     assert {(c.protocol, c.batch) for c in report.checks} == {("http", 4), ("grpc", 4), ("http", 1), ("grpc", 1)}
     assert report.requests == len(report.checks) == 6
@@ -100,18 +99,16 @@ def test_right_answers_are_counted_over_both_protocols_whole_and_sample_by_sampl
     assert report.completed["instance_group[0].name"] == "tiny_0"
 
 
-def test_an_answer_that_differs_from_the_reference_fails_the_check(
-    check: Callable[[StoredCase], ServedReport], case: StoredCase
-) -> None:
+def test_differing_answer_fails_check(check: Callable[[StoredCase], ServedReport], case: StoredCase) -> None:
+    """An answer that differs from the reference fails the check."""
     wrong = case.answer["half"].copy()
     wrong[2, 1] *= 1.01
     with pytest.raises(ServedCheckError, match="'half'"):
         check(replace(case, answer={**case.answer, "half": wrong}))
 
 
-def test_an_integer_that_is_off_by_one_fails_the_check(
-    check: Callable[[StoredCase], ServedReport], case: StoredCase
-) -> None:
+def test_integer_off_by_one_fails_check(check: Callable[[StoredCase], ServedReport], case: StoredCase) -> None:
+    """An integer that is off by one fails the check."""
     wrong = case.answer["twice"].copy()
     wrong[3, 4] += 1
     with pytest.raises(ServedCheckError, match="'twice'"):
@@ -168,53 +165,56 @@ def batches(low: int, high: int) -> OptimizationProfile:
     return OptimizationProfile(name=f"from {low}", shapes=shapes)
 
 
-def test_what_no_profile_takes_is_not_asked_and_other_profiles_ask_anew(
+def test_impossible_cases_not_asked(
     finished: tuple[StepResult[Package], CompiledModel],
     installation: Installation,
     site: Path,
     tmp_path: Path,
 ) -> None:
+    """What no profile takes is not asked, and other profiles ask anew."""
     stages = StageRunner("tiny", tmp_path / "artifacts", listener=Listener(), force=False, dry=False)
     runtime = ServingRuntime(installation, site, "ONNX Runtime", "cpu")
-    package, made = finished
-    whole = run_served_check(stages, runtime, package, of_plan(made, BuildSpec(profiles=(batches(2, 4),))))
+    package, engine = finished
+    whole = run_served_check(stages, runtime, package, of_plan(engine, BuildSpec(profiles=(batches(2, 4),))))
     assert whole is not None
     assert {check.batch for check in whole.record.checks} == {4}
-    single = run_served_check(stages, runtime, package, of_plan(made, BuildSpec(profiles=(batches(1, 2),))))
+    single = run_served_check(stages, runtime, package, of_plan(engine, BuildSpec(profiles=(batches(1, 2),))))
     assert single is not None
     assert {check.batch for check in single.record.checks} == {1}
     assert [step.cached for step in stages.records] == [False, False]
     with pytest.raises(ServedCheckError, match="no case of the reference") as refused:
-        run_served_check(stages, runtime, package, of_plan(made, BuildSpec(profiles=(batches(5, 8),))))
+        run_served_check(stages, runtime, package, of_plan(engine, BuildSpec(profiles=(batches(5, 8),))))
     assert "optimization profile" in refused.value.remedy
 
 
-def test_the_server_looks_for_plugins_where_they_were_when_the_plan_was_built(
+def test_server_finds_plugins_of_build(
     finished: tuple[StepResult[Package], CompiledModel],
     installation: Installation,
     site: Path,
     started: Started,
     tmp_path: Path,
 ) -> None:
-    found: list[str] = []
+    """The server looks for plugins where they were when the plan was built."""
+    paths: list[str] = []
 
     class Watching(Listener):
         def progress(self, step: str, text: str) -> None:  # noqa: ARG002 - as the other one
             if text == "asking Triton":
                 servers = [child for child in started() if child.name() == "tritonserver"]
-                found.extend(server.environ()["LD_LIBRARY_PATH"] for server in servers)
+                paths.extend(server.environ()["LD_LIBRARY_PATH"] for server in servers)
 
     stages = StageRunner("tiny", tmp_path / "artifacts", listener=Watching(), force=False, dry=False)
     build = BuildSpec(profiles=(), plugins=("/plugins/liba.so", "/more/libb.so", "/plugins/libc.so"))
-    package, made = finished
-    run_served_check(stages, ServingRuntime(installation, site, "ONNX Runtime", "cpu"), package, of_plan(made, build))
-    (path,) = found
+    package, engine = finished
+    run_served_check(stages, ServingRuntime(installation, site, "ONNX Runtime", "cpu"), package, of_plan(engine, build))
+    (path,) = paths
     assert [folder for folder in path.split(":") if folder in {"/plugins", "/more"}] == ["/plugins", "/more"]
 
 
-def test_a_request_that_triton_refuses_fails_the_check(
+def test_refused_request_fails_check(
     check: Callable[[StoredCase], ServedReport], case: StoredCase, folder: Path
 ) -> None:
+    """A request that Triton refuses fails the check."""
     config = folder / "config.pbtxt"
     config.write_text(config.read_text().replace("max_batch_size: 8", "max_batch_size: 2"))
     with pytest.raises(ServedCheckError, match=r"(?s)opt over http: Triton at .* refused .*batch.*<= 2") as refused:
@@ -222,17 +222,17 @@ def test_a_request_that_triton_refuses_fails_the_check(
     assert refused.value.log is not None
 
 
-def test_a_case_that_is_not_what_the_release_says_it_takes_fails_the_check(
-    check: Callable[[StoredCase], ServedReport], case: StoredCase
-) -> None:
+def test_case_beyond_release_fails_check(check: Callable[[StoredCase], ServedReport], case: StoredCase) -> None:
+    """A case that is not what the release says it takes fails the check."""
     narrow = {**case.feed, "a": np.ascontiguousarray(case.feed["a"][:, :2])}
     with pytest.raises(ServedCheckError, match=r"opt over http: input 'a' takes \[batch, 3\] and was given \[4, 2\]"):
         check(replace(case, feed=narrow))
 
 
-def test_a_release_for_a_gpu_is_checked_on_cpu_instances_and_stays_as_it_is(
+def test_gpu_release_checked_on_cpu(
     check: Callable[[StoredCase], ServedReport], case: StoredCase, folder: Path
 ) -> None:
+    """A release for a GPU is checked on CPU instances and stays as it is."""
     text = text_of(make_config(PACKAGE, EngineKind.ONNXRUNTIME, "gpu"))
     (folder / "config.pbtxt").write_text(text)
     assert check(case).device == "cpu"
@@ -240,18 +240,20 @@ def test_a_release_for_a_gpu_is_checked_on_cpu_instances_and_stays_as_it_is(
     assert (folder / "config.pbtxt").read_text() == text
 
 
-def test_a_server_that_takes_more_memory_than_is_free_fails_the_check_with_that_reason(
+def test_excess_memory_fails_check(
     check: Callable[[StoredCase], ServedReport], case: StoredCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A server that takes more memory than is free fails the check with that reason."""
     monkeypatch.setattr(served_check, "usable_memory", lambda: 2 * 2**20)
     with pytest.raises(EnvironmentFault, match=r"it held .* of memory, and may hold 2\.0 MiB") as refused:
         check(case)
     assert "fewer models or instances" in refused.value.remedy
 
 
-def test_where_memory_cannot_be_measured_the_check_goes_without_a_limit(
+def test_unmeasurable_memory_means_no_limit(
     check: Callable[[StoredCase], ServedReport], case: StoredCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Where memory cannot be measured, the check goes without a limit."""
     monkeypatch.setattr(served_check, "is_measurable", lambda: False)
     monkeypatch.setattr(served_check, "usable_memory", lambda: 1)
     assert check(case).requests == 6
@@ -270,7 +272,7 @@ class TritonPythonModel:
 """
 
 
-def test_a_release_that_gives_no_answer_in_time_fails_the_check_and_the_log_is_named(
+def test_late_answer_fails_check_with_log(
     folder: Path,
     case: StoredCase,
     installation: Installation,
@@ -278,6 +280,7 @@ def test_a_release_that_gives_no_answer_in_time_fails_the_check_and_the_log_is_n
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A release that gives no answer in time fails the check, and the log is named."""
     config = (folder / "config.pbtxt").read_text()
     (folder / "config.pbtxt").write_text(config.replace('"onnxruntime"', '"python"').replace("model.onnx", "model.py"))
     (folder / "model" / "model.py").write_text(_LATE.format(site=str(site)))
@@ -299,9 +302,11 @@ def test_a_release_that_gives_no_answer_in_time_fails_the_check_and_the_log_is_n
     assert raised.value.log == tmp_path / "triton.log"
 
 
-def test_a_triton_that_is_killed_while_it_is_asked_is_named_as_such(
+def test_killed_triton_named(
     folder: Path, case: StoredCase, installation: Installation, site: Path, started: Started, tmp_path: Path
 ) -> None:
+    """A Triton that is killed while it is asked is named as such."""
+
     def kill(text: str) -> None:
         if text == "asking Triton":
             for child in started():

@@ -69,11 +69,11 @@ FAMILY = ["sh", "tritonserver", "triton_python_backend_stub"]
 
 def server_of(family: list[psutil.Process]) -> psutil.Process:
     """The server among the processes that were started with it."""
-    return next(one for one in family if one.name() == "tritonserver")
+    return next(process for process in family if process.name() == "tritonserver")
 
 
 @pytest.mark.slow
-def test_a_started_server_answers_and_a_stopped_one_leaves_nothing(
+def test_started_server_answers_stopped_vanishes(
     repository: Path,
     installation: Installation,
     site: Path,
@@ -81,6 +81,7 @@ def test_a_started_server_answers_and_a_stopped_one_leaves_nothing(
     started: Started,
     traces: Callable[[], set[Path]],
 ) -> None:
+    """A started server answers and a stopped one leaves nothing."""
     with TritonServer(repository, installation, tmp_path / "log", site=site) as server:
         assert server.version == installation.version
         connection = http.client.HTTPConnection(server.http_url)
@@ -96,7 +97,7 @@ def test_a_started_server_answers_and_a_stopped_one_leaves_nothing(
 
 
 @pytest.mark.slow
-def test_models_that_do_not_load_are_named_with_their_reasons_and_so_is_a_hidden_folder(
+def test_unloadable_models_named_with_reasons(
     repository: Path,
     installation: Installation,
     site: Path,
@@ -125,9 +126,10 @@ def test_models_that_do_not_load_are_named_with_their_reasons_and_so_is_a_hidden
 
 
 @pytest.mark.slow
-def test_a_place_that_means_something_to_a_shell_is_served_like_any_other(
+def test_shell_special_place_served(
     installation: Installation, site: Path, config: str, graph: Any, write_model: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
+    """A place that means something to a shell is served like any other."""
     odd = tmp_path / 'it\'s "a" $HOME; place & модель'
     write_model(odd / "repository", "tiny", config, graph("n"))
     (odd / "temporary").mkdir()
@@ -141,18 +143,18 @@ def test_a_place_that_means_something_to_a_shell_is_served_like_any_other(
 
 
 @pytest.mark.slow
-def test_a_hidden_folder_does_no_harm_where_models_are_named(
+def test_hidden_folder_harmless_with_names(
     repository: Path, installation: Installation, site: Path, tmp_path: Path
 ) -> None:
+    """A hidden folder does no harm where models are named."""
     (repository / ".notes").mkdir()
     with TritonServer(repository, installation, tmp_path / "log", site=site, models=["good"]) as server:
         assert server.version
 
 
 @pytest.mark.slow
-def test_a_server_that_takes_too_long_is_ended(
-    repository: Path, installation: Installation, tmp_path: Path, started: Started
-) -> None:
+def test_slow_server_ended(repository: Path, installation: Installation, tmp_path: Path, started: Started) -> None:
+    """A server that takes too long is ended."""
     server = TritonServer(repository, installation, tmp_path / "log", models=[], deadline_seconds=0.01)
     with pytest.raises(ServedCheckError, match=r"not ready after 0\.01 s"), server:
         pytest.fail("the server must not be ready")
@@ -160,12 +162,13 @@ def test_a_server_that_takes_too_long_is_ended(
 
 
 @pytest.mark.slow
-def test_a_fixed_port_is_used_and_a_taken_one_is_a_fault(installation: Installation, tmp_path: Path) -> None:
+def test_taken_fixed_port_is_fault(installation: Installation, tmp_path: Path) -> None:
+    """A fixed port is used, and a taken one is a fault."""
     (tmp_path / "empty").mkdir()
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
         server = TritonServer(tmp_path / "empty", installation, tmp_path / "log", models=[], ports=(0, port, 0))
         with pytest.raises(EnvironmentFault, match=f"port {port} .* cannot be used"), server:
             pytest.fail("the port is taken")
@@ -174,15 +177,16 @@ def test_a_fixed_port_is_used_and_a_taken_one_is_a_fault(installation: Installat
 
 
 @pytest.mark.slow
-def test_a_port_that_another_program_took_meanwhile_is_replaced(
+def test_port_taken_meanwhile_replaced(
     installation: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A port that another program took meanwhile is replaced."""
     (tmp_path / "empty").mkdir()
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
         choices = iter(
-            [[taken.getsockname()[1], *server_module._free_ports([0, 0])], server_module._free_ports([0] * 3)]
+            [[listener.getsockname()[1], *server_module._free_ports([0, 0])], server_module._free_ports([0] * 3)]
         )
         monkeypatch.setattr(server_module, "_free_ports", lambda _: next(choices))
         with TritonServer(tmp_path / "empty", installation, tmp_path / "log", models=[]) as server:
@@ -191,7 +195,8 @@ def test_a_port_that_another_program_took_meanwhile_is_replaced(
 
 
 @pytest.mark.slow
-def test_waiting_ends_when_the_server_does(installation: Installation, tmp_path: Path, started: Started) -> None:
+def test_waiting_ends_with_server(installation: Installation, tmp_path: Path, started: Started) -> None:
+    """Waiting ends when the server does."""
     (tmp_path / "empty").mkdir()
     with TritonServer(tmp_path / "empty", installation, tmp_path / "log", models=[]) as server:
         server_of(started()).terminate()
@@ -199,7 +204,7 @@ def test_waiting_ends_when_the_server_does(installation: Installation, tmp_path:
 
 
 @pytest.mark.slow
-def test_a_server_that_was_killed_says_so_keeps_its_log_and_leaves_no_stub(
+def test_killed_server_keeps_log(
     repository: Path,
     installation: Installation,
     site: Path,
@@ -207,18 +212,19 @@ def test_a_server_that_was_killed_says_so_keeps_its_log_and_leaves_no_stub(
     started: Started,
     traces: Callable[[], set[Path]],
 ) -> None:
+    """A server that was killed says so, keeps its log and leaves no stub."""
     with TritonServer(repository, installation, tmp_path / "log", site=site) as server:
         family = started()
-        assert [one.name() for one in family] == FAMILY
+        assert [process.name() for process in family] == FAMILY
         assert server.wait(0) is None
         server_of(family).kill()
         status = server.wait()
         assert status == -signal.SIGKILL
-        told = server.obituary(status, "while it served")
-    assert told.message.startswith("Triton was killed while it served, ")
-    assert told.log == tmp_path / "log"
+        failure = server.obituary(status, "while it served")
+    assert failure.message.startswith("Triton was killed while it served, ")
+    assert failure.log == tmp_path / "log"
     assert "successfully loaded 'good'" in (tmp_path / "log").read_text()
-    assert not any(is_running(one.pid) for one in family)
+    assert not any(is_running(process.pid) for process in family)
     assert not traces()
 
 
@@ -235,35 +241,36 @@ with TritonServer(repository, find_installation(), repository.parent / "log", si
 
 
 @pytest.mark.slow
-def test_a_server_does_not_outlive_a_parent_that_was_killed(repository: Path, site: Path, tmp_path: Path) -> None:
+def test_server_dies_with_killed_parent(repository: Path, site: Path, tmp_path: Path) -> None:
+    """A server does not outlive a parent that was killed."""
     command = [sys.executable, "-c", PARENT, str(repository), str(site)]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == "ready\n"
         family = psutil.Process(parent.pid).children(recursive=True)
-        names = [one.name() for one in family]
+        names = [process.name() for process in family]
         parent.send_signal(signal.SIGKILL)
     assert names == FAMILY
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and (
-        any(is_running(one.pid) for one in family) or list(SHARED_MEMORY.glob(f"plansmith-{parent.pid}-*"))
+        any(is_running(process.pid) for process in family) or list(SHARED_MEMORY.glob(f"plansmith-{parent.pid}-*"))
     ):
         time.sleep(0.1)
-    assert not any(is_running(one.pid) for one in family)
+    assert not any(is_running(process.pid) for process in family)
     assert not list(SHARED_MEMORY.glob(f"plansmith-{parent.pid}-*"))
 
 
 @pytest.mark.parametrize("form", ["bin/tritonserver", "."])
-def test_a_given_server_comes_before_every_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+def test_given_server_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    """A given server comes before every other."""
     binary = fake_installation(tmp_path / "given")
     monkeypatch.setenv(places.SERVER_VARIABLE, str(fake_installation(tmp_path / "named")))
     assert find_installation(tmp_path / "given" / form).binary == binary
 
 
-def test_the_variable_comes_before_the_container_and_that_before_the_private_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variable_before_container_before_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable comes before the container, and that before the private folder."""
     monkeypatch.setattr(places, "CONTAINER_ROOT", tmp_path / "container")
     private = fake_installation(tmp_path / "private" / "pytriton-0.7.0" / "pytriton" / "tritonserver")
     monkeypatch.delenv(places.SERVER_VARIABLE, raising=False)
@@ -275,9 +282,8 @@ def test_the_variable_comes_before_the_container_and_that_before_the_private_fol
     assert find_installation(private=tmp_path / "private").binary == named
 
 
-def test_a_place_that_was_asked_for_and_holds_no_server_is_a_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_serverless_place_is_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place that was asked for and holds no server is a fault."""
     with pytest.raises(EnvironmentFault, match="was given, but there is no Triton server"):
         find_installation(tmp_path)
     monkeypatch.setenv(places.SERVER_VARIABLE, str(tmp_path / "nothing"))
@@ -285,7 +291,8 @@ def test_a_place_that_was_asked_for_and_holds_no_server_is_a_fault(
         find_installation()
 
 
-def test_a_machine_without_a_server_is_told_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serverless_machine_told_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without a server is told how to get one."""
     monkeypatch.setattr(places, "CONTAINER_ROOT", tmp_path / "container")
     monkeypatch.delenv(places.SERVER_VARIABLE, raising=False)
     with pytest.raises(EnvironmentFault) as fault:
@@ -294,16 +301,18 @@ def test_a_machine_without_a_server_is_told_how_to_get_one(tmp_path: Path, monke
     assert "plansmith serve-env add" in fault.value.remedy
 
 
-def test_a_container_says_its_version_and_that_it_has_the_real_backend(tmp_path: Path) -> None:
+def test_container_tells_version_and_backend(tmp_path: Path) -> None:
+    """A container says its version and that it has the real backend."""
     fake_installation(tmp_path)
     (tmp_path / "TRITON_VERSION").write_text("2.65.0\n")
     (tmp_path / "backends" / "onnxruntime").mkdir()
     (tmp_path / "backends" / "onnxruntime" / "libtriton_onnxruntime.so").touch()
-    found = find_installation(tmp_path)
-    assert (found.version, found.real_onnxruntime, found.stub) == ("2.65.0", True, None)
+    installation = find_installation(tmp_path)
+    assert (installation.version, installation.real_onnxruntime, installation.stub) == ("2.65.0", True, None)
 
 
-def test_a_python_without_a_shared_library_is_a_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_python_without_library_is_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A Python without a shared library is a fault."""
     monkeypatch.setattr(sysconfig, "get_config_var", lambda _: str(tmp_path))
     monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
     with pytest.raises(EnvironmentFault, match=r"libpython3\.\d+\.so\.1\.0"):

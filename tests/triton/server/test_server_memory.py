@@ -14,7 +14,7 @@ import pytest
 
 from plansmith.errors import EnvironmentFault
 from plansmith.triton.server.installation import Installation
-from plansmith.triton.server.memory import MemoryLimit, group_bytes, is_measurable
+from plansmith.triton.server.process import MemoryLimit, group_bytes, is_measurable
 from plansmith.triton.server.server import TritonServer
 
 if TYPE_CHECKING:
@@ -32,9 +32,10 @@ MIB = 2**20
 
 
 @pytest.mark.slow
-def test_what_a_child_holds_counts_and_ends_the_parent_too() -> None:
-    words = [sys.executable, "-c", GROWS, str(60 * MIB), GROWS]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as process:
+def test_child_memory_counts_for_parent() -> None:
+    """What a child holds counts and ends the parent too."""
+    command = [sys.executable, "-c", GROWS, str(60 * MIB), GROWS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(2)] == [b"ready\n"] * 2
         parent = psutil.Process(process.pid)
@@ -62,7 +63,8 @@ def test_another_group_counts_for_nothing() -> None:
         process.kill()
 
 
-def test_where_nothing_says_what_a_server_holds_a_limit_is_refused_rather_than_never_kept(tmp_path: Path) -> None:
+def test_unmeasurable_limit_refused(tmp_path: Path) -> None:
+    """Where nothing says what a server holds, a limit is refused rather than never kept."""
     assert is_measurable()
     own = tmp_path / "7"
     own.mkdir()
@@ -78,7 +80,8 @@ def test_where_nothing_says_what_a_server_holds_a_limit_is_refused_rather_than_n
     assert limit.exceeded is None
 
 
-def test_the_limit_of_a_process_that_has_ended_is_no_fault() -> None:
+def test_ended_process_limit_no_fault() -> None:
+    """The limit of a process that has ended is no fault."""
     with subprocess.Popen([sys.executable, "-c", ""], start_new_session=True) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # nobody has taken note of its end yet
         with MemoryLimit(process.pid, MIB):
@@ -94,9 +97,8 @@ def _ask_after_its_end(server: TritonServer) -> None:
     raise ConnectionRefusedError
 
 
-def test_a_server_above_its_limit_is_ended_with_one_clear_reason(
-    installation: Installation, started: Started, tmp_path: Path
-) -> None:
+def test_server_above_limit_ended(installation: Installation, started: Started, tmp_path: Path) -> None:
+    """A server above its limit is ended with one clear reason."""
     (tmp_path / "empty").mkdir()
     server = TritonServer(tmp_path / "empty", installation, tmp_path / "log", models=[], memory_bytes=2 * MIB)
     with pytest.raises(EnvironmentFault) as ended, server:

@@ -62,8 +62,8 @@ class Asker:
             options: of the client's `infer`, such as model_version.
         """
         inputs = [self.tensor(name, array) for name, array in feed.items()]
-        wanted = [self.module.InferRequestedOutput(name) for name in outputs] or None
-        return arrays_of(self.client.infer(model, inputs, outputs=wanted, **self._limit(), **options))
+        requested = [self.module.InferRequestedOutput(name) for name in outputs] or None
+        return arrays_of(self.client.infer(model, inputs, outputs=requested, **self._limit(), **options))
 
     def ask_spelled_out(
         self, model: str, feed: Arrays, outputs: Sequence[str], *, version: str = "", binary_answer: bool = False
@@ -79,8 +79,8 @@ class Asker:
         """
         if self.protocol == "http":
             inputs = [self.tensor(name, array, binary_data=False) for name, array in feed.items()]
-            wanted = [self.module.InferRequestedOutput(name, binary_data=binary_answer) for name in outputs]
-            return arrays_of(self.client.infer(model, inputs, outputs=wanted, model_version=version))
+            requested = [self.module.InferRequestedOutput(name, binary_data=binary_answer) for name in outputs]
+            return arrays_of(self.client.infer(model, inputs, outputs=requested, model_version=version))
         request = service_pb2.ModelInferRequest(model_name=model, model_version=version)
         for name, array in feed.items():
             kind = np_to_triton_dtype(array.dtype)
@@ -99,10 +99,10 @@ class Asker:
     def statistics(self, model: str, version: str = "1") -> dict[str, Any]:
         """What Triton counted for a version of a model, counts as numbers."""
         if self.protocol == "http":
-            told = self.client.get_inference_statistics(model, version)
+            response = self.client.get_inference_statistics(model, version)
         else:
-            told = self.client.get_inference_statistics(model, version, as_json=True)
-        (counted,) = told["model_stats"]
+            response = self.client.get_inference_statistics(model, version, as_json=True)
+        (counted,) = response["model_stats"]
         return dict(counted)
 
     def counts(self, model: str, version: str = "1") -> tuple[int, int]:
@@ -116,8 +116,8 @@ class Asker:
 
 def arrays_of(answer: Any) -> dict[str, NDArray[Any]]:
     """The arrays of an answer of either client; texts, which JSON gives as such, are bytes."""
-    told = answer.get_response()
-    outputs = told["outputs"] if isinstance(told, dict) else told.outputs
+    response = answer.get_response()
+    outputs = response["outputs"] if isinstance(response, dict) else response.outputs
     names = [output["name"] if isinstance(output, dict) else output.name for output in outputs]
     arrays = {name: answer.as_numpy(name) for name in names}
     return {name: _as_bytes(array) if array.dtype == object else array for name, array in arrays.items()}
@@ -128,9 +128,9 @@ def metrics(server: TritonServer, model: str) -> dict[str, float]:
     with urllib.request.urlopen(f"http://{server.metrics_url}/metrics", timeout=SECONDS) as page:
         text = page.read().decode()
     sums: dict[str, float] = {}
-    for found in _METRIC.finditer(text):
-        if f'model="{model}"' in found["labels"]:
-            sums[found["name"]] = sums.get(found["name"], 0) + float(found["value"])
+    for match in _METRIC.finditer(text):
+        if f'model="{model}"' in match["labels"]:
+            sums[match["name"]] = sums.get(match["name"], 0) + float(match["value"])
     return sums
 
 

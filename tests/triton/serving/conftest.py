@@ -32,12 +32,12 @@ def server(installation: Installation, site: Path, tmp_path_factory: pytest.Temp
 @pytest.fixture(params=PROTOCOLS)
 def asker(server: TritonServer, request: pytest.FixtureRequest) -> Iterator[Asker]:
     """A client of each protocol."""
-    with Asker(server, request.param) as one:
-        yield one
+    with Asker(server, request.param) as client:
+        yield client
 
 
 @pytest.fixture
 def http(server: TritonServer) -> Iterator[Asker]:
     """A client over HTTP, where the protocol does not matter."""
-    with Asker(server, "http") as one:
-        yield one
+    with Asker(server, "http") as client:
+        yield client

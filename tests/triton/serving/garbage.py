@@ -25,7 +25,7 @@ NOISE = np.random.default_rng(0).bytes(600)
 class Wrong(NamedTuple):
     """Arrays and options of a client's request, and what the answer must say over either protocol."""
 
-    words: str
+    message: str
     feed: Mapping[str, np.ndarray[Any, Any]]
     model: str = MODEL
     outputs: tuple[str, ...] = ()
@@ -72,8 +72,8 @@ def body(*inputs: Any) -> bytes:
 
 def binary(size: object, data: bytes, header_length: object = None) -> tuple[bytes, dict[str, str]]:
     """A request of which `a` is binary: what its JSON says of its size, and the bytes that follow."""
-    told = body(IDS, _tensor("a", "FP32", [1, 2], parameters={"binary_data_size": size}))
-    return told + data, {LENGTH_HEADER: str(len(told) if header_length is None else header_length)}
+    document = body(IDS, _tensor("a", "FP32", [1, 2], parameters={"binary_data_size": size}))
+    return document + data, {LENGTH_HEADER: str(len(document) if header_length is None else header_length)}
 
 
 WHOLE = struct.pack("<ff", 1, 2)
@@ -178,8 +178,8 @@ TEXT_BYTES = {
 
 def text_body(data: bytes) -> tuple[bytes, dict[str, str]]:
     """One text over HTTP, given as bytes."""
-    told = body(_tensor("text", "BYTES", [1, 1], parameters={"binary_data_size": len(data)}))
-    return told + data, {LENGTH_HEADER: str(len(told))}
+    document = body(_tensor("text", "BYTES", [1, 1], parameters={"binary_data_size": len(data)}))
+    return document + data, {LENGTH_HEADER: str(len(document))}
 
 
 def text_message(data: bytes) -> bytes:

@@ -159,14 +159,14 @@ def lookup() -> onnx.ModelProto:
 
 def one_more() -> onnx.ModelProto:
     """`y` is `x` plus 1, both in half precision."""
-    one = numpy_helper.from_array(np.array(1, np.float16))
-    nodes = [helper.make_node("Constant", [], ["one"], value=one), helper.make_node("Add", ["x", "one"], ["y"])]
+    constant = numpy_helper.from_array(np.array(1, np.float16))
+    nodes = [helper.make_node("Constant", [], ["one"], value=constant), helper.make_node("Add", ["x", "one"], ["y"])]
     return _model(nodes, {"x": (TensorProto.FLOAT16, ["n", "length"])}, {"y": (TensorProto.FLOAT16, ["n", "length"])})
 
 
 def _model(nodes: Sequence[onnx.NodeProto], inputs: Sides, outputs: Sides) -> onnx.ModelProto:
-    given, answered = (
-        [helper.make_tensor_value_info(name, *one) for name, one in side.items()] for side in (inputs, outputs)
+    input_infos, answered = (
+        [helper.make_tensor_value_info(name, *details) for name, details in side.items()] for side in (inputs, outputs)
     )
-    graph = helper.make_graph(nodes, "small", given, answered)
+    graph = helper.make_graph(nodes, "small", input_infos, answered)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)

@@ -60,7 +60,7 @@ def wrong(server: TritonServer, protocol: str, name: str) -> Send:
         bad = WRONG[name]
         with Asker(server, protocol) as asker, pytest.raises(InferenceServerException) as error:
             asker.ask(bad.model, bad.feed, outputs=bad.outputs, model_version=bad.version)
-        assert bad.words in str(error.value), name
+        assert bad.message in str(error.value), name
 
     return send
 
@@ -112,40 +112,44 @@ def processes() -> set[int]:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_what_does_not_fit_the_model_is_an_error_in_words_and_harms_no_batch(
-    server: TritonServer, protocol: str
-) -> None:
+def test_misfit_request_harms_no_batch(server: TritonServer, protocol: str) -> None:
+    """What does not fit the model is an error in words, and harms no batch."""
     with one_batch_of_good_ones(server) as good_ones:
         at_once([wrong(server, protocol, name) for name in WRONG], good_ones)
 
 
-def test_garbage_over_http_is_an_error_and_harms_no_batch(server: TritonServer) -> None:
+def test_http_garbage_harms_no_batch(server: TritonServer) -> None:
+    """Garbage over HTTP is an error and harms no batch."""
     garbage = [http_garbage(server, name, MODEL, request) for name, request in HTTP_BODIES.items()]
     with one_batch_of_good_ones(server) as good_ones:
         at_once(garbage, good_ones)
 
 
-def test_garbage_over_grpc_is_an_error_and_harms_no_batch(server: TritonServer) -> None:
+def test_grpc_garbage_harms_no_batch(server: TritonServer) -> None:
+    """Garbage over gRPC is an error and harms no batch."""
     garbage = [grpc_garbage(server, name, content) for name, content in GRPC_MESSAGES.items()]
     with one_batch_of_good_ones(server) as good_ones:
         at_once(garbage, good_ones)
 
 
-def test_texts_that_end_too_early_or_too_late_are_an_error(server: TritonServer) -> None:
+def test_wrongly_ended_texts_are_error(server: TritonServer) -> None:
+    """Texts that end too early or too late are an error."""
     over_http = [http_garbage(server, name, "text", text_body(data)) for name, data in TEXT_BYTES.items()]
     over_grpc = [grpc_garbage(server, name, text_message(data)) for name, data in TEXT_BYTES.items()]
     with one_batch_of_good_ones(server) as good_ones:
         at_once(over_http, over_grpc, good_ones)
 
 
-def test_whoever_goes_in_the_middle_or_makes_noise_harms_no_batch(server: TritonServer) -> None:
+def test_departed_client_harms_no_batch(server: TritonServer) -> None:
+    """Whoever goes in the middle or makes noise harms no batch."""
     leaving = [lambda: leave_in_the_middle(server.http_url, body(IDS, A)) for _ in range(4)]
     noise = [lambda url=url: send_noise(url) for url in (server.http_url, server.grpc_url)]
     with one_batch_of_good_ones(server) as good_ones:
         at_once(leaving, noise, good_ones)
 
 
-def test_a_python_model_refuses_one_member_of_a_batch_and_answers_the_others(server: TritonServer) -> None:
+def test_python_model_refuses_one_member(server: TritonServer) -> None:
+    """A Python model refuses one member of a batch and answers the others."""
     texts = ["one", "two", "please refuse", "four", "five", "six"]
 
     def ask(number: int) -> int | str:
@@ -159,11 +163,11 @@ def test_a_python_model_refuses_one_member_of_a_batch_and_answers_the_others(ser
         return int(answer["company"].item())
 
     with ThreadPoolExecutor(TOGETHER) as clients:
-        told = list(clients.map(ask, range(TOGETHER)))
-    assert told == [TOGETHER, TOGETHER, "this text is refused", TOGETHER, TOGETHER, TOGETHER]
+        results = list(clients.map(ask, range(TOGETHER)))
+    assert results == [TOGETHER, TOGETHER, "this text is refused", TOGETHER, TOGETHER, TOGETHER]
 
 
-def test_a_value_that_the_graph_itself_refuses_fails_its_batch_and_no_later_one(server: TritonServer) -> None:
+def test_graph_refusal_fails_own_batch(server: TritonServer) -> None:
     """ONNX Runtime runs a batch as a whole, and Triton's backend for it answers all members with the error.
 
     So does the stand-in: `ModelInstanceState::ProcessRequests` of triton-inference-server/onnxruntime_backend has
@@ -177,6 +181,6 @@ def test_a_value_that_the_graph_itself_refuses_fails_its_batch_and_no_later_one(
         return str(error.value)
 
     with ThreadPoolExecutor(TOGETHER) as clients:
-        assert all("Gather" in words for words in clients.map(ask, range(TOGETHER)))
+        assert all("Gather" in message for message in clients.map(ask, range(TOGETHER)))
     with one_batch_of_good_ones(server) as good_ones:
         at_once(good_ones)

@@ -32,9 +32,8 @@ def pair(seed: int, rows: int = 1, length: int = 4) -> dict[str, Any]:
     }
 
 
-def test_requests_of_several_clients_are_run_as_one_batch_and_each_gets_its_own_rows(
-    server: TritonServer, http: Asker
-) -> None:
+def test_clients_share_batch_keep_rows(server: TritonServer, http: Asker) -> None:
+    """Requests of several clients are run as one batch, and each gets its own rows."""
     rows_of = (1, 2, 1, 1, 1)
     assert sum(rows_of) == TOGETHER
 
@@ -66,7 +65,8 @@ def test_requests_of_several_clients_are_run_as_one_batch_and_each_gets_its_own_
     assert grown("nv_inference_request_failure") == 0
 
 
-def test_without_a_dynamic_batcher_each_request_is_run_by_itself(server: TritonServer, http: Asker) -> None:
+def test_requests_run_alone_without_batcher(server: TritonServer, http: Asker) -> None:
+    """Without a dynamic batcher each request is run by itself."""
     rows, runs = http.counts("pair", "2")
 
     def ask(seed: int) -> None:
@@ -79,7 +79,8 @@ def test_without_a_dynamic_batcher_each_request_is_run_by_itself(server: TritonS
     assert soon(lambda: http.counts("pair", "2"), expected) == expected
 
 
-def test_a_question_that_was_answered_before_is_answered_from_the_cache(server: TritonServer, http: Asker) -> None:
+def test_repeated_question_answered_from_cache(server: TritonServer, http: Asker) -> None:
+    """A question that was answered before is answered from the cache."""
     questions = [pair(seed, rows=1 + seed % 3) for seed in range(100, 105)]
     before, measured = http.statistics("remembered"), metrics(server, "remembered")
     answers = []
@@ -97,7 +98,7 @@ def test_a_question_that_was_answered_before_is_answered_from_the_cache(server: 
         old, new = before["inference_stats"], now["inference_stats"]
         return {
             "runs": now["execution_count"] - before["execution_count"],
-            **{what: new[what]["count"] - old[what]["count"] for what in ("cache_miss", "cache_hit")},
+            **{counter: new[counter]["count"] - old[counter]["count"] for counter in ("cache_miss", "cache_hit")},
             **{metric: metered[metric] - measured[metric] for metric in (missed, hit)},
         }
 
@@ -106,21 +107,22 @@ def test_a_question_that_was_answered_before_is_answered_from_the_cache(server: 
     assert soon(grown, expected) == expected
 
 
-def test_one_other_value_is_another_question_to_the_cache(http: Asker) -> None:
+def test_changed_value_misses_cache(http: Asker) -> None:
+    """One other value is another question to the cache."""
     question = pair(7)
     http.ask("remembered", question)
-    other = {**question, "ids": question["ids"] + 1}
-    np.testing.assert_array_equal(http.ask("remembered", other)["times"], other["ids"] * 2)
+    variant = {**question, "ids": question["ids"] + 1}
+    np.testing.assert_array_equal(http.ask("remembered", variant)["times"], variant["ids"] * 2)
 
 
-def test_a_cached_answer_has_the_outputs_that_were_asked_for_first(http: Asker) -> None:
+def test_cached_answer_keeps_first_outputs(http: Asker) -> None:
     """Triton's key is the model, its version and the inputs: where answers are cached, ask for the same outputs."""
     question = pair(8)
     assert http.ask("remembered", question, outputs=["share"]).keys() == {"share"}
     assert http.ask("remembered", question, outputs=["times"]).keys() == {"share"}
 
 
-def test_a_model_was_run_on_its_stored_sample_before_anybody_asked(http: Asker) -> None:
+def test_model_warmed_on_stored_sample(http: Asker) -> None:
     """The file holds one sample, of which Triton makes as many requests as `batch_size` says, and runs them at once."""
     warm = (WARM_ROWS * WARM_COUNT, WARM_COUNT)
     assert http.counts("warm") == warm
@@ -145,7 +147,8 @@ def region() -> Iterator[Any]:
         yield make
 
 
-def test_large_tensors_travel_through_shared_memory_both_ways(asker: Asker, region: Any) -> None:
+def test_large_tensors_use_shared_memory(asker: Asker, region: Any) -> None:
+    """Large tensors travel through shared memory both ways."""
     feed = pair(3, rows=8, length=50_000)
     sent, received = feed["a"].nbytes + feed["ids"].nbytes, feed["ids"].nbytes
     (key_in, memory_in), (key_out, memory_out) = region(sent), region(received)
@@ -167,7 +170,8 @@ def test_large_tensors_travel_through_shared_memory_both_ways(asker: Asker, regi
         let_go(asker.client, key_out)
 
 
-def test_shared_memory_that_is_unknown_or_too_small_is_an_error(asker: Asker, region: Any) -> None:
+def test_bad_shared_memory_is_error(asker: Asker, region: Any) -> None:
+    """Shared memory that is unknown or too small is an error."""
     key, _ = region(4096)
     small = asker.module.InferInput("x", [1, 8], "FP16")
     small.set_shared_memory("nobody", 16)

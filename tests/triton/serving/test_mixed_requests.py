@@ -74,10 +74,10 @@ def draw_half(drawn: np.random.Generator) -> tuple[str, Arrays, Arrays]:
 
 def draw_text(drawn: np.random.Generator) -> tuple[str, Arrays, Arrays]:
     shape = drawn.integers(1, LARGEST + 1), drawn.integers(1, 4)
-    words = ["".join(map(chr, drawn.integers(32, 127, drawn.integers(0, 40)))) for _ in range(shape[0] * shape[1])]
+    texts = ["".join(map(chr, drawn.integers(32, 127, drawn.integers(0, 40)))) for _ in range(shape[0] * shape[1])]
     text, back = (
-        np.array([one.encode() for one in side], dtype=object).reshape(shape)
-        for side in (words, [word[::-1] for word in words])
+        np.array([entry.encode() for entry in side], dtype=object).reshape(shape)
+        for side in (texts, [word[::-1] for word in texts])
     )
     return "", {"text": text}, {"back": back}
 
@@ -89,7 +89,8 @@ DRAWERS: Mapping[str, Callable[[np.random.Generator], tuple[str, Arrays, Arrays]
 }
 
 
-def test_a_thousand_mixed_requests_of_sixteen_clients_are_all_answered_rightly(server: TritonServer) -> None:
+def test_thousand_mixed_requests_answered_rightly(server: TritonServer) -> None:
+    """A thousand mixed requests of sixteen clients are all answered rightly."""
     questions = [draw(number) for number in range(REQUESTS)]
     kinds = {(q.model, q.version, q.protocol, q.spelled_out) for q in questions}
     assert len(kinds) == 3 * 2 * 2 + 2 + 2 * 2
@@ -103,11 +104,11 @@ def test_a_thousand_mixed_requests_of_sixteen_clients_are_all_answered_rightly(s
     with ThreadPoolExecutor(CLIENTS) as clients:
         assert sum(clients.map(serve, range(CLIENTS))) == REQUESTS
     for model in MODELS:
-        asked = [q for q in questions if q.model == model]
+        matches = [q for q in questions if q.model == model]
         expected: dict[str, float] = {
-            "nv_inference_request_success": len(asked),
+            "nv_inference_request_success": len(matches),
             "nv_inference_request_failure": 0,
-            "nv_inference_count": sum(q.rows for q in asked),
+            "nv_inference_count": sum(q.rows for q in matches),
             "nv_inference_pending_request_count": 0,
         }
 

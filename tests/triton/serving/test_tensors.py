@@ -16,11 +16,11 @@ TEXTS = ["", "plain", "naïve — 日本語 🎈", "a\0b", "line\nbreak", "x" * 
 
 
 def texts(values: list[Any]) -> np.ndarray[Any, Any]:
-    return np.array([one if isinstance(one, bytes) else one.encode() for one in values], dtype=object)[None]
+    return np.array([value if isinstance(value, bytes) else value.encode() for value in values], dtype=object)[None]
 
 
 @pytest.mark.parametrize("spelled_out", [False, True])
-def test_integers_keep_all_their_64_bits(asker: Asker, spelled_out: bool) -> None:
+def test_integers_keep_64_bits(asker: Asker, spelled_out: bool) -> None:
     """None of these is a floating-point number of 64 bits."""
     ids = np.array([[2**62 - 1, -(2**62) + 1, 2**53 + 1, -(2**53) - 1]])
     feed = {"a": np.zeros((1, 3), np.float32), "ids": ids}
@@ -44,7 +44,8 @@ def test_single_precision_keeps_every_bit(asker: Asker, spelled_out: bool) -> No
     assert answer["share"].tobytes() == (a / 2).tobytes()
 
 
-def test_values_that_are_no_number_travel_in_binary(asker: Asker) -> None:
+def test_non_numbers_travel_in_binary(asker: Asker) -> None:
+    """Values that are no number travel in binary."""
     a = np.array([[np.nan, np.inf, -np.inf]], np.float32)
     answer = asker.ask("pair", {"a": a, "ids": np.zeros((1, 1), np.int64)}, model_version="1")
     np.testing.assert_array_equal(answer["share"], a)
@@ -57,7 +58,8 @@ def test_half_precision_keeps_every_bit(asker: Asker) -> None:
     np.testing.assert_array_equal(answer, x + np.float16(1))
 
 
-def test_half_precision_in_json_is_refused_in_words(http: Asker) -> None:
+def test_half_precision_json_refused(http: Asker) -> None:
+    """Half precision in JSON is refused in words."""
     feed = {"x": np.ones((1, 2), np.float16)}
     with pytest.raises(InferenceServerException, match="FP16"):
         http.ask_spelled_out("half", feed, ["y"], binary_answer=True)
@@ -65,9 +67,9 @@ def test_half_precision_in_json_is_refused_in_words(http: Asker) -> None:
 
 @pytest.mark.parametrize("spelled_out", [False, True])
 def test_texts_keep_every_character(asker: Asker, spelled_out: bool) -> None:
-    given = texts(TEXTS)
-    turned = given[:, ::-1]
-    rows = np.concatenate([given, turned])
+    values = texts(TEXTS)
+    turned = values[:, ::-1]
+    rows = np.concatenate([values, turned])
     expected = [[text[::-1] for text in row] for row in rows.tolist()]
     if not spelled_out:
         assert asker.ask("text", {"text": rows})["back"].tolist() == expected
@@ -80,11 +82,13 @@ def test_texts_keep_every_character(asker: Asker, spelled_out: bool) -> None:
     assert there_and_back.tolist() == expected
 
 
-def test_plain_texts_come_back_in_json(http: Asker) -> None:
-    given = texts(["stressed", "", "a\0b\n"])
-    assert http.ask_spelled_out("text", {"text": given}, ["back"])["back"].tolist() == [[b"desserts", b"", b"\nb\0a"]]
+def test_plain_texts_return_in_json(http: Asker) -> None:
+    """Plain texts come back in JSON."""
+    values = texts(["stressed", "", "a\0b\n"])
+    assert http.ask_spelled_out("text", {"text": values}, ["back"])["back"].tolist() == [[b"desserts", b"", b"\nb\0a"]]
 
 
-def test_bytes_that_are_no_text_arrive_as_they_are(asker: Asker) -> None:
-    given = texts([bytes(range(256)), b"\xff\xfe"])
-    assert asker.ask("text", {"text": given})["back"].tolist() == [[bytes(range(255, -1, -1)), b"\xfe\xff"]]
+def test_binary_bytes_arrive_unchanged(asker: Asker) -> None:
+    """Bytes that are no text arrive as they are."""
+    values = texts([bytes(range(256)), b"\xff\xfe"])
+    assert asker.ask("text", {"text": values})["back"].tolist() == [[bytes(range(255, -1, -1)), b"\xfe\xff"]]

@@ -15,13 +15,15 @@ def feed(batch: int, length: int, *, mask: bool = False) -> dict[str, np.ndarray
     return {"ids": ids, "mask": np.ones_like(ids)} if mask else {"ids": ids}
 
 
-def test_requests_of_equal_shape_behind_the_batch_and_of_the_same_inputs_go_together() -> None:
+def test_equal_requests_batched_together() -> None:
+    """Requests of equal shape behind the batch, and of the same inputs, go together."""
     feeds = [feed(1, 3), feed(2, 4), feed(5, 3), feed(1, 3, mask=True), feed(1, 4)]
     assert batches(feeds, batching=True) == [[0, 2], [1, 4], [3]]
     assert batches(feeds, batching=False) == [[0], [1], [2], [3], [4]]
 
 
-def test_each_request_gets_its_own_rows_in_memory_of_their_own() -> None:
+def test_request_rows_have_own_memory() -> None:
+    """Each request gets its own rows in memory of their own."""
     feeds = [feed(1, 3), feed(3, 3), feed(2, 3)]
     together = merged(feeds)
     assert together["ids"].shape == (6, 3)
@@ -32,11 +34,13 @@ def test_each_request_gets_its_own_rows_in_memory_of_their_own() -> None:
         assert all(array.flags.c_contiguous for array in part.values())
 
 
-def test_a_single_request_is_not_copied() -> None:
+def test_single_request_not_copied() -> None:
+    """A single request is not copied."""
     alone = feed(2, 3)
     assert merged([alone])["ids"] is alone["ids"]
 
 
-def test_an_output_with_too_few_rows_is_an_error_and_no_mixture() -> None:
+def test_missing_output_rows_are_error() -> None:
+    """An output with too few rows is an error and no mixture."""
     with pytest.raises(ValueError, match="'pooled' has 1 rows for a batch of 3"):
         parted({"pooled": np.zeros((1, 2))}, [feed(1, 3), feed(2, 3)])

@@ -15,13 +15,12 @@ import tritonclient.http
 from PIL import Image
 from tritonclient.utils import InferenceServerException
 
-from plansmith.config.target.targets import load_target
-from plansmith.pipelines.dali.agreement import difference
+from plansmith.config.targets import load_target
 from plansmith.pipelines.dali.parts import DALI_PART, ENCODED, ENCODED_PART, DaliPlace, dali_part, encoded_part
-from plansmith.pipelines.dali.recipe import recipe_from_settings
+from plansmith.pipelines.dali.recipe import difference, recipe_from_settings
 from plansmith.pipelines.draft import write_part
 from plansmith.triton.server.installation import Installation, dali_site
-from plansmith.triton.server.log import refused_models
+from plansmith.triton.server.process import refused_models
 from plansmith.triton.server.server import TritonServer
 
 from ...support.pipelines.dali import real_images, settings
@@ -78,9 +77,9 @@ BROKEN = {
 
 @pytest.fixture(scope="module")
 def packages(installation: Installation) -> Path:
-    found = dali_site(installation, load_target("local-cpu"))
-    assert found is not None
-    return found
+    site = dali_site(installation, load_target("local-cpu"))
+    assert site is not None
+    return site
 
 
 @pytest.fixture(scope="module")
@@ -119,19 +118,19 @@ def ask(server: TritonServer, *images: bytes, protocol: str = "grpc") -> np.ndar
     module = getattr(tritonclient, protocol)
     rows = np.empty((len(images), 1), object)
     rows[:, 0] = images
-    given = module.InferInput("image", rows.shape, "BYTES")
-    given.set_data_from_numpy(rows)
+    tensor = module.InferInput("image", rows.shape, "BYTES")
+    tensor.set_data_from_numpy(rows)
     with module.InferenceServerClient(getattr(server, f"{protocol}_url")) as client:
-        answer: np.ndarray[Any, Any] = client.infer("images", [given]).as_numpy("x")
+        answer: np.ndarray[Any, Any] = client.infer("images", [tensor]).as_numpy("x")
     return answer
 
 
 def ask_dali(server: TritonServer, model: str, image: bytes) -> np.ndarray[Any, Any]:
     row = np.frombuffer(image, np.uint8)[None]
-    given = tritonclient.grpc.InferInput(ENCODED.name, row.shape, "UINT8")
-    given.set_data_from_numpy(row)
+    tensor = tritonclient.grpc.InferInput(ENCODED.name, row.shape, "UINT8")
+    tensor.set_data_from_numpy(row)
     with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
-        answer: np.ndarray[Any, Any] = client.infer(model, [given]).as_numpy("x")
+        answer: np.ndarray[Any, Any] = client.infer(model, [tensor]).as_numpy("x")
     return answer
 
 
@@ -154,61 +153,64 @@ def expected(images: list[bytes]) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("rows", [1, LARGEST])
-def test_real_images_become_the_tensors_of_timms_own_transform(
+def test_images_match_timm_transform(
     server: TritonServer, images: list[bytes], expected: np.ndarray[Any, Any], rows: int, protocol: str
 ) -> None:
+    """Real images become the tensors of timm's own transform."""
     assert len(images) >= 20
     begins = range(0, len(images), rows)
-    made = np.concatenate([ask(server, *images[begin : begin + rows], protocol=protocol) for begin in begins])
-    found = difference(made, expected, RECIPE)
-    assert found.is_within_bound, found
+    tensors = np.concatenate([ask(server, *images[begin : begin + rows], protocol=protocol) for begin in begins])
+    deviation = difference(tensors, expected, RECIPE)
+    assert deviation.is_within_bound, deviation
 
 
-def test_requests_at_the_same_time_get_their_own_tensors_and_the_bad_ones_words(
+def test_simultaneous_requests_get_own_tensors(
     server: TritonServer, images: list[bytes], expected: np.ndarray[Any, Any]
 ) -> None:
+    """Requests at the same time get their own tensors, and the bad ones words."""
     stripe = io.BytesIO()
     Image.new("RGB", (1, 100_000)).save(stripe, "PNG")
     bad = {r"it is a (PNG|JPEG) that is cut off": images[2][:-200], "its shape of 1 x 100000": stripe.getvalue()}
 
-    def both(number: int) -> None:
-        made = ask(server, images[number])
-        assert difference(made, expected[number : number + 1], RECIPE).is_within_bound
-        for words, image in bad.items():
-            with pytest.raises(InferenceServerException, match=f"row 1 is refused: {words}"):
+    def ask_both(number: int) -> None:
+        tensors = ask(server, images[number])
+        assert difference(tensors, expected[number : number + 1], RECIPE).is_within_bound
+        for reason, image in bad.items():
+            with pytest.raises(InferenceServerException, match=f"row 1 is refused: {reason}"):
                 ask(server, images[number], image)
 
     with ThreadPoolExecutor(4) as threads:
-        list(threads.map(both, range(len(images))))
+        list(threads.map(ask_both, range(len(images))))
 
 
 @pytest.mark.parametrize("model", ["dali", "merging"])
-def test_an_image_that_only_decoding_shows_to_be_damaged_harms_its_own_request_alone(
+def test_damaged_image_harms_own_request(
     server: TritonServer, images: list[bytes], expected: np.ndarray[Any, Any], model: str
 ) -> None:
     """These skip the first part, as if the damage were such that only decoding shows it."""
 
-    def asked(number: int) -> str:
+    def outcome(number: int) -> str:
         if number == 1:
             with pytest.raises(InferenceServerException, match=r"DALI error: .*decoders\.image"):
                 ask_dali(server, model, b"no image at all")
             return "refused"
-        made = ask_dali(server, model, images[number])
-        assert difference(made, expected[number : number + 1], RECIPE).is_within_bound
+        tensors = ask_dali(server, model, images[number])
+        assert difference(tensors, expected[number : number + 1], RECIPE).is_within_bound
         return "answered"
 
     with ThreadPoolExecutor(LARGEST) as threads:
-        assert list(threads.map(asked, range(LARGEST))) == ["answered", "refused", "answered", "answered"]
-    assert asked(0) == "answered", "a pipeline that failed is opened anew"
+        assert list(threads.map(outcome, range(LARGEST))) == ["answered", "refused", "answered", "answered"]
+    assert outcome(0) == "answered", "a pipeline that failed is opened anew"
 
 
-def test_requests_of_different_lengths_are_merged_where_the_configuration_lets_triton(
+def test_differing_lengths_merged_if_configured(
     server: TritonServer, images: list[bytes], expected: np.ndarray[Any, Any]
 ) -> None:
+    """Requests of different lengths are merged where the configuration lets Triton."""
     before = runs(server)
     with ThreadPoolExecutor(LARGEST) as threads:
-        made = list(threads.map(lambda image: ask_dali(server, "merging", image), images[:LARGEST]))
-    assert difference(np.concatenate(made), expected[:LARGEST], RECIPE).is_within_bound
+        tensors = list(threads.map(lambda image: ask_dali(server, "merging", image), images[:LARGEST]))
+    assert difference(np.concatenate(tensors), expected[:LARGEST], RECIPE).is_within_bound
     assert soon(lambda: runs(server)[0] - before[0], LARGEST) == LARGEST
     assert runs(server)[1] - before[1] < LARGEST
 
@@ -221,5 +223,6 @@ def runs(server: TritonServer) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_the_real_backend_would_not_load_is_refused_in_words(server: TritonServer, name: str) -> None:
+def test_unloadable_pipeline_refused_with_words(server: TritonServer, name: str) -> None:
+    """What the real backend would not load is refused in words."""
     assert BROKEN[name][1] in refused_models(server.log)[name]

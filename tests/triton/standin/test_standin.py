@@ -14,7 +14,7 @@ import tritonclient.http
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient.utils import InferenceServerException
 
-from plansmith.triton.server.log import refused_models
+from plansmith.triton.server.process import refused_models
 from plansmith.triton.server.server import TritonServer
 
 from ...support.waiting import soon
@@ -36,7 +36,7 @@ class Broken(NamedTuple):
 
     old: str
     new: str
-    words: tuple[str, ...]
+    fragments: tuple[str, ...]
     batch: int | str = "n"
 
 
@@ -212,8 +212,8 @@ def infer(client: Any, model: str, arrays: dict[str, np.ndarray[Any, Any]], *out
     module, connection = client
     kinds = {"float32": "FP32", "int64": "INT64", "float64": "FP64"}
     inputs = [module.InferInput(name, array.shape, kinds[array.dtype.name]) for name, array in arrays.items()]
-    for one, array in zip(inputs, arrays.values(), strict=True):
-        one.set_data_from_numpy(array)
+    for tensor, array in zip(inputs, arrays.values(), strict=True):
+        tensor.set_data_from_numpy(array)
     return connection.infer(model, inputs, outputs=[module.InferRequestedOutput(name) for name in outputs] or None)
 
 
@@ -233,18 +233,21 @@ def refusals(server: TritonServer) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_configuration_is_refused_with_words_that_name_the_fault(name: str, refusals: dict[str, str]) -> None:
-    missing = [word for word in BROKEN[name].words if word not in refusals[name]]
+def test_broken_configuration_refused_with_fault(name: str, refusals: dict[str, str]) -> None:
+    """A broken configuration is refused with words that name the fault."""
+    missing = [word for word in BROKEN[name].fragments if word not in refusals[name]]
     assert not missing, refusals[name]
 
 
-def test_every_configuration_that_fits_is_served(refusals: dict[str, str]) -> None:
+def test_fitting_configurations_served(refusals: dict[str, str]) -> None:
+    """Every configuration that fits is served."""
     assert not [name for name in refusals if name.startswith("good")]
 
 
 @pytest.mark.parametrize("model", GOOD)
 @pytest.mark.parametrize(("rows", "length"), [(1, 4), (8, 1)])
-def test_the_answer_is_that_of_onnx_runtime(client: Any, graph: Graph, model: str, rows: int, length: int) -> None:
+def test_answer_matches_onnx_runtime(client: Any, graph: Graph, model: str, rows: int, length: int) -> None:
+    """The answer is that of ONNX Runtime."""
     arrays = sample(rows, length)
     session = onnxruntime.InferenceSession(graph("n").SerializeToString(), providers=["CPUExecutionProvider"])
     answer = infer(client, model, arrays)
@@ -253,45 +256,51 @@ def test_the_answer_is_that_of_onnx_runtime(client: Any, graph: Graph, model: st
         assert answer.as_numpy(name).dtype == expected.dtype
 
 
-def test_only_the_requested_output_is_answered(client: Any) -> None:
+def test_only_requested_output_answered(client: Any) -> None:
+    """Only the requested output is answered."""
     arrays = sample(2)
     answer = infer(client, "good", arrays, "twice")
     np.testing.assert_array_equal(answer.as_numpy("twice"), arrays["ids"] * 2)
     assert answer.as_numpy("half") is None
 
 
-def test_a_model_without_a_batch_dimension_takes_its_own_shapes(client: Any) -> None:
+def test_batchless_model_takes_own_shapes(client: Any) -> None:
+    """A model without a batch dimension takes its own shapes."""
     arrays = sample(2)
     np.testing.assert_array_equal(infer(client, "good_fixed", arrays).as_numpy("half"), arrays["a"] / 2)
 
 
-def test_a_scalar_travels_as_one_element(client: Any) -> None:
+def test_scalar_travels_as_element(client: Any) -> None:
+    """A scalar travels as one element."""
     answer = infer(client, "good_scalar", {"x": np.array([1.5])})
     np.testing.assert_array_equal(answer.as_numpy("y"), np.array([-1.5]))
 
 
-def test_an_input_with_a_default_may_be_left_out(client: Any) -> None:
+def test_defaulted_input_may_be_omitted(client: Any) -> None:
+    """An input with a default may be left out."""
     x = np.array([1, 2], np.float32)
     np.testing.assert_array_equal(infer(client, "good_optional", {"x": x}).as_numpy("y"), x * 10)
     np.testing.assert_array_equal(infer(client, "good_optional", {"x": x, "scale": x}).as_numpy("y"), x * x)
 
 
 @pytest.mark.parametrize("model", ["good_lookup", "good_external"])
-def test_half_precision_and_weights_beside_the_file_are_served(client: Any, model: str) -> None:
+def test_half_precision_external_weights_served(client: Any, model: str) -> None:
+    """Half precision and weights beside the file are served."""
     answer = infer(client, model, {"ids": np.array([[4], [1]])})
     np.testing.assert_array_equal(answer.as_numpy("rows"), np.array([[[8, 9]], [[2, 3]]], np.float16))
 
 
-def test_what_fails_in_a_run_is_the_answer_to_its_request_alone(client: Any) -> None:
+def test_failed_run_answers_own_request(client: Any) -> None:
+    """What fails in a run is the answer to its request alone."""
     with pytest.raises(InferenceServerException, match=r"onnxruntime: .*Gather"):
         infer(client, "good_lookup", {"ids": np.array([[5]])})
     assert infer(client, "good_lookup", {"ids": np.array([[0]])}).as_numpy("rows") is not None
 
 
 @pytest.mark.parametrize(("lengths", "most_runs"), [((4, 4, 4, 4), 3), ((2, 3, 2, 3), 4)])
-def test_concurrent_requests_are_merged_where_shapes_agree_and_each_gets_its_own_rows(
-    server: TritonServer, lengths: tuple[int, ...], most_runs: int
-) -> None:
+def test_concurrent_requests_keep_own_rows(server: TritonServer, lengths: tuple[int, ...], most_runs: int) -> None:
+    """Concurrent requests are merged where shapes agree, and each gets its own rows."""
+
     def ask(rows: int, length: int) -> None:
         arrays = sample(rows, length)
         with tritonclient.http.InferenceServerClient(server.http_url) as connection:

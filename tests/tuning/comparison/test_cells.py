@@ -10,12 +10,12 @@ from typing import Any, cast
 import pytest
 
 from plansmith.errors import EnvironmentFault
-from plansmith.loadtest.plan.stages import LoadPlan
 from plansmith.loadtest.results import LoadReport
+from plansmith.loadtest.stages import LoadPlan
 from plansmith.records.model import EngineKind, Precision
 from plansmith.tuning.comparison.cells import Cell, CellRunner, ComparedModel, Grid, cells_of
 from plansmith.tuning.configuration import Build, Configuration
-from plansmith.tuning.trials.measurement import TrialFailed
+from plansmith.tuning.trials.history import TrialFailed
 
 from ...support.loadtest.reports import example_report
 
@@ -103,7 +103,7 @@ def test_failing_cell_stops_no_other(tmp_path: Path, failure: Exception, message
     assert measure(tmp_path, Runner()).problems == {}
 
 
-def test_lost_server_has_a_reason_and_its_levels(tmp_path: Path) -> None:
+def test_lost_server_has_reason_and_levels(tmp_path: Path) -> None:
     """A server that dies under load leaves what was measured until then, and is not kept."""
     cells = measure(tmp_path, Runner(ending="server-lost"))
     first, _ = cells_of("net", GRID)
@@ -114,7 +114,7 @@ def test_lost_server_has_a_reason_and_its_levels(tmp_path: Path) -> None:
     assert len(again.configurations) == 4
 
 
-def test_problem_of_a_compile_is_reported_without_a_load_test(tmp_path: Path) -> None:
+def test_compile_problem_skips_load_test(tmp_path: Path) -> None:
     """Cells whose engine cannot be compiled have the reason."""
     model, runner = compared(), Runner()
     lost = Cell(model="net", engine=EngineKind.TENSORRT, batching=False, instances=1)

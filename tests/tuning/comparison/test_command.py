@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[3]
         (("--protocol", "grpc", "--encoding", "json"), "gRPC has no JSON"),
     ],
 )
-def test_wrong_options_are_refused_before_any_work(
+def test_wrong_options_refused_early(
     words: tuple[str, ...],
     message: str,
     net: Path,
@@ -44,7 +44,7 @@ def test_wrong_options_are_refused_before_any_work(
 
 
 @pytest.mark.usefixtures("installation", "site")
-def test_dry_run_lists_the_default_grid(
+def test_dry_run_lists_default_grid(
     net: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The default grid has eight cells per model, and a dry run compiles nothing."""

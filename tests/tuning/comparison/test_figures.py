@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from plansmith.loadtest.plan.stages import LoadPlan, Stage
+from plansmith.loadtest.stages import LoadPlan, Stage
 from plansmith.records.model import EngineKind
 from plansmith.sagemaker.prices import make_price
 from plansmith.tuning.comparison.cells import Cell, CellRun, CellRunner, Level
-from plansmith.tuning.comparison.figures import Pricing, Row, cell_figures, make_rows
-from plansmith.tuning.comparison.published import published_figures, source_of
+from plansmith.tuning.comparison.figures import Pricing, Row, cell_figures, make_rows, published_figures, source_of
 
 BASE = Cell(model="net", engine=EngineKind.PYTHON, batching=False, instances=1)
 OTHER = Cell(model="net", engine=EngineKind.ONNXRUNTIME, batching=True, instances=2)
@@ -38,10 +37,10 @@ def cell_run(number: int, *levels: Level, session: str = "a", ended_by: str = ""
     )
 
 
-def rows_of(base: list[CellRun], other: list[CellRun], pricing: Pricing | None = None) -> tuple[Row, ...]:
+def rows_of(base: list[CellRun], variant: list[CellRun], pricing: Pricing | None = None) -> tuple[Row, ...]:
     """Both cells' rows."""
     runner = CellRunner(LoadPlan(stages=(Stage(users=1, seconds=1),)), "host", "session")
-    runner.runs = {BASE: base, OTHER: other}
+    runner.runs = {BASE: base, OTHER: variant}
     return make_rows([BASE, OTHER], runner, {}, pricing or Pricing())
 
 
@@ -74,7 +73,7 @@ def test_first_failure_limits_the_users(last: Level, limit: float | None, reason
     assert (figures.max_users, figures.samples_per_second, figures.ended_by) == (10, 200, reason)
 
 
-def test_round_that_ended_early_limits_the_users() -> None:
+def test_early_round_end_limits_users() -> None:
     """Users that a round did not come to do not count; a saturated client has no figures."""
     runs = [
         cell_run(1, level(1, 50), level(10, 200), level(20, None)),
@@ -86,11 +85,11 @@ def test_round_that_ended_early_limits_the_users() -> None:
     assert cell_figures([cell_run(1)], None) is None
 
 
-def test_differences_have_intervals_over_paired_rounds() -> None:
+def test_differences_have_paired_intervals() -> None:
     """A difference is significant where the interval over rounds of one session excludes it being chance."""
     base = [cell_run(number, level(1, 100 + number, 10)) for number in (1, 2, 3)]
-    other = [cell_run(number, level(1, 200 + 3 * number, 10 + number % 2)) for number in (1, 2, 3)]
-    first, second = rows_of(base, other)
+    variant = [cell_run(number, level(1, 200 + 3 * number, 10 + number % 2)) for number in (1, 2, 3)]
+    first, second = rows_of(base, variant)
     assert first.differences == {}
     rate = second.differences["samples_per_second"]
     assert rate.percent == pytest.approx(101, abs=1)
@@ -101,7 +100,7 @@ def test_differences_have_intervals_over_paired_rounds() -> None:
     assert rows_of(base, elsewhere)[1].differences["samples_per_second"].interval is None
 
 
-def test_costs_follow_from_rate_and_price() -> None:
+def test_costs_follow_rate_and_price() -> None:
     """Three instances of $1 answer 250 samples/s at 100 each; a million samples at 100/s cost $2.78."""
     pricing = Pricing(price=make_price(1.0), target_rate=250)
     (row, cheaper) = rows_of([cell_run(1, level(1, 100))], [cell_run(1, level(1, 200))], pricing)
@@ -111,7 +110,7 @@ def test_costs_follow_from_rate_and_price() -> None:
     assert cheaper.differences["usd_per_million"].percent == pytest.approx(-50)
 
 
-def test_difference_of_costs_is_as_uncertain_as_that_of_rates() -> None:
+def test_cost_difference_uncertain_like_rates() -> None:
     """A rate that is 100 to 300 % higher makes costs that are 50 to 75 % lower; one that may be chance, neither."""
     base = [cell_run(number, level(1, 100)) for number in (1, 2, 3)]
     faster = [cell_run(number, level(1, rate)) for number, rate in enumerate((210, 200, 190), 1)]
@@ -129,5 +128,5 @@ def test_difference_of_costs_is_as_uncertain_as_that_of_rates() -> None:
 def test_published_figures_have_sources() -> None:
     """Models with random weights have the figures of their architecture, with hardware and source."""
     figures = published_figures(["bert-base-random", "net"])
-    assert {one.model for one in figures} == {"bert-base-random"}
-    assert all(one.hardware and source_of(one).where and source_of(one).date for one in figures)
+    assert {figure.model for figure in figures} == {"bert-base-random"}
+    assert all(figure.hardware and source_of(figure).where and source_of(figure).date for figure in figures)

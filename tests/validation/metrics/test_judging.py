@@ -10,8 +10,8 @@ from sklearn.neighbors import NearestNeighbors
 
 from plansmith.data.reference import StoredCase
 from plansmith.records.model import Precision
+from plansmith.validation.metrics.agreement import Task
 from plansmith.validation.metrics.evaluator import Evaluator
-from plansmith.validation.metrics.output_roles import Task
 
 from ...support.validation.judged import (
     HIDDEN,
@@ -31,7 +31,8 @@ from ...support.validation.judged import (
 
 
 class TestTheNumbers:
-    def test_sentences_are_compared_by_their_pooled_vectors_without_padding(self) -> None:
+    def test_sentences_compared_by_pooled_vectors(self) -> None:
+        """Sentences are compared by their pooled vectors without padding."""
         material = Material(HIDDEN, noise=0.4)
         hidden = material.candidate["hidden"]
         hidden[material.mask == 0] = np.nan
@@ -44,11 +45,13 @@ class TestTheNumbers:
         (agreement,) = material.judge(Task(pooling="first")).agreements
         assert (agreement.mean_cosine, agreement.min_cosine) == pytest.approx((first.mean(), first.min()))
 
-    def test_the_noise_is_told_in_decibels(self) -> None:
+    def test_noise_told_in_decibels(self) -> None:
+        """The noise is told in decibels."""
         (agreement,) = Material(VECTOR, noise=0.1).judge().agreements
         assert agreement.sqnr_db == pytest.approx(20, abs=0.7)
 
-    def test_the_divergence_of_class_scores_is_that_of_scipy(self) -> None:
+    def test_divergence_matches_scipy(self) -> None:
+        """The divergence of class scores is that of SciPy."""
         material = Material(LOGITS, noise=0.5)
         p, q = (
             scipy.special.softmax(s["logits"].astype(float), axis=1) for s in (material.reference, material.candidate)
@@ -60,20 +63,23 @@ class TestTheNumbers:
         assert agreement.first_among_five == np.mean(ranks < 5)
         assert agreement.same_neighbour is None
 
-    def test_probabilities_are_not_put_through_a_softmax_again(self) -> None:
+    def test_probabilities_skip_second_softmax(self) -> None:
+        """Probabilities are not put through a softmax again."""
         material = Material(LOGITS, noise=0.5)
         raw = material.judge().agreements[0].kl
         for side in (material.reference, material.candidate):
             side["logits"] = scipy.special.softmax(side["logits"], axis=1)
         assert material.judge().agreements[0].kl == pytest.approx(raw, rel=1e-3)
 
-    def test_every_token_that_is_no_padding_has_its_class_counted(self) -> None:
+    def test_unpadded_tokens_counted(self) -> None:
+        """Every token that is no padding has its class counted."""
         material = Material(TAGS, noise=0.7)
         same = material.reference["logits"].argmax(-1) == material.candidate["logits"].argmax(-1)
         (agreement,) = material.judge().agreements
         assert agreement.same_first == pytest.approx(same[material.mask == 1].mean())
 
-    def test_neighbours_are_those_of_scikit_learn(self) -> None:
+    def test_neighbours_match_scikit_learn(self) -> None:
+        """Neighbours are those of scikit-learn."""
         material = Material(VECTOR, noise=0.6)
         nearest = [
             NearestNeighbors(n_neighbors=2, metric="cosine").fit(s["vector"]).kneighbors(s["vector"])[1][:, 1]
@@ -84,7 +90,8 @@ class TestTheNumbers:
         assert agreement.same_neighbour == share < 1
 
     @pytest.mark.parametrize("moved", [0, 1])
-    def test_a_neighbour_that_is_just_as_near_is_no_other_neighbour(self, moved: int) -> None:
+    def test_equally_near_neighbour_is_same(self, moved: int) -> None:
+        """A neighbour that is just as near is no other neighbour."""
         material = Material(VECTOR)
         reference = material.reference["vector"]
         reference[1] = reference[0] + np.float32(1e-6)
@@ -93,14 +100,16 @@ class TestTheNumbers:
         material.candidate["vector"][moved] += 1e-3 * reference[4]
         assert material.judge().agreements[0].same_neighbour == 1.0
 
-    def test_what_is_no_number_is_nobodys_neighbour_and_has_none(self) -> None:
+    def test_non_number_has_no_neighbours(self) -> None:
+        """What is no number is nobody's neighbour and has none."""
         material = Material(VECTOR, noise=0.0)
         material.candidate["vector"][4] = np.nan
         nearest = material.judge().agreements[0].same_neighbour
         assert nearest is not None
         assert (SAMPLES - 4) / SAMPLES <= nearest <= (SAMPLES - 1) / SAMPLES
 
-    def test_the_worst_samples_are_told_with_their_places_in_the_data(self) -> None:
+    def test_worst_samples_told_with_places(self) -> None:
+        """The worst samples are told with their places in the data."""
         material = Material(VECTOR, noise=0.01)
         for sample, share in ((5, 0.9), (17, 0.4)):
             material.candidate["vector"][sample, :8] *= 1 - 2 * share
@@ -108,7 +117,8 @@ class TestTheNumbers:
         assert [w.row for w in worst[:2]] == [105, 117]
         assert [w.cosine for w in worst] == sorted(w.cosine for w in worst)
 
-    def test_whole_numbers_agree_where_they_are_equal(self) -> None:
+    def test_whole_numbers_agree_when_equal(self) -> None:
+        """Whole numbers agree where they are equal."""
         material = Material(PLACES)
         assert not material.judge().failures()
         material.candidate["places"][:6] += 1
@@ -116,7 +126,8 @@ class TestTheNumbers:
         assert agreement.mean_cosine == pytest.approx(0.75)
         assert agreement.failures
 
-    def test_a_single_number_a_sample_has_one_cosine_with_all_others(self) -> None:
+    def test_single_numbers_share_one_cosine(self) -> None:
+        """A single number per sample has one cosine with all others."""
         material = Material(VALUE, noise=0.01)
         a, b = material.reference["logits"][:, 0], material.candidate["logits"][:, 0]
         (agreement,) = material.judge().agreements
@@ -132,17 +143,19 @@ class TestTheNumbers:
 class TestStreaming:
     @pytest.mark.parametrize("task", TASKS)
     @pytest.mark.parametrize("batch", [1, 5])
-    def test_batches_give_what_all_at_once_gives(self, batch: int, task: str) -> None:
+    def test_batches_match_whole(self, batch: int, task: str) -> None:
+        """Batches give what all at once gives."""
         material = labelled(task)
         whole, parts = (material.judge(TASKS[task][0], batch=size).model_dump() for size in (SAMPLES, batch))
         assert whole.pop("metrics") == parts.pop("metrics")
-        for one, other in zip(whole["agreements"], parts["agreements"], strict=True):
-            assert {k: v for k, v in one.items() if k != "failures"} == pytest.approx(
-                {k: v for k, v in other.items() if k != "failures"}
+        for first, second in zip(whole["agreements"], parts["agreements"], strict=True):
+            assert {k: v for k, v in first.items() if k != "failures"} == pytest.approx(
+                {k: v for k, v in second.items() if k != "failures"}
             )
         assert [w["row"] for w in whole["worst"]] == [w["row"] for w in parts["worst"]]
 
-    def test_what_fills_up_the_last_batch_does_not_count(self) -> None:
+    def test_last_batch_filling_not_counted(self) -> None:
+        """What fills up the last batch does not count."""
         material = Material(VECTOR)
         material.candidate["vector"][-4:] = np.nan
         judge = Evaluator(
@@ -158,12 +171,15 @@ class TestStreaming:
         assert not evaluation.failures()
         assert (evaluation.samples, evaluation.metrics[0].samples) == (SAMPLES - 4, SAMPLES - 4)
 
-    def test_of_a_large_output_the_samples_that_were_kept_are_judged_with_their_own_labels(self) -> None:
+    def test_kept_samples_judged_with_labels(self) -> None:
+        """Of a large output, the samples that were kept are judged with their own labels."""
         material = labelled("classes")
-        kept = np.array([0, 3, 8, 22])
+        indices = np.array([0, 3, 8, 22])
         material.labels["class"] = material.candidate["logits"].argmax(axis=1)
         ((stored, answer, rows),) = material.batches(SAMPLES)
-        part = StoredCase("case", stored.feed, {k: v[kept] for k, v in stored.answer.items()}, kept, stored.labels)
+        part = StoredCase(
+            "case", stored.feed, {k: v[indices] for k, v in stored.answer.items()}, indices, stored.labels
+        )
         judge = Evaluator(
             material.component,
             "attention_mask",
@@ -176,11 +192,14 @@ class TestStreaming:
         assert (evaluation.metrics[0].samples, evaluation.metrics[0].candidate) == (4, 1.0)
         assert {w.row for w in evaluation.worst} == {100, 103, 108, 122}
 
-    def test_of_pairs_those_that_were_kept_as_a_whole_are_measured(self) -> None:
+    def test_wholly_kept_pairs_measured(self) -> None:
+        """Of pairs, those that were kept as a whole are measured."""
         material = labelled("pairs")
-        kept = np.array([0, 1, 2, 5, 6, 7, 8, 9, 11, 13])
+        indices = np.array([0, 1, 2, 5, 6, 7, 8, 9, 11, 13])
         ((stored, answer, rows),) = material.batches(SAMPLES)
-        part = StoredCase("case", stored.feed, {k: v[kept] for k, v in stored.answer.items()}, kept, stored.labels)
+        part = StoredCase(
+            "case", stored.feed, {k: v[indices] for k, v in stored.answer.items()}, indices, stored.labels
+        )
         judge = Evaluator(
             material.component,
             "attention_mask",
@@ -196,7 +215,8 @@ class TestStreaming:
         assert metric.reference == pytest.approx(scipy.stats.spearmanr(likeness, score).statistic)
 
     @pytest.mark.parametrize("task", ["tokens", "answers", "pairs", "sentences"])
-    def test_what_stands_in_padding_is_not_measured(self, task: str) -> None:
+    def test_padding_not_measured(self, task: str) -> None:
+        """What stands in padding is not measured."""
         material = labelled(task)
         before = material.judge(TASKS[task][0]).metrics
         padding = material.mask == 0

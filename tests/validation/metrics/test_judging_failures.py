@@ -9,7 +9,7 @@ import pytest
 
 from plansmith.errors import UsageError
 from plansmith.records.model import Tensor
-from plansmith.validation.metrics.output_roles import Task
+from plansmith.validation.metrics.agreement import Task
 
 from ...support.validation.judged import HIDDEN, LOOSE, START, TAGS, TASKS, VECTOR, Material, cosines, labelled, means
 
@@ -25,20 +25,23 @@ NAMES = {
 
 class TestFailures:
     @pytest.mark.parametrize("wrong", [np.nan, np.inf])
-    def test_what_is_no_number_is_named_with_its_sample(self, wrong: float) -> None:
+    def test_non_number_named_with_sample(self, wrong: float) -> None:
+        """What is no number is named with its sample."""
         material = Material(VECTOR)
         material.candidate["vector"][7, 2] = wrong
         (agreement,) = material.judge(tolerances={"vector": LOOSE}).agreements
         assert agreement.failures == ("sample 107: NaN or Inf in the candidate's answer",)
         assert agreement.min_cosine == pytest.approx(-1.0)
 
-    def test_a_reference_that_is_no_number_proves_nothing(self) -> None:
+    def test_non_number_reference_proves_nothing(self) -> None:
+        """A reference that is no number proves nothing."""
         material = Material(VECTOR)
         material.reference["vector"][7] = np.nan
         material.candidate["vector"][7] = np.nan
         assert "sample 107: NaN or Inf in the reference's answer" in material.judge().agreements[0].failures
 
-    def test_another_shape_is_named_and_the_rest_counted(self) -> None:
+    def test_other_shape_named_rest_counted(self) -> None:
+        """Another shape is named, and the rest is counted."""
         material = Material(VECTOR)
         material.candidate["vector"] = material.candidate["vector"][:, :12]
         (agreement,) = material.judge(tolerances={"vector": LOOSE}).agreements
@@ -46,7 +49,8 @@ class TestFailures:
         assert agreement.failures[-1] == "21 further samples have no answer that can be compared"
 
     @pytest.mark.parametrize("task", TASKS)
-    def test_an_answer_that_is_no_number_is_wrong_for_every_measure(self, task: str) -> None:
+    def test_non_number_answer_always_wrong(self, task: str) -> None:
+        """An answer that is no number is wrong for every measure."""
         material = labelled(task)
         for array in material.candidate.values():
             array[:] = np.nan
@@ -54,7 +58,8 @@ class TestFailures:
         assert metrics
         assert all(m.failures for m in metrics if m.reference > 0.1)
 
-    def test_one_answer_to_all_samples_proves_nothing(self) -> None:
+    def test_constant_answer_proves_nothing(self) -> None:
+        """One answer to all samples proves nothing."""
         material = Material(HIDDEN, VECTOR)
         for side in (material.reference, material.candidate):
             side["hidden"][:] = side["hidden"][0, 0]
@@ -63,7 +68,8 @@ class TestFailures:
             evaluation = material.judge(Task(pooling=pooling), batch=5)
             assert all("does not vary between different samples" in a.failures for a in evaluation.agreements)
 
-    def test_the_mean_and_the_worst_cosine_have_limits_of_their_own(self) -> None:
+    def test_mean_and_worst_cosine_limited_separately(self) -> None:
+        """The mean and the worst cosine have limits of their own."""
         material = Material(VECTOR, noise=0.3)
         mean = LOOSE.model_copy(update={"min_mean_cosine": 0.999})
         worst = LOOSE.model_copy(update={"min_cosine": 0.999})
@@ -73,7 +79,8 @@ class TestFailures:
         assert failure.startswith("output 'vector' on 24 held-out samples: smallest cosine of a sample is 0.")
 
     @pytest.mark.parametrize("task", TASKS)
-    def test_a_measure_that_falls_fails_by_its_name(self, task: str) -> None:
+    def test_falling_measure_fails_by_name(self, task: str) -> None:
+        """A measure that falls fails by its name."""
         material = labelled(task)
         if task == "classes":
             material.labels["class"] = material.reference["logits"].argmax(axis=1)
@@ -93,7 +100,8 @@ class TestFailures:
         assert all("allowed" in failure for m in metrics for failure in m.failures)
         assert metrics[0].failures
 
-    def test_a_limit_of_ones_own_replaces_the_one_of_the_precision(self) -> None:
+    def test_own_limit_replaces_precision_limit(self) -> None:
+        """A limit of one's own replaces the one of the precision."""
         material = labelled("sentences")
         assert material.judge(TASKS["sentences"][0]).metrics[0].failures
         generous = material.judge(TASKS["sentences"][0], max_metric_drop=1.0).metrics[0]
@@ -110,7 +118,8 @@ class TestWithoutLabels:
             ("pairs", "same nearest neighbour"),
         ],
     )
-    def test_what_is_measured_is_the_agreement_with_fp32(self, task: str, name: str) -> None:
+    def test_agreement_with_fp32_measured(self, task: str, name: str) -> None:
+        """What is measured is the agreement with FP32."""
         material = Material(*TASKS[task][1], noise=0.8)
         metric = material.judge(TASKS[task][0]).metrics[0]
         assert metric.name == name
@@ -124,7 +133,8 @@ class TestWithoutLabels:
 
 
 class TestRefusals:
-    def test_a_label_that_the_model_has_no_class_for_is_refused(self) -> None:
+    def test_label_without_class_refused(self) -> None:
+        """A label that the model has no class for is refused."""
         for task, label in (("classes", "class"), ("tokens", "tags")):
             material = labelled(task)
             material.labels[label][0] = 9
@@ -135,6 +145,7 @@ class TestRefusals:
         ("task", "output"),
         [("accuracy", HIDDEN), ("token-f1", VECTOR), ("answer-f1", START), ("neighbours", HIDDEN), ("spearman", TAGS)],
     )
-    def test_a_measure_without_an_output_to_read_is_refused(self, task: Any, output: Tensor) -> None:
+    def test_measure_without_output_refused(self, task: Any, output: Tensor) -> None:
+        """A measure without an output to read is refused."""
         with pytest.raises(UsageError, match=rf"data.metric: {task} is measured on .*, and the model has only"):
             Material(output).judge(Task(task))

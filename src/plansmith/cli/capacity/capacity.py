@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plansmith.cli.options import repository_option, size_from_option
-from plansmith.cli.store.completion import complete_served
-from plansmith.cli.text import echo_lines, printable, short
+from plansmith.cli.output import echo_lines, printable, short
+from plansmith.cli.store.options import complete_served
 from plansmith.errors import EXIT_INTERRUPTED, UsageError
 
 if TYPE_CHECKING:
-    from plansmith.capacity.plan import CapacityPlan
-    from plansmith.capacity.results import CapacityReport
+    from plansmith.capacity.results import CapacityPlan, CapacityReport
     from plansmith.capacity.server import CopyServer
     from plansmith.sagemaker.signatures import ServedModel
 
@@ -109,10 +108,9 @@ def capacity_command(
     With --invocations random requests go to more models than fit: one that is not loaded is, and the least recently
     used is unloaded for it, as SageMaker's multi-model endpoints do.
     """
-    from plansmith.capacity.eviction import Popularity
-    from plansmith.capacity.measurement import measure
+    from plansmith.capacity.measurement import Popularity, measure
     from plansmith.cli.capacity.progress import CapacityProgress
-    from plansmith.cli.loadtest.workers import terminable
+    from plansmith.cli.loadtest.target import terminable
 
     plan = _plan(options)
     popularity = Popularity.read(options["popularity"])
@@ -133,7 +131,7 @@ def capacity_command(
 
 
 def _plan(options: Mapping[str, Any]) -> CapacityPlan:
-    from plansmith.capacity.plan import CapacityPlan
+    from plansmith.capacity.results import CapacityPlan
 
     return CapacityPlan(
         share=options["share"],
@@ -147,7 +145,7 @@ def _plan(options: Mapping[str, Any]) -> CapacityPlan:
 
 
 def _releases(models: Sequence[str], repository: Path) -> list[ServedModel]:
-    """The releases to copy; a UsageError where two of them are of one model."""
+    """Return the releases to copy; raise UsageError if two of them belong to the same model."""
     from plansmith.sagemaker.signatures import model_from_release
     from plansmith.triton.repository.repository import ModelRepository
 
@@ -160,8 +158,8 @@ def _releases(models: Sequence[str], repository: Path) -> list[ServedModel]:
 
 
 def _show_report(report: CapacityReport, log: Path, *, as_json: bool) -> None:
-    """Print the report, and end with the exit code of its failure."""
-    from plansmith.cli.capacity.table import report_lines
+    """Print the report and exit with the exit code of its failure."""
+    from plansmith.cli.capacity.progress import report_lines
 
     if as_json:
         click.echo(report.model_dump_json())
@@ -197,7 +195,7 @@ def _server(
 
 
 def _require_one_server(options: Mapping[str, Any]) -> None:
-    """Refuse options of a server that is started beside those of a running one."""
+    """Refuse options for starting a server in combination with those for a running server."""
     if options["metrics"] and not options["url"]:
         raise UsageError("--metrics goes with --url", remedy="leave it out")
     own = {
@@ -211,10 +209,10 @@ def _require_one_server(options: Mapping[str, Any]) -> None:
 
 
 def _show_plan(models: Sequence[ServedModel], plan: CapacityPlan, options: Mapping[str, Any], *, as_json: bool) -> None:
-    """What would be loaded, and the memory for it."""
+    """Print what would be loaded and how much memory it needs."""
     import json
 
-    from plansmith.capacity.memory import host_pool
+    from plansmith.capacity.results import host_pool
     from plansmith.copies.release import CopiedRelease
     from plansmith.formatting import format_bytes
 
@@ -223,7 +221,7 @@ def _show_plan(models: Sequence[ServedModel], plan: CapacityPlan, options: Mappi
         from plansmith.capacity.remote import connect
 
         pool = connect(models, plan, options["url"], options["metrics"]).meter.read()[0]
-    copies = {one.release: one.file_bytes for one in (CopiedRelease(model, "cpu") for model in models)}
+    copies = {copy.release: copy.file_bytes for copy in (CopiedRelease(model, "cpu") for model in models)}
     if as_json:
         document = {"copies": copies, "share": plan.share, "max_copies": plan.max_copies, "memory": pool.model_dump()}
         click.echo(json.dumps(document))

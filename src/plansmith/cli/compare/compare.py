@@ -11,16 +11,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plansmith.cli.options import complete_file, complete_release, read_names, read_numbers
-from plansmith.cli.tune.price import PRICE_OPTIONS, read_price
-from plansmith.cli.tune.server import REQUEST_OPTIONS, SERVER_OPTIONS, put_on_server, read_protocol
+from plansmith.cli.tune.tune import (
+    PRICE_OPTIONS,
+    REQUEST_OPTIONS,
+    SERVER_OPTIONS,
+    put_on_server,
+    read_price,
+    read_protocol,
+)
 from plansmith.errors import UsageError
 
 if TYPE_CHECKING:
-    from plansmith.loadtest.plan.stages import LoadPlan
+    from plansmith.loadtest.stages import LoadPlan
+    from plansmith.tuning.builds import TunedModel
     from plansmith.tuning.comparison.cells import Grid
     from plansmith.tuning.comparison.compare import ComparisonRequest
     from plansmith.tuning.comparison.figures import Pricing
-    from plansmith.tuning.tuned_model import TunedModel
 
 _ENGINES = ("python", "onnxruntime", "tensorrt")
 _BATCHING = {"off": False, "on": True}
@@ -120,7 +126,9 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("model", metavar="MODEL[@VERSION]|SPEC.yaml", shell_complete=complete_release)
 @_options
 def compare_command(model: str, **options: Any) -> None:
-    """Compare ways to serve models: PyTorch and a compiled engine, dynamic batching or none, 1 and 2 instances.
+    """Compare ways to serve models.
+
+    PyTorch and a compiled engine, with and without dynamic batching, 1 and 2 instances.
 
     MODEL is a release of the repository, SPEC.yaml what one or several are compiled from. Each engine is compiled once
     into a repository of the comparison; each cell is served by a Triton of its own, under more and more users. All
@@ -133,10 +141,9 @@ def compare_command(model: str, **options: Any) -> None:
     Finished cells are kept in <artifacts>/tuning/<model>: an interrupted comparison is resumed by the same command. A
     cell that fails is a row with its reason.
     """
-    from plansmith.cli.compare.progress import CompareProgress
-    from plansmith.cli.compare.table import comparison_csv, comparison_lines
-    from plansmith.cli.text import echo_lines, require_text, write_output
-    from plansmith.loadtest.runner.run import require_locust
+    from plansmith.cli.compare.progress import CompareProgress, comparison_csv, comparison_lines
+    from plansmith.cli.output import echo_lines, require_text, write_output
+    from plansmith.loadtest.runner.load_runner import require_locust
     from plansmith.tuning.comparison.compare import run_comparison
 
     require_text(model)
@@ -157,15 +164,15 @@ def compare_command(model: str, **options: Any) -> None:
 
 
 def read_request(name: str, options: Mapping[str, Any]) -> ComparisonRequest:
-    """The comparison of a command line; all that is wrong with it is reported before any work.
+    """Read the comparison from the command line; reports every problem before any work.
 
     Raises:
         UsageError: an option is wrong, or two contradict each other.
         RepositoryError: there is no such release.
     """
+    from plansmith.tuning.builds import find_models
     from plansmith.tuning.comparison.compare import ComparisonRequest
-    from plansmith.tuning.trials.served_benchmark import TuningLoad
-    from plansmith.tuning.tuned_model import find_models
+    from plansmith.tuning.trials.runner import TuningLoad
 
     protocol = read_protocol(options)
     pricing = _read_pricing(options)
@@ -194,7 +201,7 @@ def _read_grid(models: Sequence[TunedModel], options: Mapping[str, Any]) -> Grid
 
 
 def _read_plan(options: Mapping[str, Any]) -> LoadPlan:
-    from plansmith.loadtest.plan.stages import LatencyLimit, LoadPlan, Stage, StopConditions
+    from plansmith.loadtest.stages import LatencyLimit, LoadPlan, Stage, StopConditions
 
     seconds, limit = options["seconds"], options["p95_below"]
     users = read_numbers("--users", options["users"])
@@ -221,14 +228,14 @@ def _read_pricing(options: Mapping[str, Any]) -> Pricing:
 
 
 def _require_place(file: Path | None) -> None:
-    """Check, before a long comparison, that its file can be written."""
+    """Check, before a long comparison, that its output file can be written."""
     if file is not None and not file.absolute().parent.is_dir():
         raise UsageError(f"--csv {file} is in no folder that exists", remedy="name a file in an existing folder")
 
 
 def _show_plan(request: ComparisonRequest, *, as_json: bool) -> None:
-    from plansmith.cli.text import count, echo_lines, printable
-    from plansmith.formatting import format_seconds
+    from plansmith.cli.output import echo_lines, printable
+    from plansmith.formatting import count, format_seconds
     from plansmith.tuning.comparison.compare import find_obstacles
 
     obstacles = find_obstacles(request)

@@ -1,1 +1,1 @@
-"""Commands that make something of a model or a spec."""
+"""Commands that compile a model or write a spec."""

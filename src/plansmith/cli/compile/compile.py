@@ -1,27 +1,93 @@
-"""`plansmith compile`."""
+"""`plansmith compile`, and its parts as commands: `plansmith lower`, `plansmith validate`."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from plansmith.cli.compile.options import compile_options
-from plansmith.cli.compile.outcomes import Compiled, Failed, Outcome, Planned, print_outcomes
-from plansmith.cli.compile.specs import specs_from_arguments
-from plansmith.cli.options import complete_file
-from plansmith.cli.text import fault_from_os_error
+from plansmith.cli.compile.outcomes import Compiled, Failed, Outcome, Planned, accuracy_lines, print_outcomes
+from plansmith.cli.compile.specs import source_options, specs_from_arguments
+from plansmith.cli.options import complete_file, complete_folder, complete_release, repository_option
+from plansmith.cli.output import fault_from_os_error
 
 if TYPE_CHECKING:
     from plansmith.config.loader import SpecFile
-    from plansmith.config.multi_target import NamedSpec
-    from plansmith.config.spec import ModelSpec
+    from plansmith.config.spec import ModelSpec, NamedSpec
     from plansmith.records.engine import BuildCheck
+    from plansmith.records.release import LoweredGraph
+    from plansmith.records.validation import ValidationReport
+
+
+_NAME = click.option("--name", help="Name of the model in Triton; made from the source when left out.")
+_OPTIONS = (
+    click.option(
+        "--repository",
+        metavar="DIR",
+        shell_complete=complete_folder,
+        help="Triton model repository [<artifacts>/repository].",
+    ),
+    click.option(
+        "--builder",
+        type=click.Choice(["auto", "api", "trtexec"]),
+        help="Who builds a TensorRT plan; auto: the Python API where it is there [auto].",
+    ),
+    click.option(
+        "--pipeline/--no-pipeline",
+        default=None,
+        help="Serve raw inputs and outputs around the model, such as text in, embedding out [off].",
+    ),
+    click.option(
+        "--check-served/--no-check-served", default=None, help="Have a running Triton load and answer it first [on]."
+    ),
+    click.option(
+        "--allow-interface-change/--no-allow-interface-change",
+        default=None,
+        help="Publish even if inputs or outputs changed.",
+    ),
+    click.option(
+        "--tritonserver",
+        metavar="PATH",
+        callback=lambda _ctx, _param, value: value and str(Path(value).absolute()),  # a release remembers it
+        shell_complete=complete_file,
+        help="The server for that check; found when left out.",
+    ),
+    click.option(
+        "--load-into",
+        metavar="URL",
+        multiple=True,
+        help="A running Triton that reads the repository and has to load the version, such as grpc://127.0.0.1:8001;"
+        " repeatable.",
+    ),
+    click.option(
+        "--load-seconds",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+        help="How long each of those may take to load it [900].",
+    ),
+    click.option(
+        "--publish",
+        metavar="PLACE",
+        multiple=True,
+        shell_complete=complete_folder,
+        help="Publish the release to a store besides: a folder or s3://bucket/prefix; repeatable.",
+    ),
+    click.option("--no-publish", is_flag=True, help="Publish it to none of the stores that the spec names."),
+    click.option("--force/--no-force", default=None, help="Do every step again and publish a new version."),
+)
+
+
+def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add all compile options for `specs_from_arguments` to a command."""
+    return _NAME(source_options(reduce(lambda decorated, option: option(decorated), reversed(_OPTIONS), command)))
+
 
 _EPILOG = """\
 \b
@@ -87,7 +153,7 @@ def compile_command(
 
 @dataclass(frozen=True)
 class _CompileOptions:
-    """How models are compiled.
+    """Compile options: how models are compiled.
 
     Args:
         base: where source directories start from.
@@ -103,7 +169,7 @@ class _CompileOptions:
 
 
 def _compile(spec: ModelSpec, manner: _CompileOptions) -> Planned | Compiled:
-    """One model, for real or dry."""
+    """Compile one model, or plan it in a dry run."""
     from plansmith.cli.compile.progress import TerminalProgress
     from plansmith.steps.compilation import Compilation
 
@@ -123,7 +189,7 @@ def _compile(spec: ModelSpec, manner: _CompileOptions) -> Planned | Compiled:
 
 
 def _check_build(spec: ModelSpec, manner: _CompileOptions) -> BuildCheck | None:
-    """Make the graph of a dry run, and have it built without a GPU, where that is asked for."""
+    """Build check: export the graph in a dry run and build it without a GPU, if the spec requests it."""
     from plansmith.cli.compile.progress import TerminalProgress
     from plansmith.records.model import EngineKind
     from plansmith.steps.context import start_stages
@@ -138,7 +204,7 @@ def _check_build(spec: ModelSpec, manner: _CompileOptions) -> BuildCheck | None:
 
 
 def _say_name(spec: ModelSpec, base: Path) -> None:
-    """Say what a model in another alphabet is called in Triton, before it becomes a version of another model."""
+    """Print the Triton name of a model named in another alphabet, before it becomes a version of another model."""
     from plansmith.config.source_reference import parse_reference
     from plansmith.errors import PlansmithError
 
@@ -147,12 +213,12 @@ def _say_name(spec: ModelSpec, base: Path) -> None:
     with contextlib.suppress(PlansmithError):  # the compile itself says what is wrong with a source
         name = parse_reference(spec.source, relative_to=base).default_name
         if name not in spec.source:
-            said = f"in Triton {spec.source} is called {name}, as names there are of A-Z a-z 0-9 . _ - alone"
-            click.echo(f"plansmith: {said}; --name gives it another", err=True)
+            message = f"in Triton {spec.source} is called {name}, as names there are of A-Z a-z 0-9 . _ - alone"
+            click.echo(f"plansmith: {message}; --name gives it another", err=True)
 
 
 def _compile_several(file: SpecFile, manner: _CompileOptions, as_json: bool) -> None:
-    """All models of a file in turn; one that fails does not stop the others, and gives the exit code."""
+    """Compile all models of a file in turn; continue after failures, which determine the exit code."""
     outcomes: list[Outcome] = []
     for number, model in enumerate(file.models, 1):
         if not (manner.quiet or manner.dry_run):
@@ -183,3 +249,128 @@ def _attempt(model: NamedSpec, manner: _CompileOptions) -> Outcome:
         return Failed(model.name, error.located(model=model.label))
     except OSError as error:
         return Failed(model.name, fault_from_os_error(error).located(model=model.label))
+
+
+_LOWER_EPILOG = """\
+\b
+Examples:
+  plansmith lower hf:./my-bert --precision int8 --data sentences.txt
+  plansmith lower timm:./my-vit --precision fp16 --data images/ --output my-vit-fp16
+  plansmith lower hf:./my-bert --precision int8 --engine tensorrt --data sentences.txt
+  plansmith lower timm:./my-vit --precision fp16 --engine tensorrt --target triton-26.05 --check-build
+  plansmith lower spec.yaml --json
+
+Exit codes: 2 usage or spec, 3 source or data, 4 export or lowering, 5 not accurate enough, 6 refused by --check-build,
+9 something missing on this machine, 130 interrupted.
+"""
+
+
+@click.command("lower", short_help="Write a lowered ONNX graph, judged on a CPU.", epilog=_LOWER_EPILOG)
+@click.argument("source", metavar="SOURCE|SPEC.yaml", shell_complete=complete_file)
+@click.option("--model", "models", metavar="NAME", multiple=True, help="This model of a spec with several.")
+@click.option("--name", help="Name of the model; made from the source when left out.")
+@source_options
+@click.option(
+    "--output",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    shell_complete=complete_folder,
+    help="Where the graph goes [<name>-<precision>].",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output.")
+@click.option("--quiet", is_flag=True, help="Print no progress; notices and errors stay.")
+def lower_command(
+    source: str, *, models: tuple[str, ...], output: Path | None, as_json: bool, quiet: bool, **options: Any
+) -> None:
+    """Export a model, lower its precision, and write the ONNX graph with its metadata; publishes nothing.
+
+    The graph is judged by ONNX Runtime on this CPU, also where TensorRT will run it: what is wrong here needs no GPU to
+    show. Precision is a property of the graph: TensorRT builds what is written there and nothing else.
+    """
+    from plansmith.cli.compile.progress import TerminalProgress
+    from plansmith.errors import UsageError
+    from plansmith.steps.compilation import lower_model
+
+    file, base = specs_from_arguments(source, options, models)
+    if len(file.models) != 1:
+        raise UsageError(f"{source} holds {len(file.models)} models", remedy="pick one with --model, and one --target")
+    spec = file.models[0].spec
+    with TerminalProgress(quiet=quiet) as listener:
+        graph = lower_model(spec, output, relative_to=base, listener=listener)
+    click.echo(graph.model_dump_json()) if as_json else _show(graph)
+
+
+def _show(lowered_graph: LoweredGraph) -> None:
+    from plansmith.cli.output import echo_lines, program, short
+    from plansmith.records.release import LOWERED_FILE
+    from plansmith.report.text import check_lines
+
+    recipe, folder = lowered_graph.lowered.recipe, Path(lowered_graph.folder)
+    engine = f" for {recipe.engine}" if recipe is not None else ""
+    click.echo(
+        f"{lowered_graph.name}: {lowered_graph.lowered.precision} graph{engine},"
+        f" gate {lowered_graph.validation.verdict}"
+    )
+    echo_lines(f"  {line}" for line in accuracy_lines(lowered_graph.lowered, lowered_graph.validation))
+    if lowered_graph.build_check is not None:
+        echo_lines(f"  {line}" for line in check_lines(lowered_graph.build_check))
+    graph = folder / lowered_graph.lowered.components["model"].file
+    click.echo(f"  graph       {short(graph.absolute())}")
+    if lowered_graph.build_check is not None and lowered_graph.build_check.layers_file:
+        click.echo(f"  layers      {short((folder / lowered_graph.build_check.layers_file).absolute())}")
+    click.echo(f"  record      {short((folder / LOWERED_FILE).absolute())}")
+    click.echo(f"Next: {program()} inspect {short(folder.absolute())}")
+
+
+@click.command("validate", short_help="Repeat the accuracy gate on a release.")
+@click.argument("release", metavar="RELEASE", shell_complete=complete_release)
+@repository_option("Where MODEL[@VERSION] is looked up.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON.")
+def validate_command(release: str, repository: Path, as_json: bool) -> None:
+    """Repeat the accuracy gate on a RELEASE: a folder, or MODEL[@VERSION] in a repository.
+
+    The files are checked by digest first; the reference's answers lie in the release, so PyTorch is not needed.
+
+    \b
+    plansmith validate minilm
+    plansmith validate minilm@3 --repository /srv/models
+    plansmith validate artifacts/repository.plansmith/releases/minilm/3
+    """
+    from plansmith.cli.output import echo_lines
+    from plansmith.errors import GateError
+    from plansmith.report.text import format_cosine
+    from plansmith.steps.release.revalidate import find_release, revalidate
+    from plansmith.triton.repository.release import read_manifest
+    from plansmith.validation.gate import require_passed
+
+    folder = find_release(release, repository)
+    report = revalidate(folder)
+    if as_json:
+        click.echo(json.dumps({"release": str(folder), **report.model_dump(mode="json")}))
+    else:
+        click.echo(f"{folder}: {report.verdict}")
+        click.echo(f"  {report.candidate} against {report.reference}, on {report.data}")
+        for row in report.comparisons:
+            mark = "!!" if row.failures else "ok"
+            click.echo(
+                f"  {mark} {row.case:<9} {'x'.join(map(str, row.shape)):<14} {row.output:<20}"
+                f" largest error {row.max_relative:.1e}, 99 % below {row.quantile_relative:.1e},"
+                f" cosine {format_cosine(row.min_cosine)}"
+            )
+        echo_lines(f"  {line}" for line in _evaluation_lines(report, read_manifest(folder).validation))
+    try:
+        require_passed(report)
+    except GateError as error:  # the report is the document already
+        click.echo(f"plansmith: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
+def _evaluation_lines(report: ValidationReport, compiled: ValidationReport) -> Iterator[str]:
+    """Yield the held-out evaluation from compile time (a release holds no such samples), and what is unverified."""
+    from plansmith.report.text import describe_held_out, doubts, evaluation_lines
+
+    if compiled.evaluation is not None:
+        yield f"when it was compiled, {describe_held_out(compiled.evaluation)}:"
+        for line, good in evaluation_lines(compiled.evaluation):
+            yield f"{'ok' if good else '!!'} {line}"
+    yield from doubts(report.model_copy(update={"evidence": compiled.evidence}))

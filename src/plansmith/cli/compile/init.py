@@ -32,7 +32,7 @@ from plansmith.errors import UsageError
 def init_command(
     source: str, *, output: str, force: bool, as_json: bool, quiet: bool, **options: str | bool | None
 ) -> None:
-    """Write a commented spec for a model, with its real inputs, shapes and outputs.
+    """Write a commented spec for a model, with its actual inputs, shapes and outputs.
 
     The model is fetched and loaded once; nothing is compiled. Compiling the spec as it is gives the release that
     compiling SOURCE with the same options gives.
@@ -44,7 +44,7 @@ def init_command(
     """
     from plansmith.cli.compile.progress import TerminalProgress
     from plansmith.cli.compile.scaffold import study, write_spec
-    from plansmith.cli.text import program, require_text, short, write_output
+    from plansmith.cli.output import program, require_text, short, write_output
     from plansmith.config.spec import make_spec
 
     require_text(source, output, *(value for value in options.values() if isinstance(value, str)))
@@ -67,7 +67,7 @@ def init_command(
 
 
 def _require_place(path: Path, *, force: bool) -> None:
-    """See, before the model is loaded, that a spec can be written there and then be compiled."""
+    """Check, before the model is loaded, that a spec can be written to this path and compiled from there."""
     if path.suffix not in {".yaml", ".yml"}:
         raise UsageError(f"{path} is no name for a spec", remedy="give --output a name that ends in .yaml")
     if path.exists() and not force:

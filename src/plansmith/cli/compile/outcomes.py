@@ -1,4 +1,4 @@
-"""How a compile of one model ended, as a document, as text, and as one line among others."""
+"""Outcomes of compiling one model: as a JSON document, as text, and as one line of a list."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from plansmith.errors import PlansmithError
     from plansmith.records.destination import Publication
     from plansmith.records.engine import BuildCheck, BuildSpec, OptimizationProfile
-    from plansmith.records.model import LoweredModel
+    from plansmith.records.model import Device, LoweredModel
     from plansmith.records.release import Manifest, Package, PublishedVersion, ReleasedModel, StepRecord
     from plansmith.records.validation import ValidationReport
     from plansmith.steps.tensorrt.preview import BuildPreview
@@ -26,7 +26,7 @@ _SAID = {"profiles", "memory_pools", "optimization_level", "tf32"}
 
 
 def build_lines(preview: BuildPreview) -> Iterator[str]:
-    """The build spec, what is not known yet, and the call of trtexec, ready to be copied."""
+    """Return the build spec, its unknown parts, and the trtexec command, ready to copy."""
     kinds = ", ".join(f"{gpu.name} (compute capability {gpu.compute_capability})" for gpu in preview.gpus)
     yield f"TensorRT {preview.tensorrt} of {preview.target}, for {kinds or 'a GPU that is not named yet'}"
     yield f"  {'precision':<21}{preview.precision}, as the graph has it: plans are strongly typed"
@@ -34,7 +34,7 @@ def build_lines(preview: BuildPreview) -> Iterator[str]:
         yield from _profile_lines(profile)
     if not preview.spec.profiles:
         yield f"  {'profiles':<21}none"
-    for name, value in _told(preview.spec):
+    for name, value in _build_settings(preview.spec):
         yield f"  {name:<21}{value}"
     yield from (f"  note: {note}" for note in preview.notes)
     yield f"The same by hand, in {preview.containers}:"
@@ -50,8 +50,8 @@ def _profile_lines(profile: OptimizationProfile) -> Iterator[str]:
         head = ""
 
 
-def _told(spec: BuildSpec) -> Iterator[tuple[str, str]]:
-    """What differs from TensorRT's own defaults, and what people ask for most."""
+def _build_settings(spec: BuildSpec) -> Iterator[tuple[str, str]]:
+    """Yield the build settings that differ from TensorRT's defaults, and the most commonly used ones."""
     pools = spec.memory_pools
     limits = ", ".join(f"{pool} {format_bytes(size)}" for pool, size in pools.items())
     yield "memory pools", limits or "as much as the GPU has"
@@ -72,10 +72,13 @@ def _describe(value: Any) -> str:
 
 
 def environment_lines(package: Package) -> Iterator[str]:
-    """A line for each packed environment: whose it is, its Python, what it takes."""
+    """Return a line per packed environment: its model, its Python, its size."""
     from plansmith.formatting import format_bytes
 
-    brought = [(package.model, package.environment), *((one.model, one.environment) for one in package.members)]
+    brought = [
+        (package.model, package.environment),
+        *((member.model, member.environment) for member in package.members),
+    ]
     for model, environment in brought:
         if environment is not None:
             packages = len(environment.distributions)
@@ -87,8 +90,8 @@ def environment_lines(package: Package) -> Iterator[str]:
 
 
 def accuracy_lines(lowered: LoweredModel | None, validation: ValidationReport) -> Iterator[str]:
-    """The recipe with its size and speed, what held-out samples showed, the errors at all shapes, what is in doubt."""
-    from plansmith.report.text.precision import describe_held_out, doubts, evaluation_lines, format_cosine, recipe_lines
+    """Return the recipe with size and speed, held-out results, errors at all shapes, and doubts."""
+    from plansmith.report.text import describe_held_out, doubts, evaluation_lines, format_cosine, recipe_lines
 
     if lowered is not None:
         yield from recipe_lines(lowered)
@@ -107,17 +110,17 @@ def accuracy_lines(lowered: LoweredModel | None, validation: ValidationReport) -
 
 
 def _part(share: float) -> str:
-    """A part of a magnitude: 1.9e-05, 0.03, 10."""
+    """Format a fraction of a magnitude: 1.9e-05, 0.03, 10."""
     return f"{share:.1e}" if 0 < share < 0.001 else f"{share:.2g}"
 
 
-def describe_publication(made: Publication) -> str:
-    """Where a release is, as which version, under which aliases, and what had to be sent: of one line."""
-    aliases = f" ({', '.join(made.aliases)})" if made.aliases else ""
-    state = "already in" if made.unchanged else "published to"
-    sent = f"{format_bytes(made.sent_bytes)} of {format_bytes(made.total_bytes)} sent"
-    view = ", and shown in its repository" if made.view else ""
-    return f"{state} {made.place} as version {made.version}{aliases}: {sent}{view}"
+def describe_publication(publication: Publication) -> str:
+    """Describe a publication in one line: place, version, aliases, and transferred data."""
+    aliases = f" ({', '.join(publication.aliases)})" if publication.aliases else ""
+    state = "already in" if publication.unchanged else "published to"
+    sent = f"{format_bytes(publication.sent_bytes)} of {format_bytes(publication.total_bytes)} sent"
+    view = ", and shown in its repository" if publication.view else ""
+    return f"{state} {publication.place} as version {publication.version}{aliases}: {sent}{view}"
 
 
 _BACKENDS = {"onnxruntime": "ONNX Runtime", "tensorrt": "TensorRT", "python": "Python"}
@@ -125,7 +128,7 @@ _BACKENDS = {"onnxruntime": "ONNX Runtime", "tensorrt": "TensorRT", "python": "P
 
 @dataclass(frozen=True)
 class Planned:
-    """What a dry run found; `builds`: what the build of a TensorRT plan would be told; `check`: of its graph."""
+    """Dry run outcome; `builds`: settings of the TensorRT plan builds; `check`: the check of their graph."""
 
     name: str
     plan: dict[str, str]
@@ -134,38 +137,38 @@ class Planned:
     check: BuildCheck | None = None
 
     def document(self) -> dict[str, Any]:
-        """The outcome as JSON-ready fields."""
+        """Return the outcome as JSON-ready fields."""
         build: dict[str, Any] = {"build": self.builds.model_dump(mode="json")} if self.builds else {}
         if self.check is not None:
             build["build_check"] = self.check.model_dump(mode="json")
-        publications = [one.model_dump() for one in self.publications]
+        publications = [publication.model_dump() for publication in self.publications]
         return {"name": self.name, "plan": self.plan, **build, "publications": publications}
 
     def show(self) -> None:
-        """Print it."""
+        """Print the outcome."""
         done = "nothing was done" if self.check is None else "the graph was made and checked, and nothing else done"
         click.echo(f"{self.name}: {done}; a compile would")
-        for step, what in self.plan.items():
-            click.echo(f"  {step:<13}{what}")
+        for step, outcome in self.plan.items():
+            click.echo(f"  {step:<13}{outcome}")
         if self.builds is not None:
             click.echo("\n".join(build_lines(self.builds)))
         if self.check is not None:
-            from plansmith.cli.text import echo_lines
-            from plansmith.report.text.plan import check_lines
+            from plansmith.cli.output import echo_lines
+            from plansmith.report.text import check_lines
 
             echo_lines(check_lines(self.check))
-        for one in self.publications:
-            click.echo(f"  would be {describe_publication(one)}")
+        for publication in self.publications:
+            click.echo(f"  would be {describe_publication(publication)}")
 
     def summary(self) -> tuple[str, str]:
-        """One word to count it by, and a few that say more."""
-        first = next((step for step, what in self.plan.items() if what.startswith("would")), None)
+        """Return one word for the count, and a few words of detail."""
+        first = next((step for step, outcome in self.plan.items() if outcome.startswith("would")), None)
         return ("to do", f"would run from {first} on") if first else ("unchanged", "nothing to do")
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """What a compile made."""
+    """Outcome of a successful compile."""
 
     published: PublishedVersion
     manifest: Manifest
@@ -173,40 +176,40 @@ class Compiled:
 
     @property
     def name(self) -> str:
-        """Of the model."""
+        """The model's name."""
         return self.published.name
 
     def document(self) -> dict[str, Any]:
-        """The outcome as JSON-ready fields."""
+        """Return the outcome as JSON-ready fields."""
         return _document(self.published, self.manifest, self.steps)
 
     def show(self) -> None:
-        """Print it."""
+        """Print the outcome."""
         _print_summary(self.published, self.manifest)
 
     def summary(self) -> tuple[str, str]:
-        """One word to count it by, and a few that say more."""
+        """Return one word for the count, and a few words of detail."""
         state = "unchanged" if self.published.unchanged else "published"
         return state, f"{state}, version {self.published.version}"
 
 
 @dataclass(frozen=True)
 class Failed:
-    """What kept one of several models from being compiled."""
+    """Outcome of a model that failed to compile, one of several."""
 
     name: str
     error: PlansmithError
 
     def document(self) -> dict[str, Any]:
-        """The outcome as JSON-ready fields."""
+        """Return the outcome as JSON-ready fields."""
         return {"name": self.name, **self.error.to_dict()}
 
     def show(self) -> None:
-        """Print it."""
+        """Print the outcome."""
         click.echo(f"plansmith: {self.error}", err=True)
 
     def summary(self) -> tuple[str, str]:
-        """One word to count it by, and a few that say more."""
+        """Return one word for the count, and a few words of detail."""
         at = f" at {self.error.step}" if self.error.step else ""
         return "failed", f"failed{at}, exit code {self.error.exit_code}"
 
@@ -215,14 +218,14 @@ Outcome = Planned | Compiled | Failed
 
 
 def print_outcomes(outcomes: Sequence[Outcome], targets: Sequence[str]) -> None:
-    """A line a model, below how many ended how; `targets`: of each, empty where it has one alone."""
+    """Print a line per model and the counts per outcome; `targets`: of each model, empty for a single target."""
     summaries = [outcome.summary() for outcome in outcomes]
     counts = ", ".join(f"{count} {state}" for state, count in Counter(state for state, _ in summaries).items())
     names, places = [outcome.name for outcome in outcomes], max(map(len, targets))
     width = max(map(len, names))
     click.echo(f"{len(outcomes)} model(s): {counts}")
-    for name, target, (_, words) in zip(names, targets, summaries, strict=True):
-        click.echo(f"  {name:<{width}}  {f'{target:<{places}}  ' if places else ''}{words}")
+    for name, target, (_, text) in zip(names, targets, summaries, strict=True):
+        click.echo(f"  {name:<{width}}  {f'{target:<{places}}  ' if places else ''}{text}")
 
 
 def _document(published: PublishedVersion, manifest: Manifest, steps: list[StepRecord]) -> dict[str, Any]:
@@ -234,7 +237,7 @@ def _document(published: PublishedVersion, manifest: Manifest, steps: list[StepR
         "version": published.version,
         "unchanged": published.unchanged,
         "repository": published.repository,
-        "publications": [one.model_dump() for one in published.publications],
+        "publications": [item.model_dump() for item in published.publications],
         "model_path": published.release,
         "manifest": str(Path(published.release) / MANIFEST_FILE),
         "engine": manifest.engine.kind,
@@ -248,7 +251,7 @@ def _document(published: PublishedVersion, manifest: Manifest, steps: list[StepR
         "validation": manifest.validation.worst(),
         "evaluation": evaluation and evaluation.model_dump(exclude={"worst"}),
         "pipeline": manifest.pipeline and manifest.pipeline.model_dump(),
-        "beside": {name: _beside(one) for name, one in manifest.beside.items()},
+        "beside": {name: _companion_values(item) for name, item in manifest.beside.items()},
         "script": manifest.script and manifest.script.model_dump(),
         "members": {member.part: member.model for member in manifest.package.members},
         "lowering": manifest.lowered and _lowering(manifest.lowered),
@@ -272,7 +275,7 @@ def _document(published: PublishedVersion, manifest: Manifest, steps: list[StepR
 
 
 def _report(published: PublishedVersion) -> Path | None:
-    """The page about a release; None for a release that is older than such pages."""
+    """Return the report page of a release; None for a release that predates such pages."""
     from plansmith.report import REPORT_FILE
 
     path = Path(published.release) / REPORT_FILE
@@ -280,7 +283,7 @@ def _report(published: PublishedVersion) -> Path | None:
 
 
 def _lowering(lowered: LoweredModel) -> dict[str, Any] | None:
-    """The recipe and what it brought; None where nothing was lowered."""
+    """Return the lowering recipe and its results; None if nothing was lowered."""
     if lowered.recipe is None:
         return None
     chosen = next((trial for trial in lowered.trials if trial.chosen), None)
@@ -294,9 +297,9 @@ def _lowering(lowered: LoweredModel) -> dict[str, Any] | None:
 
 
 def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
-    from plansmith.cli.text import echo_lines, program, short
-    from plansmith.config.target.targets import load_target
-    from plansmith.report.text.pipeline import script_lines
+    from plansmith.cli.output import echo_lines, program, short
+    from plansmith.config.targets import load_target
+    from plansmith.report.text import script_lines
 
     target = load_target(manifest.target)
     device = target.device
@@ -307,37 +310,20 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
         f" gate {manifest.validation.verdict}"
     )
     echo_lines(f"  {line}" for line in _model_lines(manifest))
-    for name, one in manifest.beside.items():
+    for name, model in manifest.beside.items():
         click.echo(
-            f"  {name}, beside it, is {one.source.address}: {one.engine.precision}, gate {one.validation.verdict}"
+            f"  {name}, beside it, is {model.source.address}: {model.engine.precision}, gate {model.validation.verdict}"
         )
-        echo_lines(f"    {line}" for line in _model_lines(one))
+        echo_lines(f"    {line}" for line in _model_lines(model))
     echo_lines(f"  {line}" for line in script_lines(manifest.script))
-    if manifest.served is None:
-        click.echo("  not checked on a running Triton (--no-check-served)")
-    else:
-        served = manifest.served
-        who = (
-            f"its own {_BACKENDS[manifest.engine.kind]} backend"
-            if served.backend == "real"
-            else f"a stand-in backend ({served.backend_runtime})"
-        )
-        who += ", DALI in a stand-in" if served.dali == "stand-in" else ""
-        click.echo(
-            f"  served by Triton {served.server_version} with {who}: {served.requests} requests over HTTP and gRPC,"
-            f" median {served.median_seconds * 1000:.0f} ms"
-        )
-        if served.device != device:
-            click.echo(
-                f"  checked on {served.device.upper()} instances only; the release asks for {device.upper()} ones"
-            )
+    echo_lines(f"  {line}" for line in _served_lines(manifest, device))
     echo_lines(f"  {line}" for line in environment_lines(manifest.package))
     if manifest.package.server_arguments:
         arguments = manifest.package.server_arguments
         sagemaker = f"SAGEMAKER_TRITON_ADDITIONAL_ARGS={shlex.quote(' '.join(arguments))}"
         written = sagemaker if target.flavour == "sagemaker" else shlex.join(arguments)
         click.echo(f"  the server has to be started with {written}")
-    echo_lines(f"  {describe_publication(one)}" for one in published.publications)
+    echo_lines(f"  {describe_publication(model)}" for model in published.publications)
     click.echo(f"  repository  {short(Path(published.repository))}")
     click.echo(f"  release     {release}")
     if (page := _report(published)) is not None:
@@ -350,24 +336,45 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
     click.echo(f"      {program()} inspect {release}")
 
 
-def _model_lines(found: Manifest | ReleasedModel) -> Iterator[str]:
-    """What was found of one model of a release, before any server was asked."""
-    from plansmith.report.text.pipeline import pipeline_lines
-    from plansmith.report.text.plan import plan_lines
+def _served_lines(manifest: Manifest, device: Device) -> Iterator[str]:
+    """Yield the results of the served check on a running Triton."""
+    served = manifest.served
+    if served is None:
+        yield "not checked on a running Triton (--no-check-served)"
+        return
+    own = served.backend == "real"
+    server = (
+        f"its own {_BACKENDS[manifest.engine.kind]} backend"
+        if own
+        else f"a stand-in backend ({served.backend_runtime})"
+    )
+    server += ", DALI in a stand-in" if served.dali == "stand-in" else ""
+    milliseconds = served.median_seconds * 1000
+    yield (
+        f"served by Triton {served.server_version} with {server}: {served.requests} requests over HTTP and gRPC,"
+        f" median {milliseconds:.0f} ms"
+    )
+    if served.device != device:
+        yield f"checked on {served.device.upper()} instances only; the release asks for {device.upper()} ones"
 
-    if found.source.random_weights:
+
+def _model_lines(model: Manifest | ReleasedModel) -> Iterator[str]:
+    """Yield the findings on one model of a release from before the served check."""
+    from plansmith.report.text import pipeline_lines, plan_lines
+
+    if model.source.random_weights:
         yield "the weights are random: its answers mean nothing"
-    yield from pipeline_lines(found.pipeline)
-    yield from accuracy_lines(found.lowered, found.validation)
-    yield from plan_lines(found.engine, found.validation)
+    yield from pipeline_lines(model.pipeline)
+    yield from accuracy_lines(model.lowered, model.validation)
+    yield from plan_lines(model.engine, model.validation)
 
 
-def _beside(one: ReleasedModel) -> dict[str, Any]:
-    """A model beside a release's own, as JSON values."""
+def _companion_values(model: ReleasedModel) -> dict[str, Any]:
+    """Return a companion model of the release as JSON values."""
     return {
-        "source": one.source.address,
-        "precision": one.engine.precision,
-        "verdict": one.validation.verdict,
-        "validation": one.validation.worst(),
-        "pipeline": one.pipeline.model_dump(),
+        "source": model.source.address,
+        "precision": model.engine.precision,
+        "verdict": model.validation.verdict,
+        "validation": model.validation.worst(),
+        "pipeline": model.pipeline.model_dump(),
     }

@@ -1,4 +1,4 @@
-"""How a compile goes, on standard error: a moving line in a terminal, a line a step elsewhere."""
+"""Progress display of a compile on standard error: a moving line in a terminal, otherwise a line per step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from plansmith.cli.streams import can_redraw, columns, open_console
+from plansmith.cli.output import can_redraw, columns, open_console
 from plansmith.records.release import StepRecord
 from plansmith.steps.runner import Listener
 
@@ -21,7 +21,7 @@ _PER_SECOND = 12.5
 
 
 class MovingLine:
-    """One line of a terminal that is drawn again and again, and gone at the end; a context manager.
+    """Moving line of a terminal: redrawn in place and removed at the end; a context manager.
 
     Args:
         console: standard error.
@@ -52,7 +52,7 @@ class MovingLine:
             self._live.stop()
 
     def tell(self, text: str, share: float | None = None) -> None:
-        """Draw it with another text, of which as much is shown as fits: a longer line could not be taken back.
+        """Redraw the line with another text, cut to the terminal width so that it can be erased.
 
         Args:
             text: what is done.
@@ -73,7 +73,7 @@ class MovingLine:
 
 
 class WithMovingLine:
-    """A moving line below lines that stay; a context manager.
+    """Moving line below permanent lines; a context manager.
 
     Args:
         quiet: neither is shown.
@@ -95,7 +95,7 @@ class WithMovingLine:
 
 
 class TerminalProgress(WithMovingLine, Listener):
-    """Shows what is being done; a context manager.
+    """Progress display of a compile; a context manager.
 
     Args:
         quiet: show notices only.
@@ -117,19 +117,19 @@ class TerminalProgress(WithMovingLine, Listener):
         self._line.tell(f"{step}: {text}", share)
 
     def waiting(self, step: str, text: str) -> None:
-        """Say in the moving line, or once in a line of its own, what has to end first."""
+        """Report what must end first, in the moving line or once in its own line."""
         if self._line.shown:
             self.progress(step, text)
         elif not self._quiet:
             self._console.print(f"  {step:<13}{text}", markup=False)
 
     def finished(self, record: StepRecord) -> None:
-        """Leave one line for a finished step."""
+        """Print a permanent line for a finished step."""
         self.steps.append(record)
         if not self._quiet:
             how = ("cached", "dim") if record.cached else f"{record.seconds:.1f} s"
             self._console.print(Text.assemble(f"  {record.name:<12} ", how))
 
     def notice(self, text: str) -> None:
-        """Say what was mended."""
+        """Report a correction."""
         self._console.print(f"plansmith: {text}", style="yellow", markup=False)

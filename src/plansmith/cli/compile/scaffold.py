@@ -1,4 +1,4 @@
-"""A first spec for a model: fetched and loaded once, and written down with what it takes, gives and can do."""
+"""Spec scaffolding: fetches and loads a model once, and writes a spec with its inputs, outputs and options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from plansmith.config.data import DataSpec
-from plansmith.config.precision import LoweringOptions
+from plansmith.config.engine_options import LoweringOptions
 from plansmith.config.source_reference import SourceReference, parse_reference
 from plansmith.config.spec import ModelSpec, escaped
 from plansmith.config.triton import TritonOptions
@@ -30,7 +30,7 @@ _CHOSEN = ("task", "random_weights", "trust_remote_code", "allow_pickle")
 
 @dataclass(frozen=True)
 class Studied:
-    """A model that was looked at: where it came from, and what it said of itself."""
+    """Studied model: where it comes from, and its description of itself."""
 
     name: str
     reference: SourceReference
@@ -38,7 +38,7 @@ class Studied:
     signature: Signature
 
     def document(self) -> dict[str, Any]:
-        """All but the reference, as JSON-ready fields."""
+        """Return the study as JSON-ready fields, without the reference."""
         return {
             "name": self.name,
             "source": self.source.model_dump(mode="json"),
@@ -67,7 +67,7 @@ def study(spec: ModelSpec, *, listener: Listener) -> Studied:
 
 
 def write_spec(spec: ModelSpec, studied: Studied, folder: Path) -> str:
-    """A commented YAML spec, to stand in a folder; it compiles to what the source alone does.
+    """Return a commented YAML spec for a folder; it compiles to the same result as the source alone.
 
     Args:
         spec: what was asked for.
@@ -106,23 +106,23 @@ def _origin(studied: Studied) -> str:
 
 
 def _source(reference: SourceReference, typed: str, folder: Path) -> str:
-    """The source as it has to stand in a spec in a folder."""
+    """Return the source in the form that a spec in a given folder needs."""
     if reference.path is None:
         return typed
     return f"{reference.scheme}:{_from(folder, Path(reference.location).expanduser())}"
 
 
 def _from(folder: Path, path: Path) -> str:
-    """The way from a folder to a path; links in the path are kept where the way then leads to the same place."""
+    """Return the relative path from a folder; symbolic links are kept if the result resolves to the same path."""
     if path.is_absolute():
         return str(path)
-    kept = os.path.relpath(path, folder)
-    way = kept if (folder / kept).resolve() == path.resolve() else os.path.relpath(path.resolve(), folder)
+    relative = os.path.relpath(path, folder)
+    way = relative if (folder / relative).resolve() == path.resolve() else os.path.relpath(path.resolve(), folder)
     return way if way.startswith(".") else f"./{way}"
 
 
 def _shapes(signature: Signature) -> Iterator[str]:
-    """A range for each input whose axes no other input has all of; the others follow."""
+    """Yield a shape range for each input whose axes no other input covers; the others follow."""
     moving = {tensor.name: {dim for dim in tensor.dims if isinstance(dim, str)} for tensor in signature.inputs}
     written: list[Tensor] = []
     for tensor in signature.inputs:
@@ -143,13 +143,17 @@ def _shapes(signature: Signature) -> Iterator[str]:
 
 
 def _about(tensor: Tensor, others: list[str], settled: set[str], signature: Signature) -> str:
-    """Axes and limits of an input, who follows it, and what it has to agree with."""
-    words = [" x ".join(str(dim) for dim in tensor.dims)]
-    words += [f"{dim} at most {signature.limits[dim]} in this model" for dim in tensor.dims if dim in signature.limits]
-    words += [f"the same {', '.join(sorted(settled))} as above"] if settled else []
-    words += [f"{', '.join(others)} {'follow' if len(others) > 1 else 'follows'}"] if others else []
-    words += [f"{signature.mask_input} marks padding with 0"] if signature.mask_input in {tensor.name, *others} else []
-    return "; ".join(words)
+    """Describe an input: its axes and limits, the inputs that follow it, and the axes that must agree with others."""
+    phrases = [" x ".join(str(dim) for dim in tensor.dims)]
+    phrases += [
+        f"{dim} at most {signature.limits[dim]} in this model" for dim in tensor.dims if dim in signature.limits
+    ]
+    phrases += [f"the same {', '.join(sorted(settled))} as above"] if settled else []
+    phrases += [f"{', '.join(others)} {'follow' if len(others) > 1 else 'follows'}"] if others else []
+    phrases += (
+        [f"{signature.mask_input} marks padding with 0"] if signature.mask_input in {tensor.name, *others} else []
+    )
+    return "; ".join(phrases)
 
 
 def _range(tensor: Tensor, axes: dict[str, AxisRange]) -> InputRange:
@@ -160,7 +164,7 @@ def _range(tensor: Tensor, axes: dict[str, AxisRange]) -> InputRange:
 
 
 def _data(signature: Signature) -> Iterator[str]:
-    """An example of real inputs of the kind that the model takes, as a comment."""
+    """Yield an example of a data section for the kind of inputs that the model takes, as a comment."""
     names = {tensor.name for tensor in signature.inputs}
     path = "sentences.txt" if "input_ids" in names else "images" if "pixel_values" in names else "inputs.npz"
     fields = DataSpec.model_fields
@@ -170,15 +174,15 @@ def _data(signature: Signature) -> Iterator[str]:
 
 
 def _lowering(options: LoweringOptions) -> Iterator[str]:
-    """The defaults of what may be lowered, as a comment."""
+    """Yield the default lowering options as a comment."""
     fields = LoweringOptions.model_fields
-    values = {key: getattr(options, key) for key in fields if key != "autocast"}
+    values = {key: getattr(options, key) for key in fields}
     yield from ("", *_comment(f"{_description('lowering')} As it is when left out:"))
     yield from _commented("lowering", values, {key: str(fields[key].description) for key in values})
 
 
 def _commented(key: str, values: dict[str, Any], about: dict[str, str]) -> Iterator[str]:
-    """A mapping that counts for nothing until its comment signs go; what is said of its values stays a comment."""
+    """Yield a mapping that is commented out; the descriptions of its values stay comments once it is enabled."""
     yield f"# {key}:"
     for inner, value in values.items():
         yield from (f"# {line}" for line in _comment(about[inner], "  "))
@@ -186,7 +190,7 @@ def _commented(key: str, values: dict[str, Any], about: dict[str, str]) -> Itera
 
 
 def _tolerances(spec: ModelSpec, signature: Signature) -> Iterator[str]:
-    """An example with the model's own outputs and the defaults of its precision, as a comment."""
+    """Yield example tolerances with the model's outputs and the defaults for its precision, as a comment."""
     precision = Precision.FP32 if spec.precision == "auto" else spec.precision
     default = TOLERANCES[precision].model_dump()
     yield from ("", *_comment(f"{_description('tolerances')} Those of {precision} are:"))
@@ -199,7 +203,7 @@ def _tolerances(spec: ModelSpec, signature: Signature) -> Iterator[str]:
 
 
 def _triton(options: TritonOptions) -> Iterator[str]:
-    """What is asked for most, as it is when left out."""
+    """Yield the most commonly used Triton options with their default values."""
     fields = TritonOptions.model_fields
     assert options.dynamic_batching
     delay = options.dynamic_batching.max_queue_delay_microseconds
@@ -221,12 +225,12 @@ def _description(key: str) -> str:
 
 
 def _comment(text: str, indent: str = "") -> list[str]:
-    """Text as comment lines, whatever line ends it had."""
+    """Format text as comment lines, whatever its line endings."""
     return textwrap.wrap(" ".join(text.split()), _WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ")
 
 
 def _scalar(value: Any) -> str:
-    """One value as YAML writes it in one line, quoted where it must be."""
+    """Format one value as single-line YAML, quoted if necessary."""
     import yaml
 
     plain = str(value) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""The model, or the spec of models, that a command is given, and the options that can stand in a spec too."""
+"""Model and spec arguments of commands, and the options that a spec can hold as well."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plansmith.cli.options import complete_file, complete_folder, complete_gpu, complete_target
-from plansmith.cli.text import require_text
+from plansmith.cli.output import require_text
 
 if TYPE_CHECKING:
     from plansmith.config.loader import SpecFile
@@ -93,12 +93,12 @@ _TENSORRT = {"builder": "builder", "check_build": "check_build", "gpus": "gpus"}
 
 
 def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say what is made of a source, up to its graph."""
+    """Add the options that control the conversion of a source, up to its graph."""
     return reduce(lambda decorated, option: option(decorated), reversed(_OPTIONS), command)
 
 
 def specs_from_arguments(source: str, options: dict[str, Any], models: tuple[str, ...] = ()) -> tuple[SpecFile, Path]:
-    """The models of a command line, and the folder that their source directories are relative to.
+    """Return the models of a command line, and the folder that their source directories are relative to.
 
     Raises:
         UsageError: what is wrong with a spec or with what was typed.
@@ -126,17 +126,16 @@ def _require_tensorrt(file: SpecFile) -> None:
 
 def _read_given(source: str, options: dict[str, Any], models: tuple[str, ...]) -> tuple[SpecFile, Path]:
     from plansmith.config.loader import SpecFile, name_of, read_specs
-    from plansmith.config.multi_target import NamedSpec, for_targets, without_targets
-    from plansmith.config.spec import make_spec
+    from plansmith.config.spec import NamedSpec, for_targets, make_spec, without_targets
     from plansmith.errors import UsageError
 
-    given = values_of_options(options)
+    overrides = values_of_options(options)
     require_text(source)
     if source.endswith((".yaml", ".yml")):
-        return read_specs(Path(source), given, models), Path(source).absolute().parent
+        return read_specs(Path(source), overrides, models), Path(source).absolute().parent
     if models:
         raise UsageError("--model picks models of a spec", remedy="name a .yaml file, or leave --model out")
-    values, targets = without_targets({"source": source, **given})
+    values, targets = without_targets({"source": source, **overrides})
     spec = make_spec(values)
     named = NamedSpec(spec.name, spec)
     if targets is None:
@@ -146,7 +145,7 @@ def _read_given(source: str, options: dict[str, Any], models: tuple[str, ...]) -
 
 
 def values_of_options(options: dict[str, Any]) -> dict[str, Any]:
-    """What was typed as values of a spec, which win over those that stand in one.
+    """Convert command line options to spec values, which override those in a spec file.
 
     Raises:
         UsageError: two options contradict each other, or one is no text in this locale.
@@ -154,32 +153,32 @@ def values_of_options(options: dict[str, Any]) -> dict[str, Any]:
     from plansmith.config.shapes import parse_shapes
     from plansmith.errors import UsageError
 
-    given = {key: value for key, value in options.items() if value not in {None, ()}}
-    if given.pop("no_publish", False):
-        if "publish" in given:
+    overrides = {key: value for key, value in options.items() if value not in {None, ()}}
+    if overrides.pop("no_publish", False):
+        if "publish" in overrides:
             raise UsageError("--publish and --no-publish are opposites", remedy="give one of the two")
-        given["publish"] = ()
-    elif "publish" in given:
-        given["publish"] = [_from_here(place) for place in given["publish"]]
-    if "shared_cache" in given:
-        given["shared_cache"] = _from_here(given["shared_cache"])
-    if given.get("tritonserver"):  # a release notes it, and is verified from elsewhere
-        given["tritonserver"] = str(Path(given["tritonserver"]).absolute())
-    if "target" in given:
-        given["target"] = list(given["target"]) if len(given["target"]) > 1 else given["target"][0]
-    texts = [text for value in given.values() for text in (value if isinstance(value, list) else [value])]
+        overrides["publish"] = ()
+    elif "publish" in overrides:
+        overrides["publish"] = [_from_here(place) for place in overrides["publish"]]
+    if "shared_cache" in overrides:
+        overrides["shared_cache"] = _from_here(overrides["shared_cache"])
+    if overrides.get("tritonserver"):  # a release notes it, and is verified from elsewhere
+        overrides["tritonserver"] = str(Path(overrides["tritonserver"]).absolute())
+    if "target" in overrides:
+        overrides["target"] = list(overrides["target"]) if len(overrides["target"]) > 1 else overrides["target"][0]
+    texts = [text for value in overrides.values() for text in (value if isinstance(value, list) else [value])]
     require_text(*(text for text in texts if isinstance(text, str)))
-    if "shapes" in given:
-        given["shapes"] = parse_shapes(given["shapes"])
-    if tensorrt := {key: given.pop(option) for option, key in _TENSORRT.items() if option in given}:
-        given["tensorrt"] = tensorrt
-    if "pipeline" in given:
-        given["pipeline"] = {} if given["pipeline"] else None
-    if "data" in given:
-        given["data"] = {"path": str(Path(given["data"]).absolute())}
-    return given
+    if "shapes" in overrides:
+        overrides["shapes"] = parse_shapes(overrides["shapes"])
+    if tensorrt := {key: overrides.pop(option) for option, key in _TENSORRT.items() if option in overrides}:
+        overrides["tensorrt"] = tensorrt
+    if "pipeline" in overrides:
+        overrides["pipeline"] = {} if overrides["pipeline"] else None
+    if "data" in overrides:
+        overrides["data"] = {"path": str(Path(overrides["data"]).absolute())}
+    return overrides
 
 
 def _from_here(place: str) -> str:
-    """A place of the command line: a folder is relative to here, and not to the spec."""
+    """Resolve a location of the command line: a folder is relative to the working directory, not to the spec."""
     return str(Path(place).absolute()) if place and "://" not in place else place

@@ -1,1 +1,1 @@
-"""What this machine can do: checks that become findings, from raw facts that children and the kernel tell."""
+"""Diagnosis of this machine: checks turn raw facts from child processes and the kernel into findings."""

@@ -1,4 +1,4 @@
-"""The whole examination: asks everything at once, heavy imports two at a time, and puts the findings in order."""
+"""The complete examination: runs all checks concurrently, heavy imports two at a time, and orders the findings."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
-from plansmith.cli.doctor import folder, gpus, libraries, machine, services, serving
-from plansmith.cli.doctor.children import LIMIT_SECONDS, Ended, Probed, run_probe, run_program
-from plansmith.cli.doctor.findings import Examination, Finding
-from plansmith.compilers.trtexec.probe import find_trtexec
+from plansmith.cli.doctor import libraries, machine, services
+from plansmith.cli.doctor.findings import LIMIT_SECONDS, Ended, Examination, Finding, Probed, run_probe, run_program
+from plansmith.compilers.trt.trtexec.output import find_trtexec
 from plansmith.triton.server.installation import has_gpu
 
 _HEAVY_AT_ONCE = 2
@@ -32,7 +31,7 @@ _PROBED = (
 
 @dataclass(frozen=True)
 class _Answers:
-    """What the children said: probes by name, and trtexec where it is installed."""
+    """Probe results of the child processes: probes by name, and trtexec if it is installed."""
 
     probes: dict[str, Probed]
     trtexec: Ended | None
@@ -47,7 +46,7 @@ def examine(
     limit_seconds: float = LIMIT_SECONDS,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Examination:
-    """Look at everything that plansmith uses or will use.
+    """Examine everything that plansmith uses or will use.
 
     Args:
         artifacts: the folder that compiles write to; it need not exist, and nothing is left in it.
@@ -58,22 +57,24 @@ def examine(
         progress: told what is being looked at.
     """
     trtexec = find_trtexec()
-    known = {} if deep else {name: found for name in _HEAVY if (found := libraries.stated(name)) is not None}
-    asked = [name for name in _PROBED if name not in known]
-    answers = asyncio.run(_ask(asked, trtexec, online=online, limit_seconds=limit_seconds, progress=progress))
-    probes = known | answers.probes
+    stated_versions = (
+        {} if deep else {name: version for name in _HEAVY if (version := libraries.stated(name)) is not None}
+    )
+    probed = [name for name in _PROBED if name not in stated_versions]
+    answers = asyncio.run(_ask(probed, trtexec, online=online, limit_seconds=limit_seconds, progress=progress))
+    probes = stated_versions | answers.probes
     progress("starting Triton" if deep else "looking at Triton")
     findings = [
         *libraries.python_findings(),
         *_packages(probes),
-        *([libraries.NOT_IMPORTED] if known else []),
-        *serving.look(deep=deep),
-        *folder.folder_findings(artifacts),
+        *([libraries.NOT_IMPORTED] if stated_versions else []),
+        *services.look(deep=deep),
+        *machine.folder_findings(artifacts),
         *machine.machine_findings(),
-        *gpus.gpu_findings(probes["gpus"], probes["torch"], present=has_gpu()),
-        gpus.tensorrt_finding(probes["tensorrt"]),
-        gpus.check_library_finding(probes["tensorrt_rtx_bindings"]),
-        gpus.trtexec_finding(trtexec, answers.trtexec),
+        *machine.gpu_findings(probes["gpus"], probes["torch"], present=has_gpu()),
+        machine.tensorrt_finding(probes["tensorrt"]),
+        machine.check_library_finding(probes["tensorrt_rtx_bindings"]),
+        machine.trtexec_finding(trtexec, answers.trtexec),
         *services.prefect_findings(
             probes["prefect"],
             probes["prefect_server"],
@@ -90,13 +91,15 @@ def examine(
 
 
 def _packages(probes: dict[str, Probed]) -> list[Finding]:
-    """Without metadata nothing is known of what is needed, which is a finding of its own."""
+    """Return findings on the packages; missing metadata, without which requirements are unknown, is its own finding."""
     try:
         compiling = [*libraries.own_requirements(), *libraries.extra_requirements(libraries.COMPILE_EXTRA)]
         reading = libraries.extra_requirements(libraries.DATA_EXTRA)
     except PackageNotFoundError:
         return []
-    versions = {one.name: libraries.installed_version(one.name) for one in (*compiling, *reading)}
+    versions = {
+        requirement.name: libraries.installed_version(requirement.name) for requirement in (*compiling, *reading)
+    }
     return [
         *libraries.package_findings(compiling, versions, probes),
         *libraries.package_findings(reading, versions, probes, extra=libraries.DATA_EXTRA),
@@ -126,7 +129,7 @@ async def _ask(
     async def run_installed(command: Sequence[str] | None) -> Ended | None:
         return await run_program(command, limit_seconds=limit_seconds) if command is not None else None
 
-    async with asyncio.TaskGroup() as asked:
-        probes = {name: asked.create_task(import_one(name)) for name in names}
-        banner = asked.create_task(run_installed([trtexec] if trtexec else None))
+    async with asyncio.TaskGroup() as group:
+        probes = {name: group.create_task(import_one(name)) for name in names}
+        banner = group.create_task(run_installed([trtexec] if trtexec else None))
     return _Answers({name: task.result() for name, task in probes.items()}, banner.result())

@@ -1,4 +1,4 @@
-"""Python, plansmith itself, and the packages that its metadata says a compile needs."""
+"""Library checks: Python, plansmith itself, and the packages that its metadata requires for a compile."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from typing import TYPE_CHECKING, Any
 
 from plansmith import __version__
-from plansmith.cli.doctor.children import Probed
-from plansmith.cli.doctor.findings import Finding, Severity
+from plansmith.cli.doctor.findings import Finding, Probed, Severity
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -50,7 +49,7 @@ _NEEDED_FOR = {
 
 
 def extra_requirements(extra: str) -> list[Requirement]:
-    """What plansmith's installed metadata demands for an extra, and for those in it, beyond what it always demands.
+    """Return the requirements of an extra and its nested extras in plansmith's metadata, beyond the base requirements.
 
     Raises:
         PackageNotFoundError: plansmith runs from a folder that was not installed.
@@ -58,20 +57,24 @@ def extra_requirements(extra: str) -> list[Requirement]:
     from packaging.requirements import Requirement
 
     found = [Requirement(line) for line in requires("plansmith") or ()]
-    wanted = [
-        one
-        for one in found
-        if one.marker is not None and one.marker.evaluate({"extra": extra}) and not one.marker.evaluate({"extra": ""})
+    extra_only = [
+        requirement
+        for requirement in found
+        if requirement.marker is not None
+        and requirement.marker.evaluate({"extra": extra})
+        and not requirement.marker.evaluate({"extra": ""})
     ]
-    inner = [name for one in wanted if one.name == "plansmith" for name in sorted(one.extras)]
+    inner = [
+        name for requirement in extra_only if requirement.name == "plansmith" for name in sorted(requirement.extras)
+    ]
     return [
-        *(one for name in inner for one in extra_requirements(name)),
-        *(one for one in wanted if one.name != "plansmith"),
+        *(requirement for name in inner for requirement in extra_requirements(name)),
+        *(requirement for requirement in extra_only if requirement.name != "plansmith"),
     ]
 
 
 def own_requirements() -> list[Requirement]:
-    """What plansmith always demands, as far as it is imported only where it is used.
+    """Return plansmith's base requirements that are imported only where used.
 
     Raises:
         PackageNotFoundError: plansmith runs from a folder that was not installed.
@@ -79,11 +82,11 @@ def own_requirements() -> list[Requirement]:
     from packaging.requirements import Requirement
 
     found = [Requirement(line) for line in requires("plansmith") or ()]
-    return [one for one in found if one.marker is None and one.name in _ALWAYS_NEEDED]
+    return [requirement for requirement in found if requirement.marker is None and requirement.name in _ALWAYS_NEEDED]
 
 
 def installed_version(distribution: str) -> str:
-    """The version of an installed distribution, or nothing."""
+    """Return the version of an installed distribution, or None."""
     try:
         return version(distribution)
     except PackageNotFoundError:
@@ -96,18 +99,18 @@ NOT_IMPORTED = Finding(
 
 
 def stated(module: str) -> Probed | None:
-    """What is known of a module without importing it, by the metadata of its distribution; None without any."""
+    """Return what a distribution's metadata says of a module, without importing it; None without metadata."""
     installed = installed_version(module.removesuffix("_server"))
     return Probed({"version": installed, _IMPORTED: False}) if installed else None
 
 
 def is_imported(probe: Probed) -> bool:
-    """Whether a module was imported, and not looked at from outside alone."""
+    """Whether a module was imported rather than inspected from outside."""
     return bool((probe.facts or {}).get(_IMPORTED, True))
 
 
 def python_findings() -> list[Finding]:
-    """Python and plansmith."""
+    """Check Python and plansmith."""
     return [
         Finding(PYTHON_AREA, "Python", Severity.OK, f"{platform.python_version()}, {sys.executable}"),
         plansmith_finding(installed_version("plansmith")),
@@ -115,11 +118,11 @@ def python_findings() -> list[Finding]:
 
 
 def plansmith_finding(installed: str) -> Finding:
-    """The metadata must be there, because it says what a compile needs."""
+    """Check plansmith's metadata, which lists the requirements of a compile."""
     if installed:
         return Finding(PYTHON_AREA, "plansmith", Severity.OK, __version__)
-    found = f"{__version__}, but not installed as a package: what it needs is not known"
-    return Finding(PYTHON_AREA, "plansmith", Severity.PROBLEM, found, "everything", INSTALL)
+    detail = f"{__version__}, but not installed as a package: what it needs is not known"
+    return Finding(PYTHON_AREA, "plansmith", Severity.PROBLEM, detail, "everything", INSTALL)
 
 
 def package_findings(
@@ -129,7 +132,7 @@ def package_findings(
     *,
     extra: str = COMPILE_EXTRA,
 ) -> list[Finding]:
-    """One finding for each package of an extra.
+    """Check each package of an extra; one finding per package.
 
     Args:
         requirements: from `extra_requirements` or `own_requirements`.
@@ -137,28 +140,28 @@ def package_findings(
         probes: of those that were imported, by module.
         extra: which brings them; without those of any but "compile" a plain compile works.
     """
-    found = [_package(one, versions[one.name], probes.get(_module(one.name)), extra) for one in requirements]
-    return found if extra == COMPILE_EXTRA else [_less_grave(one) for one in found]
+    findings = [_package(item, versions[item.name], probes.get(_module(item.name)), extra) for item in requirements]
+    return findings if extra == COMPILE_EXTRA else [_less_grave(item) for item in findings]
 
 
 def unmet_by(extra: str, name: str, installed: str) -> str:
-    """What a version lacks for an extra, in words; nothing where the metadata demands nothing of that name."""
+    """Describe how a version fails an extra's requirements; empty if the metadata has none for that name."""
     try:
-        demanded = [one for one in extra_requirements(extra) if one.name == name]
+        demanded = [requirement for requirement in extra_requirements(extra) if requirement.name == name]
     except PackageNotFoundError:
         return ""
-    return next((lacking for one in demanded if (lacking := unmet(one, installed))), "")
+    return next((lacking for requirement in demanded if (lacking := unmet(requirement, installed))), "")
 
 
 def unmet(requirement: Requirement, installed: str) -> str:
-    """What a version lacks, in words; a local part such as +cu132 and pre-releases count as what they are."""
+    """Describe how a version fails requirements; local parts such as +cu132 and pre-releases are taken into account."""
     if requirement.specifier.contains(installed, prereleases=True):
         return ""
     return f"needed is {_normal(str(requirement.specifier))}"
 
 
 def _less_grave(finding: Finding) -> Finding:
-    """The same of a package that not everybody needs."""
+    """Return the finding with a lower severity, for a package that not every user needs."""
     if finding.severity is not Severity.PROBLEM:
         return finding
     absent = finding.found == _ABSENT
@@ -170,18 +173,20 @@ def _package(requirement: Requirement, installed: str, probe: Probed | None, ext
     name, needed_for = requirement.name, _NEEDED_FOR.get(requirement.name, "plansmith compile")
     facts = (probe and probe.facts) or {}
     if probe is not None and probe.broken:
-        found = f"{installed}, does not work: {probe.broken}" if installed else f"does not work: {probe.broken}"
-        return Finding(COMPILE_AREA, name, Severity.PROBLEM, found, needed_for, _with(install, "--force-reinstall"))
-    told = str(facts.get("version") or installed)
-    if not told or (probe is not None and probe.is_absent):
+        detail = f"{installed}, does not work: {probe.broken}" if installed else f"does not work: {probe.broken}"
+        return Finding(COMPILE_AREA, name, Severity.PROBLEM, detail, needed_for, _with(install, "--force-reinstall"))
+    version = str(facts.get("version") or installed)
+    if not version or (probe is not None and probe.is_absent):
         return Finding(COMPILE_AREA, name, Severity.PROBLEM, _ABSENT, needed_for, install)
     imported = probe is None or is_imported(probe)
-    lacking = unmet(requirement, told) or (_incapable(name, facts) if imported else "")
+    lacking = unmet(requirement, version) or (_incapable(name, facts) if imported else "")
     if lacking:
         return Finding(
-            COMPILE_AREA, name, Severity.PROBLEM, f"{told}; {lacking}", needed_for, _with(install, "--upgrade")
+            COMPILE_AREA, name, Severity.PROBLEM, f"{version}; {lacking}", needed_for, _with(install, "--upgrade")
         )
-    return Finding(COMPILE_AREA, name, Severity.OK, ", ".join([told, *(_abilities(name, facts) if imported else [])]))
+    return Finding(
+        COMPILE_AREA, name, Severity.OK, ", ".join([version, *(_abilities(name, facts) if imported else [])])
+    )
 
 
 def _with(install: str, option: str) -> str:
@@ -210,5 +215,5 @@ def _module(distribution: str) -> str:
 
 
 def _normal(specifier: str) -> str:
-    """A specifier as a person writes it: the lower bound first."""
+    """Format a version specifier in the usual order: the lower bound first."""
     return ", ".join(sorted(re.split(",", specifier), key=lambda part: not part.startswith(">")))

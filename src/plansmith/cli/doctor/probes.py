@@ -1,4 +1,4 @@
-"""A child process of `plansmith doctor`: imports one library, or asks one service, and says what it found as JSON.
+"""Probes: a child process of `plansmith doctor` imports one library or queries one service, and reports JSON.
 
     python -m plansmith.cli.doctor.probes NAME PARENT [--offline]
 
@@ -32,7 +32,7 @@ Facts = dict[str, Any]
 
 
 def torch(*, online: bool) -> Facts:
-    """PyTorch, and whether it can use a GPU."""
+    """Probe PyTorch, and whether it can use a GPU."""
     del online
     import torch as library
 
@@ -44,7 +44,7 @@ def torch(*, online: bool) -> Facts:
 
 
 def timm(*, online: bool) -> Facts:
-    """The timm package, which imports torchvision."""
+    """Probe the timm package, which imports torchvision."""
     del online
     import timm as library
 
@@ -52,7 +52,7 @@ def timm(*, online: bool) -> Facts:
 
 
 def transformers(*, online: bool) -> Facts:
-    """The transformers package, which puts PyTorch aside where that is too old for it."""
+    """Probe the transformers package, which disables a PyTorch that is too old for it."""
     del online
     import transformers as library
     from transformers.utils.import_utils import is_torch_available
@@ -61,7 +61,7 @@ def transformers(*, online: bool) -> Facts:
 
 
 def onnxruntime(*, online: bool) -> Facts:
-    """ONNX Runtime and its execution providers."""
+    """Probe ONNX Runtime and its execution providers."""
     del online
     import onnxruntime as library
 
@@ -69,7 +69,7 @@ def onnxruntime(*, online: bool) -> Facts:
 
 
 def tritonclient(*, online: bool) -> Facts:
-    """Triton's client, both protocols."""
+    """Probe Triton's client, both protocols."""
     del online
     for protocol in ("grpc", "http"):
         importlib.import_module(f"tritonclient.{protocol}")
@@ -77,7 +77,7 @@ def tritonclient(*, online: bool) -> Facts:
 
 
 def huggingface_hub(*, online: bool) -> Facts:
-    """The hub's client: its endpoint, whether it is held offline, whether there is a token, whether the hub answers."""
+    """Probe the Hugging Face Hub client: its endpoint, offline mode, token, and whether the Hub responds."""
     import huggingface_hub as library
     from huggingface_hub import constants
 
@@ -93,7 +93,7 @@ def huggingface_hub(*, online: bool) -> Facts:
 
 
 def gpus(*, online: bool) -> Facts:
-    """The GPUs that CUDA may use, or why their driver does not tell."""
+    """Probe the GPUs that CUDA may use, or why the driver does not report them."""
     del online
     from plansmith.system.gpus import visible_gpus
 
@@ -105,23 +105,23 @@ def gpus(*, online: bool) -> Facts:
 
 
 def tensorrt(*, online: bool) -> Facts:
-    """TensorRT; importing it loads its libraries."""
+    """Probe TensorRT; importing it loads its libraries."""
     del online
     library = importlib.import_module("tensorrt")
     return {"version": library.__version__}
 
 
 def tensorrt_rtx_bindings(*, online: bool) -> Facts:
-    """TensorRT-RTX; importing it loads its libraries."""
+    """Probe TensorRT-RTX; importing it loads its libraries."""
     del online
-    from plansmith.compilers.trt.check.library import BINDINGS
+    from plansmith.compilers.trt.rtx import BINDINGS
 
     library = importlib.import_module(BINDINGS)
     return {"version": library.__version__}
 
 
 def prefect(*, online: bool) -> Facts:
-    """Prefect and the API it is configured for, by environment or profile; asked for its health, then with credentials.
+    """Probe Prefect and its API, set by environment or profile; checks health first, then credentials.
 
     The health route answers anyone, so only the second answer tells whether the credentials are right.
     """
@@ -142,14 +142,14 @@ def prefect(*, online: bool) -> Facts:
 
 
 def prefect_server(*, online: bool) -> Facts:
-    """Prefect's own server, which some versions of FastAPI break."""
+    """Probe Prefect's own server, which some versions of FastAPI break."""
     del online
     importlib.import_module("prefect.server.api.server")
     return {}
 
 
 def boto3(*, online: bool) -> Facts:
-    """The AWS SDK, and what it finds without asking anyone: no metadata service, no container, no external program."""
+    """Probe the AWS SDK and its local configuration: no metadata service, no container, no external program."""
     import boto3 as library
     import botocore.session
     from botocore.exceptions import BotoCoreError
@@ -162,15 +162,18 @@ def boto3(*, online: bool) -> Facts:
         providers = session.get_component("credential_provider")
         for asks_others in ("custom-process", "container-role", "iam-role"):
             providers.remove(asks_others)
-        found = providers.load_credentials()
-        facts |= {"region": session.get_config_variable("region") or "", "credentials": found.method if found else ""}
+        credentials = providers.load_credentials()
+        facts |= {
+            "region": session.get_config_variable("region") or "",
+            "credentials": credentials.method if credentials else "",
+        }
     except BotoCoreError as error:
         facts["unreadable"] = str(error)
     return facts | ({"answer": ask(endpoint)} if online and endpoint else {})
 
 
 def mlflow(*, online: bool) -> Facts:
-    """The MLflow server of MLFLOW_TRACKING_URI; MLflow itself is not needed for that."""
+    """Probe the MLflow server of MLFLOW_TRACKING_URI; needs no MLflow package."""
     address = os.environ.get("MLFLOW_TRACKING_URI", "")
     facts: Facts = {"uri": without_secrets(address)}
     if online and urlsplit(address).scheme in {"http", "https"}:
@@ -179,7 +182,7 @@ def mlflow(*, online: bool) -> Facts:
 
 
 def ask(address: str, headers: dict[str, str] | None = None, *, method: str = "GET") -> Facts:
-    """What an address answers: `{"status": 200}`, or `{"error": "why not"}`. Redirections are not followed."""
+    """Request a URL and return `{"status": 200}`, or `{"error": "why not"}`. Does not follow redirects."""
     request = urllib.request.Request(without_secrets(address), headers=headers or {}, method=method)  # noqa: S310
     try:
         with urllib.request.build_opener(_NoRedirection).open(request, timeout=ANSWER_SECONDS) as answer:
@@ -198,10 +201,10 @@ def ask(address: str, headers: dict[str, str] | None = None, *, method: str = "G
 
 
 class _NoRedirection(urllib.request.HTTPRedirectHandler):
-    """Credentials go to the address that was configured and to no other."""
+    """Redirect handler that follows no redirects, so that credentials only go to the configured address."""
 
     def redirect_request(self, *arguments: Any) -> None:
-        """Leave a redirection as the answer."""
+        """Return the redirect itself as the response."""
 
 
 PROBES: dict[str, Callable[..., Facts]] = {
@@ -222,28 +225,28 @@ PROBES: dict[str, Callable[..., Facts]] = {
 
 
 def import_plainly(name: str) -> Facts:
-    """Import a library of which nothing but that is asked."""
+    """Import a library without further checks."""
     library = importlib.import_module(name)
     return {"version": getattr(library, "__version__", "")}
 
 
 def probe(name: str, *, online: bool) -> dict[str, Any]:
-    """The document that says what was found: facts, why it is broken, or nothing for what is not installed."""
+    """Return the result document: facts, why it is broken, or nothing for what is not installed."""
     try:
         return {"facts": PROBES[name](online=online) if name in PROBES else import_plainly(name)}
     except ModuleNotFoundError as missing:
-        return {} if missing.name in {name, name.partition("_server")[0]} else {"broken": _words(missing)}
+        return {} if missing.name in {name, name.partition("_server")[0]} else {"broken": _error_line(missing)}
     except Exception as error:  # noqa: BLE001 - whatever a library raises is what the doctor wants to know
-        return {"broken": _words(error)}
+        return {"broken": _error_line(error)}
 
 
-def _words(error: Exception) -> str:
+def _error_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1]}" if lines else type(error).__name__
 
 
 def main(name: str, parent: str, *options: str) -> None:
-    """Answer on standard output; what the library itself prints goes to standard error."""
+    """Print the result on standard output; redirects the library's own output to standard error."""
     if not dying_with(int(parent))():
         return
     with os.fdopen(os.dup(1), "w") as answer:

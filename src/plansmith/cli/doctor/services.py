@@ -1,12 +1,24 @@
-"""Services elsewhere: Prefect, registries, stores. None is needed by a plain compile."""
+"""Service checks: Triton on this machine, and remote Prefect servers, registries and stores."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from plansmith.cli.doctor.children import Probed
-from plansmith.cli.doctor.findings import Finding, Severity
+from plansmith.cli.doctor.findings import Finding, Probed, Severity
 from plansmith.cli.doctor.libraries import is_imported
+from plansmith.config.targets import DEFAULT_TARGET, Target, load_target, require_onnxruntime
+from plansmith.errors import EnvironmentFault, PlansmithError
+from plansmith.system.files import scratch_folder
+from plansmith.triton.server.installation import (
+    Installation,
+    dali_site,
+    find_installation,
+    python_library_folder,
+    require_python,
+    stand_in_site,
+)
+from plansmith.triton.server.server import TritonServer
 
 PREFECT_AREA = "Prefect"
 REGISTRY_AREA = "Registries"
@@ -21,7 +33,7 @@ _INSTALL_S3 = "pip install 'plansmith[s3]'"
 
 
 def prefect_findings(client: Probed, server: Probed, *, fastapi: str, unmet: str = "") -> list[Finding]:
-    """The package, the server that comes with it, and the API that is configured.
+    """Check the Prefect package, the server that comes with it, and the configured API.
 
     Args:
         client: Prefect imported, its API asked.
@@ -32,21 +44,21 @@ def prefect_findings(client: Probed, server: Probed, *, fastapi: str, unmet: str
     if client.facts is None:
         return [_absent_or_broken(PREFECT_AREA, "package", client, _FLOWS, _INSTALL_FLOWS)]
     version = client.facts["version"]
-    found = [Finding(PREFECT_AREA, "package", Severity.OK, version)]
+    findings = [Finding(PREFECT_AREA, "package", Severity.OK, version)]
     if unmet:
-        found = [Finding(PREFECT_AREA, "package", Severity.WARNING, f"{version}; {unmet}", _FLOWS, _INSTALL_FLOWS)]
+        findings = [Finding(PREFECT_AREA, "package", Severity.WARNING, f"{version}; {unmet}", _FLOWS, _INSTALL_FLOWS)]
     if server.facts is None:
         why = server.broken or "not all of it is installed"
         stated = f"does not import with FastAPI {fastapi or '(not installed)'}: {why}"
         needed_for = "running a Prefect server here"
-        found.append(Finding(PREFECT_AREA, "server", Severity.WARNING, stated, needed_for, _INSTALL_FLOWS))
+        findings.append(Finding(PREFECT_AREA, "server", Severity.WARNING, stated, needed_for, _INSTALL_FLOWS))
     elif is_imported(server):
-        found.append(Finding(PREFECT_AREA, "server", Severity.OK, f"imports, with FastAPI {fastapi}"))
-    return [*found, api_finding(client.facts)]
+        findings.append(Finding(PREFECT_AREA, "server", Severity.OK, f"imports, with FastAPI {fastapi}"))
+    return [*findings, api_finding(client.facts)]
 
 
 def api_finding(facts: dict[str, Any]) -> Finding:
-    """The API of PREFECT_API_URL or of the active profile, asked for its health and then with the credentials."""
+    """Check the API of PREFECT_API_URL or of the active profile: health first, then the credentials."""
     name, url = "API", facts["url"]
     if not url:
         remedy = "prefect server start, then prefect config set PREFECT_API_URL=http://127.0.0.1:4200/api"
@@ -60,17 +72,17 @@ def api_finding(facts: dict[str, Any]) -> Finding:
     access = facts["access"]
     if access.get("status") in {401, 403}:
         remedy = "prefect config set PREFECT_API_AUTH_STRING=<user>:<password>"
-        found = f"{url} is healthy, and refuses the credentials ({access['status']})"
-        return Finding(PREFECT_AREA, name, Severity.WARNING, found, _FLOWS, remedy)
+        detail = f"{url} is healthy, and refuses the credentials ({access['status']})"
+        return Finding(PREFECT_AREA, name, Severity.WARNING, detail, _FLOWS, remedy)
     if "error" in access or access["status"] >= 500:
         remedy = "read the log of the Prefect server"
-        found = f"{url} is healthy, and then {_refusal(access)}"
-        return Finding(PREFECT_AREA, name, Severity.WARNING, found, _FLOWS, remedy)
+        detail = f"{url} is healthy, and then {_refusal(access)}"
+        return Finding(PREFECT_AREA, name, Severity.WARNING, detail, _FLOWS, remedy)
     return Finding(PREFECT_AREA, name, Severity.OK, f"{url} answers")
 
 
 def hub_finding(hub: Probed) -> Finding:
-    """The Hugging Face hub, as its client is configured."""
+    """Check the Hugging Face Hub, as its client is configured."""
     name = "Hugging Face hub"
     if hub.facts is None:
         why = "its client is not installed" if hub.is_absent else f"its client does not work: {hub.broken}"
@@ -78,8 +90,8 @@ def hub_finding(hub: Probed) -> Finding:
     endpoint = hub.facts["endpoint"]
     token = "with a token" if hub.facts["token"] else "no token (public models only)"
     if hub.facts["held_offline"]:
-        found = "held offline by HF_HUB_OFFLINE: models in folders and in the hub's cache only"
-        return Finding(REGISTRY_AREA, name, Severity.OPTIONAL, found, _HUB, "unset HF_HUB_OFFLINE")
+        detail = "held offline by HF_HUB_OFFLINE: models in folders and in the hub's cache only"
+        return Finding(REGISTRY_AREA, name, Severity.OPTIONAL, detail, _HUB, "unset HF_HUB_OFFLINE")
     if "answer" not in hub.facts:
         return Finding(REGISTRY_AREA, name, Severity.OK, f"{endpoint}, {token}, not asked (--offline)")
     answer = hub.facts["answer"]
@@ -90,7 +102,7 @@ def hub_finding(hub: Probed) -> Finding:
 
 
 def mlflow_finding(mlflow: Probed) -> Finding:
-    """The server of MLFLOW_TRACKING_URI."""
+    """Check the server of MLFLOW_TRACKING_URI."""
     name, facts = "MLflow", mlflow.facts
     if facts is None:
         remedy = "set MLFLOW_TRACKING_URI to http://<host>:<port>"
@@ -109,7 +121,7 @@ def mlflow_finding(mlflow: Probed) -> Finding:
 
 
 def store_findings(boto3: Probed, *, unmet: str = "") -> list[Finding]:
-    """S3: the SDK, what it knows without asking anyone, and the endpoint if one of its own is set.
+    """Check S3: the SDK, its local configuration, and the custom endpoint if one is set.
 
     Args:
         boto3: the SDK imported, its configuration read.
@@ -121,8 +133,8 @@ def store_findings(boto3: Probed, *, unmet: str = "") -> list[Finding]:
     package = Finding(STORE_AREA, "boto3", Severity.OK, version)
     if unmet:
         package = Finding(STORE_AREA, "boto3", Severity.WARNING, f"{version}; {unmet}", _S3, _INSTALL_S3)
-    found = [package, _credentials(boto3.facts)]
-    return [*found, _endpoint(boto3.facts)] if boto3.facts["endpoint"] else found
+    findings = [package, _credentials(boto3.facts)]
+    return [*findings, _endpoint(boto3.facts)] if boto3.facts["endpoint"] else findings
 
 
 def _endpoint(facts: dict[str, Any]) -> Finding:
@@ -131,8 +143,8 @@ def _endpoint(facts: dict[str, Any]) -> Finding:
         return Finding(STORE_AREA, "endpoint", Severity.OK, f"{endpoint}, not asked (--offline)")
     if facts["answer"].get("status", 500) >= 500:
         remedy = f"start the store of {endpoint}, or correct AWS_ENDPOINT_URL"
-        found = f"{endpoint} {_refusal(facts['answer'])}"
-        return Finding(STORE_AREA, "endpoint", Severity.WARNING, found, _S3, remedy)
+        detail = f"{endpoint} {_refusal(facts['answer'])}"
+        return Finding(STORE_AREA, "endpoint", Severity.WARNING, detail, _S3, remedy)
     return Finding(STORE_AREA, "endpoint", Severity.OK, f"{endpoint} answers")
 
 
@@ -142,8 +154,8 @@ def _credentials(facts: dict[str, Any]) -> Finding:
         return Finding(STORE_AREA, "AWS account", Severity.WARNING, facts["unreadable"], _S3, remedy)
     lacking = [word for word in ("credentials", "region") if not facts[word]]
     if lacking:
-        found = f"no {' and no '.join(lacking)} in the environment or in ~/.aws; roles of a machine were not asked"
-        return Finding(STORE_AREA, "AWS account", Severity.OPTIONAL, found, _S3, "aws configure")
+        detail = f"no {' and no '.join(lacking)} in the environment or in ~/.aws; roles of a machine were not asked"
+        return Finding(STORE_AREA, "AWS account", Severity.OPTIONAL, detail, _S3, "aws configure")
     return Finding(STORE_AREA, "AWS account", Severity.OK, f"credentials by {facts['credentials']}, {facts['region']}")
 
 
@@ -158,3 +170,111 @@ def _refusal(answer: dict[str, Any]) -> str:
     if "status" in answer:
         return f"answers with status {answer['status']}"
     return f"cannot be reached: {answer['error']}"
+
+
+AREA = "Triton"
+
+_NEEDED_FOR = "the check on a running Triton, plansmith serve"
+
+
+def serving_findings(installation: Installation | None, refusal: EnvironmentFault | None) -> list[Finding]:
+    """Check the Triton server and its runtimes for ONNX and PyTorch models.
+
+    Args:
+        installation: the server, if there is one.
+        refusal: why there is none.
+    """
+    if installation is None:
+        assert refusal is not None
+        remedy = refusal.remedy.replace("<target>", DEFAULT_TARGET)
+        server = Finding(AREA, "server", Severity.PROBLEM, refusal.message, _NEEDED_FOR, remedy)
+        return [server, _python_library_finding(needed=True)]
+    stated = f"{installation.version or 'version not stated'}, {installation.binary}"
+    brings_python = installation.stub is None or installation.backends in installation.stub.parents
+    return [
+        Finding(AREA, "server", Severity.OK, stated),
+        _runtime_finding(installation),
+        *_dali_findings(installation, load_target(DEFAULT_TARGET)),
+        _pytorch_finding(installation),
+        _python_library_finding(needed=not brings_python),
+    ]
+
+
+def look(*, deep: bool) -> list[Finding]:
+    """Check the server that a compile would use.
+
+    Args:
+        deep: start it too.
+    """
+    try:
+        installation = find_installation()
+    except EnvironmentFault as refusal:
+        return serving_findings(None, refusal)
+    return [*serving_findings(installation, None), *([start_finding(installation)] if deep else [])]
+
+
+def start_finding(installation: Installation) -> Finding:
+    """Start the server on an empty repository, check that it responds, and stop it."""
+    with scratch_folder("doctor") as scratch:
+        repository = Path(scratch) / "repository"
+        repository.mkdir()
+        try:
+            with TritonServer(repository, installation, Path(scratch) / "log", models=()) as server:
+                return Finding(AREA, "start", Severity.OK, f"Triton {server.version} started, answered and ended")
+        except PlansmithError as error:
+            detail = " ".join(error.message.split())
+            remedy = "correct what it names; plansmith serve keeps all that Triton says in a log"
+            return Finding(AREA, "start", Severity.PROBLEM, detail, _NEEDED_FOR, remedy)
+
+
+def _python_library_finding(*, needed: bool) -> Finding:
+    """Check for Python's shared library, with which Triton in the private folder runs Python models."""
+    name = "Python library"
+    try:
+        return Finding(AREA, name, Severity.OK, str(python_library_folder()))
+    except EnvironmentFault as error:
+        severity = Severity.PROBLEM if needed else Severity.OPTIONAL
+        return Finding(AREA, name, severity, error.message, "the Triton of plansmith serve-env", error.remedy)
+
+
+def _runtime_finding(installation: Installation) -> Finding:
+    name = "ONNX Runtime"
+    if installation.real_onnxruntime:
+        return Finding(AREA, name, Severity.OK, "Triton's own backend")
+    target = load_target(DEFAULT_TARGET)
+    if installation.stub is None:
+        detail = "the server has neither an ONNX Runtime backend nor a Python stub for this Python"
+        remedy = f"unset PLANSMITH_TRITONSERVER, then plansmith serve-env add {target.name}"
+        return Finding(AREA, name, Severity.PROBLEM, detail, _NEEDED_FOR, remedy)
+    try:
+        stand_in_site(installation, target)
+    except EnvironmentFault as error:
+        return Finding(AREA, name, Severity.PROBLEM, error.message, _NEEDED_FOR, error.remedy)
+    version = require_onnxruntime(target).version
+    return Finding(AREA, name, Severity.OK, f"{version} in a stand-in backend, for target {target.name}")
+
+
+def _dali_findings(installation: Installation, target: Target) -> list[Finding]:
+    """Check what runs DALI pipelines; return nothing if neither the target nor the server has DALI."""
+    name, needed_for = "DALI", "preprocessing: dali in a spec"
+    if installation.real_dali:
+        return [Finding(AREA, name, Severity.OK, "Triton's own backend")]
+    if target.dali is None:
+        return []
+    try:
+        dali_site(installation, target)
+    except EnvironmentFault as error:
+        return [Finding(AREA, name, Severity.OPTIONAL, error.message, needed_for, error.remedy)]
+    return [Finding(AREA, name, Severity.OK, f"{target.dali} in a stand-in backend, for target {target.name}")]
+
+
+def _pytorch_finding(installation: Installation) -> Finding:
+    """Check what runs the models of engine python."""
+    name = "PyTorch models"
+    try:
+        require_python(installation)
+    except EnvironmentFault as error:
+        return Finding(AREA, name, Severity.OPTIONAL, error.message, "engine python", error.remedy)
+    own = installation.lends_python
+    detail = "this environment's packages, with a NumPy 1 before them" if own else "the packages of the server's Python"
+    return Finding(AREA, name, Severity.OK, detail)

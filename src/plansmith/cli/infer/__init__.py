@@ -1,1 +1,1 @@
-"""The command that asks a served model."""
+"""Inference command for served models."""

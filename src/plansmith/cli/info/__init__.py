@@ -1,1 +1,1 @@
-"""Commands that look, and say what they see."""
+"""Read-only information commands."""

@@ -32,7 +32,7 @@ _NARROWEST = 40
 @click.option("--strict", is_flag=True, help="Warnings count for the exit code too.")
 @click.option("--json", "as_json", is_flag=True, help="Print all findings as one JSON document.")
 def doctor_command(*, artifacts: Path, offline: bool, deep: bool, strict: bool, as_json: bool) -> None:
-    """Say what this machine can do, and what to install for the rest.
+    """Report what this machine can do, and what is missing.
 
     \b
     plansmith doctor
@@ -43,7 +43,7 @@ def doctor_command(*, artifacts: Path, offline: bool, deep: bool, strict: bool, 
     """
     from plansmith.cli.compile.progress import MovingLine
     from plansmith.cli.doctor.examination import examine
-    from plansmith.cli.streams import open_console
+    from plansmith.cli.output import open_console
 
     with MovingLine(open_console(stderr=True)) as line:
         line.tell("looking around")
@@ -56,11 +56,11 @@ def doctor_command(*, artifacts: Path, offline: bool, deep: bool, strict: bool, 
 
 
 def _show(examination: Examination) -> None:
-    """Lines of our own making, so that a pipe gets whole lines and a terminal wrapped ones.
+    """Print whole lines for a pipe and wrapped ones for a terminal.
 
     A remedy that several findings in a row have stands below the last of them.
     """
-    from plansmith.cli.streams import open_console
+    from plansmith.cli.output import open_console
 
     console = open_console()
     width = max(console.width, _NARROWEST) if console.is_terminal else None
@@ -83,7 +83,7 @@ def _show(examination: Examination) -> None:
 
 
 def _legend(examination: Examination, marks: dict[str, str]) -> str:
-    """What the marks mean, and how many there are of each."""
+    """Return the legend of the marks, with the count of each."""
     from plansmith.cli.doctor.findings import Severity
 
     counts = {severity: examination.count(severity) for severity in Severity}
@@ -91,30 +91,32 @@ def _legend(examination: Examination, marks: dict[str, str]) -> str:
 
 
 def _lines(finding: Finding, marks: dict[str, str], names: int, width: int | None) -> Text:
-    """A finding in aligned columns: mark, name, what was found, and below it what it is needed for and what to type."""
+    """Format a finding in aligned columns: mark, name and finding; below it, what needs it and the remedy."""
     from rich.text import Text
 
     severity = finding.severity.value
-    told = [finding.found]
+    paragraphs = [finding.found]
     if finding.needed_for:
-        told[0] += f"; needed for {finding.needed_for}"
+        paragraphs[0] += f"; needed for {finding.needed_for}"
     if finding.remedy:
-        told.append(f"{_arrow(marks)} {finding.remedy}")
+        paragraphs.append(f"{_arrow(marks)} {finding.remedy}")
     indent = " " * (names + 6)
-    wrapped = [line for words in told for line in (_wrap(words, width - len(indent)) if width else [words])]
+    wrapped = [
+        line for paragraph in paragraphs for line in (_wrap(paragraph, width - len(indent)) if width else [paragraph])
+    ]
     text = Text().append(f"  {marks[severity]} ", style=_STYLES[severity])
     text.append(f"{finding.name:<{names}}  ")
     text.append(f"\n{indent}".join(wrapped), style="dim" if severity == "optional" else "")
     return text
 
 
-def _wrap(words: str, width: int) -> list[str]:
-    """Lines of at most this width, but for paths and options, which stay whole."""
-    return textwrap.wrap(words, width, break_long_words=False, break_on_hyphens=False)
+def _wrap(text: str, width: int) -> list[str]:
+    """Wrap lines to a width, without breaking paths and options."""
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def _marks() -> dict[str, str]:
-    """Marks that standard output can encode."""
+    """Return marks that standard output can encode."""
     try:
         "✓–✗→".encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:

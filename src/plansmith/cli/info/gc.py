@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from plansmith.cli.options import artifacts_option, complete_folder
+from plansmith.cli.output import short
 from plansmith.cli.store.options import Reach, reach_options
-from plansmith.cli.text import short
 
 if TYPE_CHECKING:
     from plansmith.fleet.maintenance.garbage import Garbage
@@ -55,7 +55,7 @@ def gc_command(
     reach: Reach,
     as_json: bool,
 ) -> None:
-    """Remove what nobody needs any more.
+    """Delete artifacts and releases that nothing needs any more.
 
     Cache entries, timing caches, logs and views not used for AGE; releases of that age that Triton is not shown
     because they are damaged or have another interface, but never a model's newest; what killed runs left. Damaged
@@ -71,20 +71,20 @@ def gc_command(
     from plansmith.formatting import seconds_from_age
 
     age = seconds_from_age(older_than)
-    if shared_cache is None and reach.given:
+    if shared_cache is None and reach.values:
         raise UsageError(f"{reach.options} is for --shared-cache", remedy="name the place with it, or leave it out")
     if shared_cache is not None and repository is not None:
         raise UsageError("--shared-cache and --repository are two places", remedy="tidy one after the other")
     if shared_cache is not None:
-        found = _collect_shared(reach.place(shared_cache, "--shared-cache"), age, dry_run=dry_run)
+        rows = _collect_shared(reach.place(shared_cache, "--shared-cache"), age, dry_run=dry_run)
     else:
-        found = _collect(artifacts, repository, age, dry_run=dry_run, no_wait=no_wait)
-    _print(found, dry_run=dry_run, as_json=as_json)
+        rows = _collect(artifacts, repository, age, dry_run=dry_run, no_wait=no_wait)
+    _print(rows, dry_run=dry_run, as_json=as_json)
 
 
 @dataclass(frozen=True)
 class _Row:
-    """One thing that goes: where it is, and how that is printed."""
+    """An artifact to be deleted: its path, and how that is printed."""
 
     kind: str
     path: str
@@ -98,7 +98,7 @@ def _collect(artifacts: Path, repository: Path | None, age: float, *, dry_run: b
 
     from plansmith.errors import RepositoryError
     from plansmith.fleet.maintenance.garbage import Collector, Limits
-    from plansmith.triton.repository.nesting import repositories_in
+    from plansmith.triton.repository.ensembles import repositories_in
     from plansmith.triton.repository.repository import ModelRepository
 
     if not artifacts.is_dir():
@@ -110,46 +110,50 @@ def _collect(artifacts: Path, repository: Path | None, age: float, *, dry_run: b
         )
 
     def waiting(process: int | None) -> None:
-        who = f" (process {process})" if process is not None else ""
-        other = "another plansmith gc" if dry_run else "a compile"
+        owner = f" (process {process})" if process is not None else ""
+        command = "another plansmith gc" if dry_run else "a compile"
         if no_wait:
             raise RepositoryError(
-                f"{other} is using {artifacts}{who}", remedy="wait for its end, or leave --no-wait out"
+                f"{command} is using {artifacts}{owner}", remedy="wait for its end, or leave --no-wait out"
             )
-        click.echo(f"waiting for the end of {other} that uses {artifacts}{who}", err=True)
+        click.echo(f"waiting for the end of {command} that uses {artifacts}{owner}", err=True)
 
     limits, folder = Limits(older_than=age, now=time.time()), repository or artifacts / "repository"
     found: dict[Path, Garbage] = {}  # what lies below the artifacts is found with each of several repositories
     for root in repositories_in(folder) or [folder]:
         collector = Collector(artifacts, root, limits, dry=dry_run)
-        for one in collector.found(waiting) if dry_run else collector.collect(waiting):
-            found.setdefault(one.path, one)
-    return [_Row(one.kind, str(one.path), short(one.path.absolute()), one.why, one.bytes) for one in found.values()]
+        for item in collector.find(waiting) if dry_run else collector.collect(waiting):
+            found.setdefault(item.path, item)
+    return [
+        _Row(item.kind, str(item.path), short(item.path.absolute()), item.why, item.bytes) for item in found.values()
+    ]
 
 
 def _collect_shared(place: Location, age: float, *, dry_run: bool) -> list[_Row]:
     from plansmith.errors import RepositoryError
-    from plansmith.steps.cache.shared_gc import collect_shared
-    from plansmith.stores.open import open_store
+    from plansmith.steps.cache.shared import collect_shared
+    from plansmith.stores.store import open_store
 
     store = open_store(place, Path.cwd())
     if store.marker() is None:
         raise RepositoryError(
             f"nothing is shared at {store.place}", remedy=f"compile something with --shared-cache {place.to}"
         )
-    found = collect_shared(store, age, dry=dry_run)
-    return [_Row(one.kind, f"{store.place}/{one.key}", one.key, one.why, one.bytes) for one in found]
+    garbage = collect_shared(store, age, dry=dry_run)
+    return [_Row(item.kind, f"{store.place}/{item.key}", item.key, item.why, item.bytes) for item in garbage]
 
 
-def _print(found: list[_Row], *, dry_run: bool, as_json: bool) -> None:
+def _print(garbage: list[_Row], *, dry_run: bool, as_json: bool) -> None:
     from plansmith.formatting import format_bytes
 
-    freed = sum(one.bytes for one in found)
+    freed = sum(row.bytes for row in garbage)
     if as_json:
-        rows = [{"kind": one.kind, "path": one.path, "why": one.why, "bytes": one.bytes} for one in found]
+        rows = [{"kind": row.kind, "path": row.path, "why": row.why, "bytes": row.bytes} for row in garbage]
         click.echo(json.dumps({"dry_run": dry_run, "freed_bytes": freed, "garbage": rows}))
         return
-    for one in found:
-        click.echo(f"  {one.kind:<15}{format_bytes(one.bytes):>10}  {one.why}: {one.shown}")
+    for row in garbage:
+        click.echo(f"  {row.kind:<15}{format_bytes(row.bytes):>10}  {row.why}: {row.shown}")
     would = "would be " if dry_run else ""
-    click.echo(f"{len(found)} {'thing' if len(found) == 1 else 'things'} {would}removed, {format_bytes(freed)} freed")
+    click.echo(
+        f"{len(garbage)} {'thing' if len(garbage) == 1 else 'things'} {would}removed, {format_bytes(freed)} freed"
+    )

@@ -1,4 +1,4 @@
-"""Whether the container that this runs in is the one that a target describes: versions here beside the target's.
+"""Image check: compares the versions in this container with those of a target.
 
 No library is loaded for that, so that it works while an image is built, where there is no GPU and no driver.
 """
@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from plansmith.config.target.targets import Target, is_target_file
+from plansmith.config.targets import Target, is_target_file
 from plansmith.errors import EngineError
 from plansmith.records.model import Record
 
@@ -31,7 +31,7 @@ _DALI_VERSION = re.compile(r"__version__ = '(\d+(?:\.\d+)*)'")
 
 
 class InstalledVersion(Record):
-    """One version that is here, and what tells it; some places tell fewer numbers than others."""
+    """Installed version and its source; some sources give fewer version parts than others."""
 
     what: str
     version: str
@@ -39,7 +39,7 @@ class InstalledVersion(Record):
 
 
 class ComparedVersion(Record):
-    """A version of a target beside one that is here.
+    """A target's version compared with an installed one.
 
     `stated`: the target's, empty where it states none; `found` and `where`: empty where nothing is here; `agrees`:
     None where one of the two is missing, and true of a DALI that opens what the target's serialises; `decides`: a
@@ -55,7 +55,7 @@ class ComparedVersion(Record):
 
 
 def installed_versions(root: Path = Path("/")) -> tuple[InstalledVersion, ...]:
-    """Versions of TensorRT, Triton, CUDA, Python and DALI in this container.
+    """Find the versions of TensorRT, Triton, CUDA, Python and DALI in this container.
 
     TensorRT's are those of its Debian package (all four numbers), its library and its Python package; CUDA's is what
     NVIDIA's images set as CUDA_VERSION, Triton's the file that lies beside its programs there.
@@ -63,11 +63,11 @@ def installed_versions(root: Path = Path("/")) -> tuple[InstalledVersion, ...]:
     Args:
         root: below which files are looked for.
     """
-    return tuple(_found(root))
+    return tuple(_installed_versions(root))
 
 
-def compare_image(target: Target, found: tuple[InstalledVersion, ...]) -> tuple[ComparedVersion, ...]:
-    """Each version of a target beside each that is here; one line where either is missing.
+def compare_image(target: Target, installed: tuple[InstalledVersion, ...]) -> tuple[ComparedVersion, ...]:
+    """Compare each target version with each installed one; one line if either is missing.
 
     TensorRT decides where the models run on a GPU, Triton always: CUDA and Python come with them, and what a target
     says of their last number is often inferred.
@@ -81,50 +81,54 @@ def compare_image(target: Target, found: tuple[InstalledVersion, ...]) -> tuple[
     }
     deciding = {"Triton", "TensorRT"} if target.device == "gpu" else {"Triton"}
     compared = []
-    for what, version in stated.items():
-        here = [one for one in found if one.what == what] or [InstalledVersion(what=what, version="", where="")]
+    for component, version in stated.items():
+        candidates = [entry for entry in installed if entry.what == component] or [
+            InstalledVersion(what=component, version="", where="")
+        ]
         compared += [
             ComparedVersion(
-                what=what,
+                what=component,
                 stated=version,
-                found=one.version,
-                where=one.where,
-                agrees=_agree(what, version, one.version) if version and one.version else None,
-                decides=what in deciding,
+                found=entry.version,
+                where=entry.where,
+                agrees=_agree(component, version, entry.version) if version and entry.version else None,
+                decides=component in deciding,
             )
-            for one in here
+            for entry in candidates
         ]
     return tuple(compared)
 
 
 def require_image(target: Target, compared: tuple[ComparedVersion, ...]) -> None:
-    """See that what decides agrees with the target.
+    """Require that the decisive versions match the target.
 
     Raises:
         EngineError: it does not, or there is nothing to tell it by.
     """
-    tensorrt = [one for one in compared if one.what == "TensorRT" and one.decides]
-    deciding = [one for one in compared if one.decides]
+    tensorrt = [entry for entry in compared if entry.what == "TensorRT" and entry.decides]
+    deciding = [entry for entry in compared if entry.decides]
     image = target.images.get(target.device, "")
     if tensorrt and not target.tensorrt:
-        here = sorted({one.found for one in tensorrt if one.found})
+        found_versions = sorted({entry.found for entry in tensorrt if entry.found})
         raise EngineError(
-            f"nothing says which TensorRT {target.name} has; here is {', '.join(here) or 'none'}",
+            f"nothing says which TensorRT {target.name} has; here is {', '.join(found_versions) or 'none'}",
             remedy=f"if this is its image: write the version into {_own_file(target)}, as `tensorrt:`",
         )
-    if tensorrt and not any(one.found for one in tensorrt):
+    if tensorrt and not any(entry.found for entry in tensorrt):
         raise EngineError(
             f"there is no TensorRT here, and {target.name} has {target.tensorrt}",
             remedy=f"run this in {image}" if image else "run this in the target's image",
         )
-    wrong = [one for one in deciding if one.agrees is False]
+    wrong = [entry for entry in deciding if entry.agrees is False]
     if wrong:
-        told = "; ".join(f"{one.what} is {one.found} by {one.where}, not {_stated(target, one)}" for one in wrong)
+        mismatches = "; ".join(
+            f"{entry.what} is {entry.found} by {entry.where}, not {_stated(target, entry)}" for entry in wrong
+        )
         raise EngineError(
-            f"this is not the image of {target.name}: {told}",
+            f"this is not the image of {target.name}: {mismatches}",
             remedy=f"start from {image or 'its image'}; where that is this one, correct {_own_file(target)}",
         )
-    if not any(one.agrees for one in deciding):
+    if not any(entry.agrees for entry in deciding):
         raise EngineError(
             f"nothing here tells whether this is the image of {target.name}",
             remedy=f"run this in {image}"
@@ -133,14 +137,14 @@ def require_image(target: Target, compared: tuple[ComparedVersion, ...]) -> None
         )
 
 
-def _found(root: Path) -> Iterator[InstalledVersion]:
+def _installed_versions(root: Path) -> Iterator[InstalledVersion]:
     for package, version in _PACKAGE.findall(_debian_packages()):
         yield InstalledVersion(what="TensorRT", version=version, where=f"Debian package {package}")
     for folder in _LIBRARY_FOLDERS:
         for file in sorted(root.glob(f"{folder}/libnvinfer.so.*")):
             if (named := _LIBRARY.fullmatch(file.name)) is not None:
                 yield InstalledVersion(what="TensorRT", version=named[1], where=str(file))
-    for what, version, where in (
+    for component, version, where in (
         ("TensorRT", _python_package("tensorrt"), "Python package tensorrt"),
         ("Triton", _text(root / _TRITON_VERSION), str(root / _TRITON_VERSION)),
         ("CUDA", os.environ.get("CUDA_VERSION", ""), "CUDA_VERSION"),
@@ -148,11 +152,11 @@ def _found(root: Path) -> Iterator[InstalledVersion]:
         ("DALI", _dali(root / _DALI), str(root / _DALI)),
     ):
         if (numbers := _NUMBERS.match(version)) is not None:
-            yield InstalledVersion(what=what, version=numbers[0], where=where)
+            yield InstalledVersion(what=component, version=numbers[0], where=where)
 
 
 def _debian_packages() -> str:
-    """A line for each package of TensorRT's runtime that Debian's or Ubuntu's database knows, empty without one."""
+    """Return a line for each TensorRT runtime package in the Debian or Ubuntu database; empty without one."""
     tool = shutil.which("dpkg-query")
     if tool is None:
         return ""
@@ -182,17 +186,20 @@ def _text(file: Path) -> str:
         return ""
 
 
-def _agree(what: str, stated: str, found: str) -> bool:
-    """Whether versions are the same as far as both tell; of DALI, whether that here opens the other's pipelines."""
-    ours, theirs = ([int(number) for number in version.split(".")] for version in (stated, found))
+def _agree(component: str, stated: str, installed: str) -> bool:
+    """Whether versions agree as far as both are given.
+
+    For DALI, whether the installed one opens the other's pipelines.
+    """
+    ours, theirs = ([int(number) for number in version.split(".")] for version in (stated, installed))
     common = min(len(ours), len(theirs))
-    if what == "DALI":
+    if component == "DALI":
         return theirs[0] == ours[0] and theirs[:common] >= ours[:common]
     return theirs[:common] == ours[:common]
 
 
-def _stated(target: Target, one: ComparedVersion) -> str:
-    return f"{one.stated} (inferred)" if one.what.lower() in target.inferred else one.stated
+def _stated(target: Target, entry: ComparedVersion) -> str:
+    return f"{entry.stated} (inferred)" if entry.what.lower() in target.inferred else entry.stated
 
 
 def _own_file(target: Target) -> str:

@@ -1,4 +1,4 @@
-"""`plansmith targets`: the serving runtimes that releases can be made for."""
+"""`plansmith targets`: the serving runtimes that releases can be compiled for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plansmith.cli.options import complete_target
 
 if TYPE_CHECKING:
     from plansmith.cli.info.image_check import ComparedVersion
-    from plansmith.config.target.targets import Target
+    from plansmith.config.targets import Target
 
 _NARROW_FIRST = ("driver", "Python", "CUDA", "TensorRT", "Triton")
 
@@ -36,9 +36,9 @@ def targets_command(name: str, *, as_json: bool, as_yaml: bool, check_image: boo
 
     With --check-image the exit code is 6 when this is another image: another TensorRT (for GPU instances) or Triton.
     """
-    from plansmith.cli.streams import columns
-    from plansmith.config.target.names import runtime_names, shipped_file
-    from plansmith.config.target.targets import is_target_file, load_target
+    from plansmith.cli.output import columns
+    from plansmith.config.target_names import runtime_names, shipped_file
+    from plansmith.config.targets import is_target_file, load_target
     from plansmith.errors import UsageError
 
     if as_yaml:
@@ -56,7 +56,7 @@ def targets_command(name: str, *, as_json: bool, as_yaml: bool, check_image: boo
         target = load_target(name)
         click.echo(json.dumps(_document(target)) if as_json else "\n".join(_facts(target)))
     else:
-        targets = [load_target(known) for known in runtime_names()]
+        targets = [load_target(runtime) for runtime in runtime_names()]
         if as_json:
             click.echo(json.dumps({"targets": [_document(target) for target in targets]}))
         else:
@@ -64,27 +64,27 @@ def targets_command(name: str, *, as_json: bool, as_yaml: bool, check_image: boo
 
 
 def _check_image(target: Target, *, as_json: bool) -> None:
-    """Say what is here beside what the target has; an error where what decides differs."""
+    """Compare installed versions with those of the target; raise an error if a decisive one differs."""
     from plansmith.cli.info.image_check import compare_image, installed_versions, require_image
 
     compared = compare_image(target, installed_versions())
     require_image(target, compared)
     if as_json:
-        click.echo(json.dumps({"target": target.name, "versions": [one.model_dump() for one in compared]}))
+        click.echo(json.dumps({"target": target.name, "versions": [entry.model_dump() for entry in compared]}))
         return
     click.echo(f"{target.name}: this is its image, or one with the same versions")
-    for one in compared:
-        found = f"{one.found} by {one.where}" if one.found else "not found"
-        click.echo(f"  {one.what:<10}{one.stated or '-':<14}here: {found}{_verdict(one)}")
+    for entry in compared:
+        description = f"{entry.found} by {entry.where}" if entry.found else "not found"
+        click.echo(f"  {entry.what:<10}{entry.stated or '-':<14}here: {description}{_verdict(entry)}")
 
 
-def _verdict(one: ComparedVersion) -> str:
-    """What a version that is here means for the target."""
-    if one.agrees is None:
+def _verdict(entry: ComparedVersion) -> str:
+    """Return what an installed version means for the target."""
+    if entry.agrees is None:
         return ""
-    if one.what == "DALI" and one.stated != one.found:
-        return ", newer, and opens its pipelines" if one.agrees else ", differs, and does not open its pipelines"
-    return ", the same" if one.agrees else ", differs, and decides nothing"
+    if entry.what == "DALI" and entry.stated != entry.found:
+        return ", newer, and opens its pipelines" if entry.agrees else ", differs, and does not open its pipelines"
+    return ", the same" if entry.agrees else ", differs, and decides nothing"
 
 
 def _document(target: Target) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def _is_installed(target: Target) -> bool:
 
 
 def _table(targets: list[Target], width: int) -> list[str]:
-    """A row for each target; where the terminal is too narrow, columns are left out."""
+    """Format a table with a row per target; columns are left out if the terminal is too narrow."""
     rows = [_row(target) for target in targets]
     columns = list(rows[0])
     widths = {c: max(len(c), *(len(row[c]) for row in rows)) for c in columns}
@@ -135,9 +135,9 @@ def _shown(target: Target, field: str) -> str:
 
 
 def _facts(target: Target) -> list[str]:
-    from plansmith.cli.text import program
-    from plansmith.config.target.names import CPU_SUFFIX
-    from plansmith.config.target.targets import is_target_file
+    from plansmith.cli.output import program
+    from plansmith.config.target_names import CPU_SUFFIX
+    from plansmith.config.targets import is_target_file
 
     runtime = target.onnxruntime
     facts = {

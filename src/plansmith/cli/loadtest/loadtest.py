@@ -4,25 +4,168 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from plansmith.cli.loadtest.options import loadtest_options
-from plansmith.cli.store.completion import complete_served
-from plansmith.cli.streams import open_console
-from plansmith.cli.text import echo_lines, printable, short
+from plansmith.cli.options import complete_file, complete_folder, repository_option
+from plansmith.cli.output import echo_lines, open_console, printable, short
+from plansmith.cli.store.options import complete_served
 from plansmith.errors import EXIT_INTERRUPTED, PlansmithError
 
 if TYPE_CHECKING:
     from plansmith.cli.loadtest.plan import RequestedTest
     from plansmith.cli.loadtest.target import RequestedTarget
+    from plansmith.loadtest.connect import PreparedTarget
     from plansmith.loadtest.results import LoadReport
-    from plansmith.loadtest.runner.workers import RemoteWorkers
-    from plansmith.loadtest.server.connect import PreparedTarget
+    from plansmith.loadtest.runner.processes import RemoteWorkers
+
+
+_FILE = click.Path(path_type=Path)
+
+_LOAD = (
+    click.option("--users", metavar="N[,N...]", help="Closed loop: concurrent users; a stage for each number."),
+    click.option("--seconds", metavar="TIME", help="Duration of each stage [10s with --users, 30s with --rate]."),
+    click.option("--spawn-rate", metavar="N", type=float, help="Users started per second [all at once]."),
+    click.option(
+        "--ramp",
+        metavar="FIRST:LAST:STEPxTIME",
+        help="FIRST users warm up, then STEP more every TIME; staged stands for 10:200:20x30s.",
+    ),
+    click.option("--rate", metavar="N[,N...]", help="Open loop: requests per second, independent of the answers."),
+    click.option("--poisson", is_flag=True, help="Arrivals of --rate are a Poisson process."),
+    click.option(
+        "--trace",
+        metavar="FILE",
+        type=_FILE,
+        shell_complete=complete_file,
+        help="Open loop: recorded arrival times in seconds, one per line.",
+    ),
+    click.option(
+        "--plan",
+        metavar="FILE",
+        type=_FILE,
+        shell_complete=complete_file,
+        help="Stages or phases, models and settings as YAML.",
+    ),
+    click.option("--warm-up", metavar="TIME", help="Load before anything is measured [5s]."),
+    click.option("--pacing", metavar="TIME", help="Closed loop: least time between two requests of a user."),
+    click.option("--timeout", metavar="TIME", help="How long an answer may take [60s]."),
+    click.option("--stop-p95", metavar="TIME", help="End the test when the p95 latency of a stage exceeds this."),
+    click.option("--stop-p99", metavar="TIME", help="The same for p99."),
+    click.option("--stop-error-rate", metavar="SHARE", help="End it when a larger share of the requests fails: 1%."),
+    click.option("--stop-flat", metavar="SHARE", help="End it when more load adds less throughput than this: 5%."),
+    click.option(
+        "--stop-invocations",
+        metavar="N",
+        type=click.IntRange(1),
+        help="End it when a stage answers this many requests per minute, the most that are expected.",
+    ),
+    click.option(
+        "--confidence",
+        metavar="SHARE",
+        help="End a stage when the 95 % confidence interval of its mean latency is within ± this: 2%.",
+    ),
+)
+
+_REQUESTS = (
+    click.option(
+        "--data",
+        metavar="FILE|DIR",
+        type=_FILE,
+        shell_complete=complete_file,
+        help="Make requests of these data: texts, a table, arrays, images.",
+    ),
+    click.option(
+        "--request",
+        "requests",
+        metavar="FILE.json",
+        multiple=True,
+        shell_complete=complete_file,
+        help="Send this request: values by input, or a request of KServe's protocol.",
+    ),
+    click.option("--batch", "batches", metavar="N[,N...]", help="Samples per request [1 to the largest batch]."),
+    click.option(
+        "--count",
+        metavar="N",
+        type=click.IntRange(1, 100_000),
+        help="Different requests per model, of at most 256 MiB together [64].",
+    ),
+    click.option(
+        "--shape", "shapes", metavar="NAME=SIZES", multiple=True, help="Of a random input, batch first: 4x64."
+    ),
+    click.option("--parameter", "parameters", metavar="NAME=VALUE", multiple=True, help="Sent with each request."),
+    click.option("--seed", metavar="N", type=click.IntRange(0), help="Determines random choices [0]."),
+    click.option("--protocol", type=click.Choice(["http", "grpc"]), help="[grpc where the URL says so, else http]"),
+    click.option("--encoding", type=click.Choice(["binary", "json"]), help="[binary]"),
+    click.option("--header", "headers", metavar="'NAME: VALUE'", multiple=True, help="Sent with each request."),
+)
+
+_SERVER = (
+    click.option("--url", metavar="URL", help="A running Triton: http://host:8000 or grpc://host:8001."),
+    click.option("--metrics", metavar="HOST:PORT", default="", help="With --url: its Prometheus metrics."),
+    repository_option("Where the releases are; with --url, only if it is given."),
+    click.option(
+        "--endpoint",
+        metavar="NAME|FILE.yaml",
+        shell_complete=complete_file,
+        help="An endpoint of SageMaker, by its name or its file; with --url, a front end of one without AWS.",
+    ),
+    click.option(
+        "--target-model",
+        "target_models",
+        metavar="[MODEL=]ARCHIVE",
+        multiple=True,
+        help="Of a multi-model endpoint: the archive that answers, or that of a model.",
+    ),
+    click.option("--target-variant", metavar="NAME", default="", help="The variant to ask [each, by its weight]."),
+    click.option("--region", metavar="NAME", default="", help="Of the endpoint [AWS_REGION, or the AWS profile's]."),
+    click.option("--profile", metavar="NAME", default="", help="A profile of the AWS configuration files."),
+    click.option(
+        "--interface",
+        metavar="FILE",
+        type=_FILE,
+        shell_complete=complete_file,
+        help="With --endpoint: know the inputs by a manifest.json, a config.pbtxt, JSON or a .tar.gz, not a release.",
+    ),
+    click.option("--processes", metavar="N", type=click.IntRange(1, 1000), help="Client processes [1]."),
+)
+
+_WORKERS = (
+    click.option(
+        "--expect-workers",
+        metavar="N",
+        type=click.IntRange(1, 1000),
+        help="Have the load come from so many client processes on other machines.",
+    ),
+    click.option("--listen", metavar="HOST:PORT", help="Where they are awaited [0.0.0.0:5557]; for trusted networks."),
+    click.option("--worker", metavar="HOST:PORT", help="Be such a worker, of the test that listens there; no MODEL."),
+)
+
+_RESULTS = (
+    click.option(
+        "--output",
+        metavar="FOLDER",
+        type=_FILE,
+        shell_complete=complete_folder,
+        help="Takes report.json, report.html, stages.csv, timeline.csv and logs [artifacts/loadtests/NAME-TIME].",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print the whole report as one JSON document."),
+    click.option("--quiet", is_flag=True, help="Print no progress."),
+    click.option("--dry-run", is_flag=True, help="Show the stages and requests; start and send nothing."),
+)
+
+
+def loadtest_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add all load test options, in the order of the help."""
+    options = (*_LOAD, *_REQUESTS, *_SERVER, *_WORKERS, *_RESULTS)
+    return reduce(lambda decorated, option: option(decorated), reversed(options), command)
+
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -77,12 +220,11 @@ def loadtest_command(models: tuple[str, ...], **options: Any) -> None:
 
     Figures of a stage in which the client, and not the server, was the limit are withheld.
     """
-    from plansmith.cli.loadtest.dry_run import show_plan
     from plansmith.cli.loadtest.plan import read_test
-    from plansmith.cli.loadtest.target import read_target
-    from plansmith.cli.loadtest.workers import read_workers, run_worker, terminable
-    from plansmith.cli.text import require_text
-    from plansmith.loadtest.runner.run import require_locust
+    from plansmith.cli.loadtest.progress import show_plan
+    from plansmith.cli.loadtest.target import read_target, read_workers, run_worker, terminable
+    from plansmith.cli.output import require_text
+    from plansmith.loadtest.runner.load_runner import require_locust
 
     require_text(*models)
     if options["worker"]:
@@ -108,20 +250,19 @@ def loadtest_command(models: tuple[str, ...], **options: Any) -> None:
 def _run(
     target: RequestedTarget, test: RequestedTest, folder: Path, options: dict[str, Any], workers: RemoteWorkers | None
 ) -> tuple[LoadReport, PreparedTarget]:
-    """Start what has to be started, run the test, and store its report.
+    """Start the required processes, run the load test and store its report.
 
     Raises:
         KeyboardInterrupt: before the load began; a later one ends the test, which has a report.
     """
     from plansmith.cli.loadtest.progress import LoadProgress
-    from plansmith.cli.loadtest.target import prepared
-    from plansmith.cli.loadtest.workers import show_workers
+    from plansmith.cli.loadtest.target import prepared, show_workers
     from plansmith.loadtest.report.files import store_report
-    from plansmith.loadtest.runner.run import run_load
+    from plansmith.loadtest.runner.load_runner import run_load
     from plansmith.system.files import storage_errors
 
     quiet = options["quiet"] or options["as_json"]
-    with storage_errors(folder, other="--output folder"):
+    with storage_errors(folder, alternative="--output folder"):
         folder.mkdir(parents=True, exist_ok=True)
     try:
         with (
@@ -146,7 +287,7 @@ def _run(
 
 
 def _completed(report: LoadReport, prepared: PreparedTarget) -> LoadReport:
-    """The report with what is known of the server and the requests."""
+    """Return the report, completed with what is known about the server and the requests."""
     notes = [*prepared.notes, *report.notes]
     monitor = prepared.monitor
     if monitor is not None and monitor.others:
@@ -163,7 +304,7 @@ def _completed(report: LoadReport, prepared: PreparedTarget) -> LoadReport:
 
 
 def _finish(report: LoadReport, prepared: PreparedTarget, folder: Path, *, as_json: bool) -> None:
-    """Print the report, and end with its exit code."""
+    """Print the report and exit with its exit code."""
     from plansmith.loadtest.report.findings import failure_of
 
     if as_json:
@@ -180,8 +321,7 @@ def _finish(report: LoadReport, prepared: PreparedTarget, folder: Path, *, as_js
 
 def _print(report: LoadReport, prepared: PreparedTarget, folder: Path) -> None:
     from plansmith.loadtest.report.files import PAGE_FILE
-    from plansmith.loadtest.report.findings import summary
-    from plansmith.loadtest.report.table import legend, terminal_table
+    from plansmith.loadtest.report.findings import legend, summary, terminal_table
 
     protocol = "gRPC" if report.target.protocol == "grpc" else "HTTP"
     lines = [f"{prepared.server}: {', '.join(report.target.names)} over {protocol}, {report.target.encoding}"]

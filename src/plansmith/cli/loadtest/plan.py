@@ -1,4 +1,4 @@
-"""The plan, the models and the requests of a load test, from the options of the command."""
+"""Plan, models and requests of a load test, built from the command's options."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from plansmith.errors import UsageError
 if TYPE_CHECKING:
     from plansmith.config.data import DataSpec
     from plansmith.loadtest.payloads.source import RequestOptions
-    from plansmith.loadtest.plan.plan_file import ModelShare, PlanFile
-    from plansmith.loadtest.plan.stages import LoadPlan, StopConditions
+    from plansmith.loadtest.plan_file import ModelShare, PlanFile
+    from plansmith.loadtest.stages import LoadPlan, StopConditions
 
 _LOADS = ("users", "ramp", "rate", "trace", "plan")
 
 
 @dataclass(frozen=True)
 class RequestedTest:
-    """A load test as it was requested.
+    """Requested load test.
 
     Attributes:
         plan: the stages.
@@ -34,7 +34,7 @@ class RequestedTest:
 
 
 def read_test(names: Sequence[str], options: Mapping[str, Any]) -> RequestedTest:
-    """The requested test.
+    """Read the requested test.
 
     Args:
         names: the models, each MODEL[@VERSION][=WEIGHT].
@@ -46,20 +46,20 @@ def read_test(names: Sequence[str], options: Mapping[str, Any]) -> RequestedTest
     from pydantic import ValidationError
 
     from plansmith.config.spec import problem_of, refusal
-    from plansmith.loadtest.plan.schedule import schedule_stages
+    from plansmith.loadtest.stages import schedule_stages
 
     file = _plan_file(options)
     try:
         plan = _with_options(file.plan() if file is not None else _typed_plan(options), options)
     except ValidationError as invalid:
-        raise refusal([problem_of(error, {}) for error in invalid.errors()], what="the load") from None
+        raise refusal([problem_of(error, {}) for error in invalid.errors()], subject="the load") from None
     schedule_stages(plan)
     models = _models(file, names, options)
     return RequestedTest(plan, models, _request_options(file, plan, options))
 
 
 def _plan_file(options: Mapping[str, Any]) -> PlanFile | None:
-    from plansmith.loadtest.plan.plan_file import read_plan
+    from plansmith.loadtest.plan_file import read_plan
 
     loads = [f"--{name}" for name in _LOADS if options[name] is not None]
     if len(loads) > 1:
@@ -73,9 +73,9 @@ def _plan_file(options: Mapping[str, Any]) -> PlanFile | None:
 
 
 def _typed_plan(options: Mapping[str, Any]) -> LoadPlan:
-    """The load of the options, or the default: users that double."""
-    from plansmith.loadtest.plan import options as reader
-    from plansmith.loadtest.plan.stages import LoadPlan, Stage
+    """Return the load plan from the options, or the default: users that double."""
+    from plansmith.loadtest import plan_file as reader
+    from plansmith.loadtest.stages import LoadPlan, Stage
 
     seconds = reader.read_duration(options["seconds"], "--seconds") if options["seconds"] else None
     if options["ramp"] is not None:
@@ -98,9 +98,9 @@ def _typed_plan(options: Mapping[str, Any]) -> LoadPlan:
 
 
 def _with_options(plan: LoadPlan, options: Mapping[str, Any]) -> LoadPlan:
-    """The plan with the settings of the command line."""
-    from plansmith.loadtest.plan.options import read_duration
-    from plansmith.loadtest.plan.stages import LoadPlan
+    """Return the plan with the command line's settings applied."""
+    from plansmith.loadtest.plan_file import read_duration
+    from plansmith.loadtest.stages import LoadPlan
 
     update: dict[str, Any] = {"stop_when": _stop_conditions(plan.stop_when, options)}
     if options["pacing"]:
@@ -116,7 +116,7 @@ def _with_options(plan: LoadPlan, options: Mapping[str, Any]) -> LoadPlan:
 
 
 def _stop_conditions(conditions: StopConditions, options: Mapping[str, Any]) -> dict[str, Any]:
-    from plansmith.loadtest.plan.options import read_milliseconds, read_share
+    from plansmith.loadtest.plan_file import read_milliseconds, read_share
 
     update: dict[str, Any] = {}
     if options["stop_p95"] and options["stop_p99"]:
@@ -134,8 +134,7 @@ def _stop_conditions(conditions: StopConditions, options: Mapping[str, Any]) -> 
 
 
 def _models(file: PlanFile | None, names: Sequence[str], options: Mapping[str, Any]) -> tuple[ModelShare, ...]:
-    from plansmith.loadtest.plan.options import read_numbers
-    from plansmith.loadtest.plan.plan_file import repeated_model
+    from plansmith.loadtest.plan_file import read_numbers, repeated_model
 
     models = file.models if file is not None else ()
     if models and names:
@@ -161,7 +160,7 @@ def _models(file: PlanFile | None, names: Sequence[str], options: Mapping[str, A
 
 
 def _with_target_models(models: tuple[ModelShare, ...], texts: Sequence[str]) -> tuple[ModelShare, ...]:
-    """The models with their archives, each ARCHIVE or MODEL=ARCHIVE."""
+    """Return the models with their target archives, each ARCHIVE or MODEL=ARCHIVE."""
     archives = {}
     for text in texts:
         model, equals, archive = text.rpartition("=")
@@ -178,7 +177,7 @@ def _with_target_models(models: tuple[ModelShare, ...], texts: Sequence[str]) ->
 
 
 def _model_share(text: str) -> ModelShare:
-    from plansmith.loadtest.plan.plan_file import ModelShare
+    from plansmith.loadtest.plan_file import ModelShare
 
     name, equals, weight = text.partition("=")
     try:
@@ -197,9 +196,8 @@ def _data(path: Path) -> DataSpec:
 
 
 def _request_options(file: PlanFile | None, plan: LoadPlan, options: Mapping[str, Any]) -> RequestOptions:
-    from plansmith.cli.infer.given import read_shapes
-    from plansmith.cli.infer.inputs import read_document
-    from plansmith.cli.infer.parameters import read_parameters
+    from plansmith.cli.infer.infer import read_parameters
+    from plansmith.cli.infer.inputs import read_document, read_shapes
     from plansmith.loadtest.payloads.source import RequestOptions
     from plansmith.system.urls import read_header
 

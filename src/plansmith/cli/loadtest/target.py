@@ -1,8 +1,9 @@
-"""The target of a load test: a Triton that is started for it, a running one, or an endpoint of SageMaker."""
+"""Load test targets: a Triton server started for the test, a running one, or a SageMaker endpoint."""
 
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,10 +16,11 @@ from plansmith.errors import RepositoryError, UsageError
 
 if TYPE_CHECKING:
     from plansmith.cli.loadtest.plan import RequestedTest
+    from plansmith.loadtest.connect import EndpointPlace, PreparedTarget, ServerPlace
     from plansmith.loadtest.payloads.source import KnownModel
-    from plansmith.loadtest.server.connect import PreparedTarget, ServerPlace
-    from plansmith.loadtest.server.endpoint import EndpointPlace
+    from plansmith.loadtest.runner.processes import RemoteWorkers
     from plansmith.sagemaker.signatures import ServedModel
+
 
 _SCHEMES = ("http://", "https://", "grpc://", "grpcs://")
 _SPEC_SUFFIXES = {".yaml", ".yml"}
@@ -30,7 +32,7 @@ _FRONT_END = re.compile(r"(https?://.+?)/(?:invocations|models/([^/]+)/invoke)/?
 
 @dataclass(frozen=True)
 class RequestedTarget:
-    """What is tested, as it was requested.
+    """Requested target of a load test.
 
     Attributes:
         names: the models, each MODEL[@VERSION][=WEIGHT].
@@ -46,7 +48,7 @@ class RequestedTarget:
 
     @property
     def label(self) -> str:
-        """The server in words; empty where one is started."""
+        """The server's label; empty if one is started."""
         if self.endpoint is None:
             return self.url
         if self.endpoint.url:
@@ -55,7 +57,7 @@ class RequestedTarget:
 
 
 def read_target(models: Sequence[str], options: dict[str, Any]) -> RequestedTarget:
-    """The requested target; what a URL or the file of an endpoint tells is put into the options.
+    """Read the requested target; values from a URL or endpoint file are added to the options.
 
     Raises:
         UsageError: two servers, options that contradict each other, or a file that cannot be read.
@@ -81,7 +83,7 @@ def read_target(models: Sequence[str], options: dict[str, Any]) -> RequestedTarg
 
 
 def known_models(target: RequestedTarget, test: RequestedTest, options: Mapping[str, Any]) -> list[KnownModel]:
-    """What is known of the models behind an endpoint: from their releases, or from a file.
+    """Return known facts of the models behind an endpoint: from their releases, or from a file.
 
     Raises:
         UsageError: the file cannot be read, or stands for several models.
@@ -105,9 +107,8 @@ def known_models(target: RequestedTarget, test: RequestedTest, options: Mapping[
 def prepared(
     target: RequestedTarget, test: RequestedTest, options: Mapping[str, Any], folder: Path, *, quiet: bool
 ) -> Iterator[PreparedTarget]:
-    """The target, ready for its test; a server that is started ends with the block."""
-    from plansmith.loadtest.server.connect import prepare_target
-    from plansmith.loadtest.server.endpoint import prepare_endpoint
+    """Prepare the target for its test; a started server stops at the end of the block."""
+    from plansmith.loadtest.connect import prepare_endpoint, prepare_target
 
     if target.endpoint is not None:
         models = list(zip(test.models, known_models(target, test, options), strict=True))
@@ -122,8 +123,8 @@ def prepared(
 
 
 def opened_repository(target: RequestedTarget, test: RequestedTest, options: Mapping[str, Any]) -> Any:
-    """The repository, which shows all models of the test in their versions."""
-    from plansmith.cli.infer.server import opened_model
+    """Open the repository, which exposes all models of the test in their versions."""
+    from plansmith.cli.infer.client import opened_model
 
     if options["metrics"]:
         raise UsageError("--metrics goes with --url", remedy="leave it out")
@@ -138,7 +139,7 @@ def opened_repository(target: RequestedTarget, test: RequestedTest, options: Map
 
 
 def _url_and_models(url: str | None, models: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """The address of the server, empty where one is started, and the models; one URL may name both."""
+    """Return the server URL, empty if a server is to be started, and the models; one URL may name both."""
     urls = [model for model in models if model.startswith(_SCHEMES)]
     if not urls:
         return url or "", tuple(models)
@@ -150,7 +151,7 @@ def _url_and_models(url: str | None, models: Sequence[str]) -> tuple[str, tuple[
 
 
 def _endpoint_place(options: Mapping[str, Any], url: str) -> EndpointPlace:
-    from plansmith.loadtest.server.endpoint import EndpointPlace
+    from plansmith.loadtest.connect import EndpointPlace
 
     return EndpointPlace(
         name=options["endpoint"] or "",
@@ -166,7 +167,7 @@ def _is_file(endpoint: str | None) -> bool:
 
 
 def _of_file(target: RequestedTarget, path: Path) -> RequestedTarget:
-    """The target with name, region and repository of the file of an endpoint, and its models where none is named."""
+    """Return the target with name, region and repository of the endpoint file, and its models if none is named."""
     from plansmith.sagemaker.endpoint.loader import read_endpoint
 
     assert target.endpoint is not None
@@ -198,9 +199,9 @@ def _released(target: RequestedTarget, release: str) -> ServedModel:
 def _server(
     target: RequestedTarget, test: RequestedTest, options: Mapping[str, Any], *, quiet: bool
 ) -> Iterator[ServerPlace]:
-    """The running server, or one that is started for the test."""
-    from plansmith.cli.infer.server import served
-    from plansmith.loadtest.server.connect import ServerPlace
+    """Yield the running server, or one that is started for the test."""
+    from plansmith.cli.infer.client import served
+    from plansmith.loadtest.connect import ServerPlace
     from plansmith.system.urls import Address, read_address
     from plansmith.triton.repository.repository import ModelRepository
 
@@ -218,6 +219,78 @@ def _server(
 
 
 def _is_typed(name: str) -> bool:
-    """Whether an option was given, and not left at its default."""
+    """Whether an option was given explicitly rather than left at its default."""
     source = click.get_current_context().get_parameter_source(name)
     return source is not click.core.ParameterSource.DEFAULT
+
+
+def read_workers(target: RequestedTarget, test: RequestedTest, options: Mapping[str, Any]) -> RemoteWorkers | None:
+    """Read the remote workers that the test waits for; None for none.
+
+    Raises:
+        UsageError: options that contradict each other, or a server that workers cannot reach.
+    """
+    from plansmith.loadtest.runner.processes import RemoteWorkers, read_place
+
+    count = options["expect_workers"]
+    if count is None:
+        if options["listen"]:
+            raise UsageError("--listen goes with --expect-workers", remedy="say how many: --expect-workers 3")
+        return None
+    if not target.label:
+        raise UsageError(
+            "a Triton that is started for the test answers on this machine alone, and workers are on others",
+            remedy="serve the model where they reach it (plansmith serve), and name its --url",
+        )
+    if test.plan.processes > 1:
+        raise UsageError(
+            "the load comes from the workers, and --processes from this machine",
+            remedy="leave it out here, and pass it to the workers: plansmith loadtest --worker HOST:PORT --processes 4",
+        )
+    if not options["listen"]:
+        return RemoteWorkers(count=count)
+    host, port = read_place(options["listen"], "--listen")
+    return RemoteWorkers(count=count, host=host, port=port)
+
+
+def show_workers(workers: RemoteWorkers | None, *, quiet: bool) -> None:
+    """Report the remote workers that the test waits for, and the command to run there."""
+    if workers is not None and not quiet:
+        click.echo(
+            f"waiting for {workers.count} worker{'s' * (workers.count > 1)} at {workers.host}:{workers.port}; on the"
+            f" other machines: plansmith loadtest --worker HOST:{workers.port}",
+            err=True,
+        )
+
+
+def run_worker(models: tuple[str, ...], options: Mapping[str, Any]) -> None:
+    """Run as a worker of another machine's test until it ends.
+
+    Raises:
+        UsageError: models, or no address.
+        EnvironmentFault: the driver is not reached, or is lost.
+    """
+    from plansmith.loadtest.runner.load_runner import require_locust
+    from plansmith.loadtest.runner.processes import read_place, run_workers
+
+    if models or options["expect_workers"] or options["plan"] is not None:
+        raise UsageError(
+            "a worker gets models and load from the machine that leads the test", remedy="pass --worker alone"
+        )
+    require_locust()
+    host, port = read_place(options["worker"], "--worker")
+    quiet = options["quiet"]
+    with terminable():
+        run_workers(
+            host, port, options["processes"] or 1, progress=lambda line: None if quiet else click.echo(line, err=True)
+        )
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Treat SIGTERM like Ctrl-C within the block: measured results are still reported."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,1 +1,1 @@
-"""Commands about runs: fleets, flows, triggers, the zoo."""
+"""Commands on runs: fleets, flows, triggers, the zoo."""

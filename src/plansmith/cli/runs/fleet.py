@@ -1,29 +1,131 @@
-"""`plansmith fleet`."""
+"""`plansmith fleet` and `plansmith status`."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from plansmith.cli.options import complete_folder
-from plansmith.cli.runs.fleet_options import exit_with_first, fleet_options, planned_models, say_refusals
-from plansmith.cli.text import echo_lines, fault_from_os_error, printable, table
-from plansmith.errors import EXIT_INTERRUPTED, PlansmithError
+from plansmith.cli.options import complete_file, complete_folder, complete_model, complete_target
+from plansmith.cli.output import echo_lines, fault_from_os_error, printable, short, table, without_empty_columns
+from plansmith.errors import EXIT_INTERRUPTED, PlansmithError, UsageError
+from plansmith.formatting import count
 
 if TYPE_CHECKING:
     from plansmith.config.spec import ModelSpec
     from plansmith.fleet.records import FleetSummary, ModelOutcome, PlannedModel
+    from plansmith.fleet.status import ModelStatus
     from plansmith.records.release import PublishedVersion
+
+
+_OPTIONS = (
+    click.option(
+        "--model",
+        "models",
+        metavar="NAME",
+        multiple=True,
+        shell_complete=complete_model,
+        help="This model only; repeatable.",
+    ),
+    click.option(
+        "--target",
+        multiple=True,
+        shell_complete=complete_target,
+        help="Serving runtime, in place of the specs' own; of several, each has <repository>/<target>.",
+    ),
+    click.option(
+        "--artifacts",
+        metavar="DIR",
+        shell_complete=complete_folder,
+        help="Where cache, logs and repository are [as the specs say, artifacts].",
+    ),
+    click.option(
+        "--repository",
+        metavar="DIR",
+        shell_complete=complete_folder,
+        help="Triton model repository [<artifacts>/repository].",
+    ),
+    click.option(
+        "--resolve/--no-resolve",
+        default=False,
+        help="Ask the hub and MLflow where branches and aliases lead now, and stores for what they have"
+        " [what is known here].",
+    ),
+)
+
+
+def fleet_options(*, required: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add `PLACE…` and the options that select models and their places.
+
+    Passed as `places`, `models`, `target` and so on.
+
+    Args:
+        required: refuse to work without a place.
+    """
+
+    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
+        optioned = reduce(lambda done, option: option(done), reversed(_OPTIONS), command)
+        return click.argument(
+            "places",
+            metavar="PLACE..." if required else "[PLACE]...",
+            nargs=-1,
+            required=required,
+            type=click.Path(path_type=Path),
+            shell_complete=complete_file,
+        )(optioned)
+
+    return decorated
+
+
+def planned_models(
+    places: tuple[Path, ...], values: dict[str, Any], *, models: tuple[str, ...], resolve: bool, force: bool = False
+) -> list[PlannedModel]:
+    """Return the plan of a fleet; reports unreachable places on standard error.
+
+    Args:
+        places: specs, and folders of specs.
+        values: win over those of the specs.
+        models: these alone.
+        resolve: ask the hub, MLflow and the stores.
+        force: build every one.
+
+    Raises:
+        UsageError: no spec has one of the models.
+    """
+    from plansmith.fleet.plan import plan_fleet
+
+    def tell(text: str) -> None:
+        click.echo(f"plansmith: {text}", err=True)
+
+    return list(plan_fleet(places, values, models=models, resolve=resolve, force=force, tell=tell))
+
+
+def say_refusals(refused: Iterable[PlannedModel | ModelOutcome]) -> None:
+    """Report refused models and their remedies on standard error, each message once."""
+    from plansmith.fleet.records import label_of
+
+    lines = {
+        f"{printable(label_of(item))}: {item.failure.message}": None for item in refused if item.failure is not None
+    }
+    for line in lines:
+        click.echo(f"plansmith: {line}", err=True)
+
+
+def exit_with_first(codes: Sequence[int]) -> None:
+    """Exit with the first of several exit codes; return if there is none."""
+    if codes:
+        sys.exit(codes[0])
 
 
 @click.group("fleet", short_help="Many models at once: which are stale and why; build those.")
 def fleet_group() -> None:
-    """The models of a folder of specs: which of them are stale, and why, and what comes of building those.
+    """Manage the models of a folder of specs: which are stale and why, and building them.
 
     A model is stale where what decides its result is not what its newest version was made from: its spec, the files of
     the model, its data, the target, a tool or plansmith itself; or where that version is gone or damaged, or was not
@@ -69,7 +171,7 @@ def plan_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Which models of the specs are stale, and why; nothing is built, fetched or imported for it.
+    """Show which models of the specs are stale, and why; builds, fetches and imports nothing.
 
     PLACE is a spec, or a folder that holds some, at any depth.
     """
@@ -110,7 +212,7 @@ def run_command(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Build the models that are stale, one after another; one that fails stops none of the others.
+    """Build the stale models one after another; a failure does not stop the others.
 
     PLACE is a spec, or a folder that holds some, at any depth. What was built stays when it is interrupted, and the
     same command goes on.
@@ -124,14 +226,14 @@ def run_command(
         return
     summary = _build(planned, values, quiet=quiet)
     _show_summary(summary, as_json=as_json)
-    if any(one.ended == "interrupted" for one in summary.outcomes):
+    if any(outcome.ended == "interrupted" for outcome in summary.outcomes):
         click.echo("plansmith: interrupted; run the same command again to go on after what is finished", err=True)
         sys.exit(EXIT_INTERRUPTED)
-    exit_with_first([one.failure.exit_code for one in summary.failed if one.failure is not None])
+    exit_with_first([outcome.failure.exit_code for outcome in summary.failed if outcome.failure is not None])
 
 
 class _Building:
-    """Builds what is stale of a plan, and says how that goes.
+    """Builds the stale models of a plan and reports progress.
 
     Args:
         planned: the plan.
@@ -143,19 +245,19 @@ class _Building:
 
     def __init__(self, planned: Sequence[PlannedModel], *, quiet: bool) -> None:
         self.outcomes: list[ModelOutcome] = []
-        self._stale = [one for one in planned if one.state == "stale"]
+        self._stale = [model for model in planned if model.state == "stale"]
         self._begun = 0
         self._quiet = quiet
         self._is_said = False
 
-    def begins(self, one: PlannedModel) -> None:
-        """Say whose turn it is."""
+    def begins(self, model: PlannedModel) -> None:
+        """Report which model is being built."""
         self._begun += 1
         if not self._quiet:
-            click.echo(f"{printable(label_of(one))} ({self._begun} of {len(self._stale)})", err=True)
+            click.echo(f"{printable(label_of(model))} ({self._begun} of {len(self._stale)})", err=True)
 
     def compile(self, spec: ModelSpec, base: Path) -> PublishedVersion:
-        """Compile a model, as `plansmith compile` does."""
+        """Compile a model as `plansmith compile` does."""
         from plansmith.cli.compile.progress import TerminalProgress
         from plansmith.steps.compilation import Compilation
 
@@ -171,21 +273,23 @@ class _Building:
             self._is_said = True
             raise
 
-    def ended(self, one: ModelOutcome) -> None:
-        """Take note of what came of a model, and say why it failed where nobody has."""
-        self.outcomes.append(one)
-        if one.ended == "failed" and not self._is_said and not self._is_told_of_another(one):
-            say_refusals([one])
+    def ended(self, outcome: ModelOutcome) -> None:
+        """Record the outcome of a model; report a failure that was not reported yet."""
+        self.outcomes.append(outcome)
+        if outcome.ended == "failed" and not self._is_said and not self._is_told_of_another(outcome):
+            say_refusals([outcome])
         self._is_said = False
 
-    def _is_told_of_another(self, one: ModelOutcome) -> bool:
-        """Whether the same was said of a model of the same name: of two specs that call theirs so, each is refused."""
+    def _is_told_of_another(self, outcome: ModelOutcome) -> bool:
+        """Whether the same refusal was already reported for a model of that name, as when two specs share one name."""
         before = self.outcomes[:-1]
-        return any((one.model, one.target, one.failure) == (it.model, it.target, it.failure) for it in before)
+        return any(
+            (outcome.model, outcome.target, outcome.failure) == (it.model, it.target, it.failure) for it in before
+        )
 
 
 def _build(planned: list[PlannedModel], values: dict[str, Any], *, quiet: bool) -> FleetSummary:
-    """Build what is stale; after an interrupt what is left of it counts as interrupted."""
+    """Build the stale models; after an interrupt, the remaining ones count as interrupted."""
     import time
 
     from plansmith.fleet.build import build_fleet, outcome_unbuilt
@@ -199,30 +303,30 @@ def _build(planned: list[PlannedModel], values: dict[str, Any], *, quiet: bool) 
         return FleetSummary(outcomes=tuple(outcomes), seconds=round(time.monotonic() - started, 3))
 
 
-def label_of(one: PlannedModel | ModelOutcome) -> str:
-    """What tells a model from the others of its fleet."""
-    from plansmith.fleet import text
+def label_of(model: PlannedModel | ModelOutcome) -> str:
+    """Return a label that distinguishes a model from the others of its fleet."""
+    from plansmith.fleet import records
 
-    return text.label_of(one)
+    return records.label_of(model)
 
 
 def _show_plan(planned: Sequence[PlannedModel], *, as_json: bool) -> None:
-    from plansmith.fleet.text import PLAN_COLUMNS, cells, plan_counts, plan_rows
+    from plansmith.fleet.records import PLAN_COLUMNS, cells, plan_counts, plan_rows
 
     say_refusals(planned)
     if as_json:
-        click.echo(json.dumps({"models": [one.model_dump(mode="json") for one in planned]}))
+        click.echo(json.dumps({"models": [model.model_dump(mode="json") for model in planned]}))
     else:
         click.echo(plan_counts(planned))
         _echo_table(cells(plan_rows(planned), PLAN_COLUMNS))
-    exit_with_first([one.failure.exit_code for one in planned if one.failure is not None])
+    exit_with_first([model.failure.exit_code for model in planned if model.failure is not None])
 
 
 def _show_summary(summary: FleetSummary, *, as_json: bool) -> None:
-    from plansmith.fleet.text import SUMMARY_COLUMNS, cells, summary_counts, summary_rows
+    from plansmith.fleet.records import SUMMARY_COLUMNS, cells, summary_counts, summary_rows
 
     if as_json:
-        models = [one.model_dump(mode="json") for one in summary.outcomes]
+        models = [outcome.model_dump(mode="json") for outcome in summary.outcomes]
         click.echo(json.dumps({"models": models, "seconds": summary.seconds}))
         return
     click.echo(summary_counts(summary))
@@ -231,3 +335,116 @@ def _show_summary(summary: FleetSummary, *, as_json: bool) -> None:
 
 def _echo_table(rows: Sequence[Sequence[str]]) -> None:
     echo_lines(f"  {line}" for line in table([[printable(cell) for cell in row] for row in rows]))
+
+
+_HEAD = ("MODEL", "TARGET", "VERSION", "MADE (UTC)", "PRECISION", "ENGINE", "STATE", "LAST RUN (UTC)", "WHY")
+_MOST_NAMED = 12
+_STATES = ("stale", "fresh", "refused")
+
+_EPILOG = """\
+\b
+Examples:
+  plansmith status
+  plansmith status configs/models
+  plansmith status configs/models --resolve --json
+
+Exit codes: 0 whatever is stale; where specs are refused, that of the first of them.
+"""
+
+
+@click.command("status", epilog=_EPILOG, short_help="How the models stand: versions, what is stale and why, last runs.")
+@fleet_options(required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def status_command(
+    places: tuple[Path, ...], *, models: tuple[str, ...], resolve: bool, as_json: bool, **options: Any
+) -> None:
+    """Show the newest version of every model and target, whether and why it is stale, and the last compile's outcome.
+
+    PLACE is a spec, or a folder that holds some: what is stale is known of the models of specs alone. Without one, all
+    models of the repository are listed.
+    """
+    from plansmith.cli.compile.specs import values_of_options
+    from plansmith.config.spec import repository_of
+    from plansmith.fleet.status import model_statuses
+
+    values = values_of_options(options)
+    planned = planned_models(places, values, models=models, resolve=resolve) if places else []
+    artifacts, repository = Path(values.get("artifacts", "artifacts")), repository_of(values)
+    statuses = model_statuses(planned, [repository], artifacts, models=models)
+    if not places and (unknown := [name for name in models if name not in {entry.model for entry in statuses}]):
+        raise _unknown(unknown, repository, model_statuses([], [repository], artifacts))
+    say_refusals(planned)
+    if as_json:
+        click.echo(json.dumps({"models": [entry.model_dump(mode="json") for entry in statuses]}))
+    else:
+        _print(statuses, with_specs=bool(places))
+    if not statuses:
+        way = "plansmith compile SOURCE, or name specs (plansmith status PLACE...) or another --repository"
+        click.echo(f"plansmith: there is no model in {short(repository)}; next: {way}", err=True)
+    exit_with_first([entry.failure.exit_code for entry in planned if entry.failure is not None])
+
+
+def _unknown(models: Sequence[str], repository: Path, statuses: Sequence[ModelStatus]) -> UsageError:
+    model_names = sorted({status.model for status in statuses if status.model})
+    more = f" and {len(model_names) - _MOST_NAMED} more" if len(model_names) > _MOST_NAMED else ""
+    damaged = "".join(f"; {status.why}" for status in statuses if not status.model)
+    return UsageError(
+        f"there is no model {', '.join(map(repr, models))} in {short(repository)}",
+        remedy=(f"there are {', '.join(model_names[:_MOST_NAMED])}{more}" if model_names else "there is none")
+        + f"{damaged}; plansmith status PLACE... looks at specs, --repository at another folder",
+    )
+
+
+def _print(statuses: Sequence[ModelStatus], *, with_specs: bool) -> None:
+    from plansmith.fleet.records import names
+
+    counts: Counter[str] = Counter(status.state for status in statuses)
+    states = ", ".join(f"{counts[state]} {state}" for state in _STATES if counts[state])
+    click.echo(f"{count(len(statuses), 'model')}{f': {states}' if states else ''}")
+    cells = [
+        _cells(status, name, with_specs=with_specs) for status, name in zip(statuses, names(statuses), strict=True)
+    ]
+    for reason in dict.fromkeys(status.runs_unknown for status in statuses if status.runs_unknown):
+        click.echo(f"plansmith: last runs are unknown: {printable(reason)}", err=True)
+    rows = without_empty_columns([_HEAD, *cells]) if statuses else []
+    lines = table(rows) if rows else []
+    echo_lines(f"  {line}" for line in lines[:1])
+    for status, line in zip(statuses, lines[1:], strict=True):
+        echo_lines([f"  {line}"])
+        run = status.last_run
+        if run is not None and run.message:
+            first = next(iter(run.message.splitlines()), "")
+            echo_lines([f"      {run.error} (exit code {run.exit_code}): {printable(first)}"])
+    if statuses and not with_specs:
+        click.echo("what is stale is known of specs: plansmith status PLACE...")
+
+
+def _cells(status: ModelStatus, name: str, *, with_specs: bool) -> tuple[str, ...]:
+    from plansmith.fleet.records import in_table
+    from plansmith.formatting import minute
+
+    newest = status.newest
+    has_state = with_specs or status.state == "refused"
+    hidden = "" if newest is None or newest.is_shown else ", not shown"
+    cells = (
+        name,
+        status.target,
+        f"{newest.version}{hidden}" if newest else "none",
+        minute(newest.made) if newest and newest.made else "",
+        (newest.precision or "unknown") if newest else "",
+        (newest.engine or "unknown") if newest else "",
+        status.state if has_state else "",
+        _last_run(status),
+        in_table(status.why) if has_state else "",
+    )
+    return tuple(map(printable, cells))
+
+
+def _last_run(status: ModelStatus) -> str:
+    from plansmith.formatting import minute
+
+    run = status.last_run
+    if run is None:
+        return "unknown" if status.runs_unknown else "none noted"
+    where = f" in {run.step}" if run.step else ""
+    return f"{run.outcome}{where} {minute(run.started)}"

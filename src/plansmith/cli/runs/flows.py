@@ -1,4 +1,4 @@
-"""`plansmith flows`: the flows of a service on a Prefect server."""
+"""`plansmith flows`: deploys and serves the flows of a service on a Prefect server."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from plansmith.cli.options import service_option
-from plansmith.cli.text import count, echo_lines, program, table
+from plansmith.cli.output import echo_lines, program, table
+from plansmith.formatting import count
 
 if TYPE_CHECKING:
-    from plansmith.config.service.service import FlowDeployment
-    from plansmith.flows.deploy.changes import Change
+    from plansmith.config.service import FlowDeployment
+    from plansmith.flows.deploy.automations import Change
 
 _WORKER_OPTIONS = {"process": " --limit 4 --install-policy never"}
 """A fleet's run waits for those of its models: a worker takes up several."""
@@ -21,7 +22,9 @@ _WORKER_OPTIONS = {"process": " --limit 4 --install-policy never"}
 
 @click.group("flows", short_help="Run compiles on schedules and on other machines, with Prefect.")
 def flows_group() -> None:
-    """Run the flows of a service on a Prefect server: fleets, refreshes, checks and clean-ups, on their schedules.
+    """Run the flows of a service on a Prefect server.
+
+    Fleets, refreshes, verification and garbage collection, on schedule.
 
     The server is the one of PREFECT_API_URL; `plansmith[flows]` has to be installed. What runs, when and where stands
     in a file, configs/service.yaml.
@@ -36,7 +39,7 @@ def flows_group() -> None:
 @service_option("The file of the service.", "--config")
 @click.option("--dry-run", is_flag=True, help="Say what would be served, and ask no server.")
 def serve_command(service: Path, dry_run: bool) -> None:
-    """Run all flows of the service here, when they are due or asked for, until Ctrl-C.
+    """Run all flows of the service here, on schedule or on request, until Ctrl-C.
 
     For one machine: no work pools and no workers. Schedules are paused while nothing is served.
 
@@ -46,8 +49,8 @@ def serve_command(service: Path, dry_run: bool) -> None:
     """
     from plansmith.flows.prefect_api.api import prepare_prefect
 
-    def tell(words: str) -> None:
-        click.echo(words, err=True)
+    def tell(message: str) -> None:
+        click.echo(message, err=True)
 
     prepare_prefect("INFO")
     from plansmith.flows.deploy.deployments import deployments_of, load_service
@@ -77,7 +80,7 @@ def serve_command(service: Path, dry_run: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the changes as JSON.")
 def deploy_command(service: Path, pools: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
-    """Make the deployments, schedules and automations on the Prefect server what the file of the service says.
+    """Update the deployments, schedules and automations on the Prefect server to match the service file.
 
     A second call changes nothing. What plansmith did not make stays. Workers take the runs up: on each machine,
     `prefect worker start --pool NAME`, in an environment that has plansmith.
@@ -112,9 +115,11 @@ def deploy_command(service: Path, pools: tuple[str, ...], dry_run: bool, as_json
 
 def _listed(deployments: tuple[FlowDeployment, ...]) -> list[str]:
     rows = [("DEPLOYMENT", "WHEN", "WITH")]
-    for one in deployments:
-        when = ", ".join(f"{each.name} {each.cron} {each.timezone}" for each in one.schedules) or "when asked for"
-        rows.append((one.label, when, json.dumps(one.parameters) if one.parameters else ""))
+    for deployment in deployments:
+        when = (
+            ", ".join(f"{each.name} {each.cron} {each.timezone}" for each in deployment.schedules) or "when asked for"
+        )
+        rows.append((deployment.label, when, json.dumps(deployment.parameters) if deployment.parameters else ""))
     return table(rows)
 
 

@@ -1,4 +1,4 @@
-"""How flow runs go, on standard error: lines of their logs, and what they are doing now in a moving line."""
+"""Progress display of flow runs on standard error: lines of their logs, and a moving line with their current step."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from plansmith.cli.compile.progress import WithMovingLine
-from plansmith.cli.text import printable
-from plansmith.flows.runs.watching import Watcher
+from plansmith.cli.output import printable
+from plansmith.flows.runs.following import Watcher
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from plansmith.flows.runs.endings import RunEnded
-    from plansmith.flows.runs.submitting import SubmittedRun
+    from plansmith.flows.runs.submitting import RunEnded, SubmittedRun
 
 _STYLES = ((logging.ERROR, "red"), (logging.WARNING, "yellow"))
 
 
 class RunProgress(WithMovingLine, Watcher):
-    """Shows flow runs; a context manager.
+    """Progress display of flow runs; a context manager.
 
     Args:
         runs: those that are followed; of several, each line begins with the run's name.
@@ -38,30 +37,30 @@ class RunProgress(WithMovingLine, Watcher):
         self._names = {run.id: run.name for run in runs}
         self._doing: dict[UUID, str] = {}
 
-    def state(self, run: SubmittedRun, words: str) -> None:
-        """Leave a line: a run changes its state only a few times."""
-        self._doing[run.id] = words
-        self._print(run, words, "cyan")
+    def state(self, run: SubmittedRun, description: str) -> None:
+        """Print a permanent line for a state change; a run has only a few."""
+        self._doing[run.id] = description
+        self._print(run, description, "cyan")
 
     def step(self, run: SubmittedRun, names: Sequence[str]) -> None:
-        """Say in the moving line which steps are at work."""
+        """Show the running steps in the moving line."""
         self._doing[run.id] = ", ".join(names) or "running"
         self._draw()
 
     def line(self, run: SubmittedRun, level: int, text: str) -> None:
-        """Leave a line of the log as it is."""
+        """Print a log line unchanged."""
         self._print(run, text, next((style for least, style in _STYLES if level >= least), ""))
 
     def ended(self, ended: RunEnded) -> None:
-        """Forget what a run was doing."""
+        """Clear the current step of a run."""
         self.endings.append(ended)
         self._doing.pop(ended.run.id, None)
         if self._several:
-            self._print(ended.run, ended.words, "")
+            self._print(ended.run, ended.summary, "")
         self._draw()
 
     def notice(self, text: str) -> None:
-        """Say what is unusual, in whatever surroundings."""
+        """Report an unusual event, on any kind of output stream."""
         self._console.print(f"plansmith: {text}", style="yellow", markup=False)
 
     def _print(self, run: SubmittedRun, text: str, style: str) -> None:
@@ -72,5 +71,5 @@ class RunProgress(WithMovingLine, Watcher):
             self._draw()
 
     def _draw(self) -> None:
-        doing = [(self._names.get(run, ""), what) for run, what in self._doing.items()]
-        self._line.tell(", ".join(f"{name}: {what}" if self._several else what for name, what in doing))
+        doing = [(self._names.get(run, ""), activity) for run, activity in self._doing.items()]
+        self._line.tell(", ".join(f"{name}: {activity}" if self._several else activity for name, activity in doing))

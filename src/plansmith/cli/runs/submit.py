@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from plansmith.cli.compile.options import compile_options
+from plansmith.cli.compile.compile import compile_options
 from plansmith.cli.options import complete_file
 from plansmith.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
-    from plansmith.flows.runs.endings import RunEnded
-    from plansmith.flows.runs.submitting import SubmittedRun, WantedCompile
+    from plansmith.flows.runs.submitting import RunEnded, SubmittedRun, WantedCompile
 
 _EPILOG = """\
 \b
@@ -58,77 +57,78 @@ def submit_command(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Compile a model on a worker of a Prefect work pool, and follow it to its end.
+    """Compile a model on a worker of a Prefect work pool, and follow the run to its end.
 
     The spec is read and checked here. Its paths, and those of the options, are those of the worker: folders that both
     see at the same place, or that the worker alone has. The run goes on when this command is interrupted.
     """
-    given = [name for name, value in (("SOURCE", source), ("--follow", follow), ("--cancel", cancel)) if value]
-    if len(given) != 1:
+    sources = [name for name, value in (("SOURCE", source), ("--follow", follow), ("--cancel", cancel)) if value]
+    if len(sources) != 1:
         raise click.UsageError("give one of SOURCE, --follow and --cancel")
-    said = [one for one in (pool, models, no_wait, dry_run, *options.values()) if one not in (None, (), False)]
-    if source is None and said:
-        raise click.UsageError(f"{given[0]} goes with --json and --quiet alone")
+    extra_options = [
+        item for item in (pool, models, no_wait, dry_run, *options.values()) if item not in (None, (), False)
+    ]
+    if source is None and extra_options:
+        raise click.UsageError(f"{sources[0]} goes with --json and --quiet alone")
     manner = _SubmitOptions(as_json=as_json, quiet=quiet)
     if source is None:
         _follow_known(follow, manner) if follow else _cancel(cancel, manner)
         return
-    wanted = _read(source, options, models)
-    _submit(wanted, pool, manner, dry=dry_run, wait=not no_wait)
+    compiles = _read(source, options, models)
+    _submit(compiles, pool, manner, dry=dry_run, wait=not no_wait)
 
 
 @dataclass(frozen=True)
 class _SubmitOptions:
-    """How runs are told of: in one document at the end, and without progress."""
+    """Submit options: output as one document at the end, and without progress."""
 
     as_json: bool
     quiet: bool
 
 
 def _read(source: str, options: dict[str, Any], models: tuple[str, ...]) -> list[WantedCompile]:
-    """What is wanted of a command line, as it means it here: folders from where one types, sources from the spec."""
+    """Resolve the spec of a command line: folders relative to the working directory, sources to the spec."""
     from plansmith.cli.compile.specs import specs_from_arguments
     from plansmith.config.loader import name_of
-    from plansmith.config.multi_target import folder_of
-    from plansmith.flows.prefect_api.places import rooted
+    from plansmith.config.spec import folder_of
+    from plansmith.flows.prefect_api.api import rooted
     from plansmith.flows.runs.submitting import WantedCompile
 
     file, base = specs_from_arguments(source, options, models)
     return [
         WantedCompile(
-            model=one.name or name_of(one.spec.model_dump(include={"name", "source"}), base),
-            target=one.target or folder_of(one.spec.target),
-            spec=rooted(one.spec, Path.cwd()),
+            model=entry.name or name_of(entry.spec.model_dump(include={"name", "source"}), base),
+            target=entry.target or folder_of(entry.spec.target),
+            spec=rooted(entry.spec, Path.cwd()),
             folder=base,
         )
-        for one in file.models
+        for entry in file.models
     ]
 
 
 def _submit(
-    wanted: Sequence[WantedCompile], pool: str | None, manner: _SubmitOptions, *, dry: bool, wait: bool
+    compilations: Sequence[WantedCompile], pool: str | None, manner: _SubmitOptions, *, dry: bool, wait: bool
 ) -> None:
-    """Start a run for each model, and follow them."""
+    """Start a flow run for each model and follow the runs."""
     from plansmith.flows.prefect_api.api import asking, require_api
 
     url = require_api()
-    from plansmith.flows.deploy.deployments import ONE_MODEL
-    from plansmith.flows.deploy.pool_deployments import find_deployment
+    from plansmith.flows.deploy.deployments import ONE_MODEL, find_deployment
     from plansmith.flows.runs import submitting
 
     runs: list[SubmittedRun] = []
     with asking(url) as client:
         deployment = find_deployment(client, pool)
-        for one in wanted:
-            submitting.check_parameters(one, deployment)
+        for compilation in compilations:
+            submitting.check_parameters(compilation, deployment)
         if notice := submitting.pool_notice(client, deployment):
             click.echo(f"plansmith: {notice}", err=True)
         if dry:
-            _show_plan(wanted, f"{ONE_MODEL}/{deployment.name}", manner)
+            _show_plan(compilations, f"{ONE_MODEL}/{deployment.name}", manner)
             return
         with _going_on(runs, [], manner):
-            for one in wanted:
-                runs.append(submitting.submit(client, one, deployment))
+            for compilation in compilations:
+                runs.append(submitting.submit(client, compilation, deployment))
                 if wait and not manner.quiet:
                     click.echo(f"{_line(runs[-1])}, submitted to {deployment.name}", err=True)
     if wait:
@@ -140,22 +140,21 @@ def _submit(
             click.echo(_line(run))
 
 
-def _show_plan(wanted: Sequence[WantedCompile], deployment: str, manner: _SubmitOptions) -> None:
+def _show_plan(compilations: Sequence[WantedCompile], deployment: str, manner: _SubmitOptions) -> None:
     if manner.as_json:
-        runs = [{"name": one.run_name, "parameters": one.parameters} for one in wanted]
+        runs = [{"name": compilation.run_name, "parameters": compilation.parameters} for compilation in compilations]
         click.echo(json.dumps({"deployment": deployment, "runs": runs}))
         return
     click.echo(f"nothing was sent; {deployment} would get")
-    for one in wanted:
-        click.echo(f"  {one.run_name}: {json.dumps(one.parameters, ensure_ascii=False)}")
+    for compilation in compilations:
+        click.echo(f"  {compilation.run_name}: {json.dumps(compilation.parameters, ensure_ascii=False)}")
 
 
 def _follow_known(names: Sequence[str], manner: _SubmitOptions) -> None:
     from plansmith.flows.prefect_api.api import asking, require_api
 
     url = require_api()
-    from plansmith.flows.runs.known_runs import find_run
-    from plansmith.flows.runs.submitting import submitted_run
+    from plansmith.flows.runs.submitting import find_run, submitted_run
 
     with asking(url) as client:
         runs = [submitted_run(find_run(client, name)) for name in names]
@@ -163,29 +162,29 @@ def _follow_known(names: Sequence[str], manner: _SubmitOptions) -> None:
 
 
 def _cancel(names: Sequence[str], manner: _SubmitOptions) -> None:
-    """Cancel runs, and say how each ended; that one had ended before is no failure."""
+    """Cancel runs and report how each ended; a run that had already ended is no failure."""
     from plansmith.flows.prefect_api.api import asking, require_api
 
     url = require_api()
-    from plansmith.flows.runs.known_runs import cancel_to_end, find_run
+    from plansmith.flows.runs.submitting import cancel_to_end, find_run
 
     def notice(text: str) -> None:
         click.echo(f"plansmith: {text}", err=True)
 
     endings: list[RunEnded] = []
     with asking(url) as client:
-        found = [find_run(client, name) for name in names]
-        for run, ended in zip(found, cancel_to_end(client, found, notice), strict=True):
+        matches = [find_run(client, name) for name in names]
+        for run, ended in zip(matches, cancel_to_end(client, matches, notice), strict=True):
             endings.append(ended)
             before = "had ended before: " if run.state is not None and run.state.is_final() else ""
             if not manner.as_json:
-                click.echo(f"{run.name} {before}{ended.words}")
+                click.echo(f"{run.name} {before}{ended.summary}")
     if manner.as_json:
         _print_document([ended.run for ended in endings], endings)
 
 
 def _follow(url: str, runs: Sequence[SubmittedRun], manner: _SubmitOptions) -> NoReturn:
-    """Follow runs to their end, and end as they did."""
+    """Follow runs until they end; exit with their status."""
     from plansmith.cli.runs.progress import RunProgress
     from plansmith.flows.runs.following import follow
 
@@ -198,7 +197,7 @@ def _follow(url: str, runs: Sequence[SubmittedRun], manner: _SubmitOptions) -> N
         _print_document(runs, endings)
     else:
         for ended in endings:
-            click.echo(f"{ended.run.name} {ended.words}")
+            click.echo(f"{ended.run.name} {ended.summary}")
             if ended.run.address and ended.error is None:
                 click.echo(f"  run  {ended.run.address}")
     sys.exit(next((ended.exit_code for ended in endings if ended.exit_code), 0))
@@ -206,11 +205,11 @@ def _follow(url: str, runs: Sequence[SubmittedRun], manner: _SubmitOptions) -> N
 
 @contextmanager
 def _going_on(runs: Sequence[SubmittedRun], endings: Sequence[RunEnded], manner: _SubmitOptions) -> Iterator[None]:
-    """Say what becomes of runs that are left to themselves when this command ends before they do."""
+    """Report what happens to runs that are still in progress when this command exits."""
     try:
         yield
     except BaseException as end:
-        ended = {one.run.id for one in endings}
+        ended = {ending.run.id for ending in endings}
         left = [run for run in runs if run.id not in ended]
         for run in left:
             click.echo(f"plansmith: {_line(run)}, goes on", err=True)
@@ -223,7 +222,7 @@ def _going_on(runs: Sequence[SubmittedRun], endings: Sequence[RunEnded], manner:
 
 
 def _print_document(runs: Sequence[SubmittedRun], endings: Sequence[RunEnded]) -> None:
-    """All runs as one document; a run that has not ended has no state in it."""
+    """Print all runs as one document; a run in progress has no state in it."""
     documents = {ended.run.id: ended.document() for ended in endings}
     click.echo(json.dumps({"runs": [documents.get(run.id, run.document()) for run in runs]}))
 

@@ -62,7 +62,7 @@ def zoo_command(
     quiet: bool,
     **manner: Any,
 ) -> None:
-    """Compile every model of LIST with random weights, each in a process of its own, and judge the graphs.
+    """Compile every model of LIST with random weights, each in its own process, and evaluate the graphs.
 
     Without LIST it is the one that plansmith comes with, of some 190 models; in a checkout, configs/zoo.yaml.
 
@@ -72,10 +72,8 @@ def zoo_command(
     finished, until --timeout or --memory are larger; one whose process died, or that lacked memory or room on the disk,
     is tried again.
     """
-    from plansmith.cli.runs.zoo_progress import ZooProgress
-    from plansmith.cli.runs.zoo_table import table_lines
-    from plansmith.cli.streams import columns
-    from plansmith.cli.text import echo_lines, write_output
+    from plansmith.cli.output import columns, echo_lines, write_output
+    from plansmith.cli.runs.zoo_progress import ZooProgress, table_lines
     from plansmith.fleet.zoo.entries import pick, read_list, shipped_list
     from plansmith.fleet.zoo.run import Runner, run_list
 
@@ -95,7 +93,7 @@ def zoo_command(
 
 
 def _manner(*, jobs: int | None, timeout: float, memory: float, compare_bare: bool, force: bool) -> ZooOptions:
-    """How the list is run, of the options' values; `memory` in GiB."""
+    """Return the run settings from the option values; `memory` in GiB."""
     from plansmith.fleet.zoo.run import ZooOptions
 
     return ZooOptions(
@@ -108,13 +106,13 @@ def _manner(*, jobs: int | None, timeout: float, memory: float, compare_bare: bo
 
 
 def _require(zoo: Zoo, right: float | None, axes: float | None) -> None:
-    """See that the shares are as large as was asked for.
+    """Check that the shares reach the requested minimum.
 
     Raises:
         GateError: they are not.
     """
     from plansmith.errors import GateError
-    from plansmith.fleet.zoo.summary import share
+    from plansmith.fleet.zoo.records import share
 
     total = zoo.summary.total
     missed = []

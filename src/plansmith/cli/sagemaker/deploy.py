@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from plansmith.cli.sagemaker.options import (
+from plansmith.cli.output import echo_lines, program, short, table
+from plansmith.cli.sagemaker.endpoint import (
     archives_option,
     json_option,
     polling_for,
@@ -17,18 +18,17 @@ from plansmith.cli.sagemaker.options import (
     spec_argument,
     wait_option,
 )
-from plansmith.cli.text import count, echo_lines, program, short, table
 from plansmith.errors import UsageError
+from plansmith.formatting import count
 
 if TYPE_CHECKING:
+    from plansmith.sagemaker.deployment.apply import SmokeResult
     from plansmith.sagemaker.deployment.deploy import PlannedDeployment
     from plansmith.sagemaker.deployment.plan import DeploymentPlan
-    from plansmith.sagemaker.deployment.smoke_test import SmokeResult
-    from plansmith.sagemaker.deployment.waiter import Progress
-    from plansmith.sagemaker.endpoint.desired import ArchiveUpload
+    from plansmith.sagemaker.endpoint.desired import ArchiveUpload, VariantArchives
     from plansmith.sagemaker.endpoint.spec import EndpointSpec
-    from plansmith.sagemaker.endpoint.variant_archives import VariantArchives
     from plansmith.stores.backend.object_store import Moved
+    from plansmith.system.tasks import Progress
 
 _EPILOG = """\
 \b
@@ -59,7 +59,7 @@ _REPORTED_SHARE = 10
 def deploy_command(
     spec: Path, output: Path, wait_minutes: int, *, dry_run: bool, local: bool, as_json: bool, quiet: bool
 ) -> None:
-    """Create or update an endpoint of SageMaker: archives, models, configuration, endpoint, auto scaling.
+    """Create or update a SageMaker endpoint: archives, models, configuration, endpoint, auto scaling.
 
     Everything is checked before anything is created: image, instance types, plans, memory, role, bucket. What exists
     already is left alone, so that a second call changes nothing, and what plansmith did not create is never touched.
@@ -107,7 +107,7 @@ def deploy_command(
 
 
 def prepare_with_progress(spec: EndpointSpec, output: Path, *, dry_run: bool, quiet: bool) -> VariantArchives:
-    """The archives of all variants; a dry run only plans them."""
+    """Build the archives of all variants; a dry run only plans them."""
     from plansmith.cli.store.transfers import transfer_line
     from plansmith.sagemaker.deployment.deploy import prepare_archives
 
@@ -136,7 +136,7 @@ def _serve_locally(
 
 
 def _package_warnings(archives: VariantArchives) -> list[str]:
-    """What the archives need of their images, each line with its variant."""
+    """Yield image requirements of the archives as warnings, each line with its variant."""
     from plansmith.cli.sagemaker.package import archive_warnings
 
     return [f"{name}: {line.strip()}" for name, own in archives.items() for line in archive_warnings(own)]
@@ -158,7 +158,7 @@ def _show(lines: list[str], show: Progress) -> None:
 
 
 def transfer_progress(uploads: tuple[ArchiveUpload, ...], show: Progress) -> Moved:
-    """Reports the upload of archives in steps of ten percent."""
+    """Report the upload of archives in steps of ten percent."""
     from threading import Lock
 
     from plansmith.formatting import format_bytes
@@ -179,7 +179,7 @@ def transfer_progress(uploads: tuple[ArchiveUpload, ...], show: Progress) -> Mov
 
 
 def _print_plan(planned: PlannedDeployment, warnings: list[str], *, as_json: bool) -> None:
-    """The requests in their order; as YAML for a person."""
+    """Print the requests in order, as YAML for reading."""
     import yaml
 
     if as_json:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from plansmith.cli.infer.options import answer_options, input_options, require_no_arguments
+from plansmith.cli.infer.infer import answer_options, input_options, require_no_arguments
 from plansmith.cli.options import complete_file, repository_option
-from plansmith.cli.store.completion import complete_served
+from plansmith.cli.store.options import complete_served
 from plansmith.errors import UsageError
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def invoke_command(
     dry_run: bool,
     **options: Any,
 ) -> None:
-    """Ask a model behind ENDPOINT and print what it answers, or write it to a file.
+    """Send a request to a model behind ENDPOINT and print its answer, or write it to a file.
 
     SageMaker does not tell what a model takes: name its release, its archive or a file that does. Inputs are given as
     for plansmith infer. A request has 6 MiB at most; a batch above the model's largest is sent in parts, all to the
@@ -104,9 +104,9 @@ def invoke_command(
     --check needs no inputs: it sends a small request that the release holds, or a random one where none is known, and
     fails where the answer has other outputs, shapes or numbers than the release allows.
     """
-    from plansmith.cli.infer.answer import ModelAnswer, print_answer, require_output
-    from plansmith.cli.infer.given import read_input_arguments
-    from plansmith.cli.infer.parameters import read_parameters
+    from plansmith.cli.infer.answers import ModelAnswer, print_answer, require_output
+    from plansmith.cli.infer.infer import read_parameters
+    from plansmith.cli.infer.inputs import read_input_arguments
     from plansmith.client import SageMakerClient
 
     require_no_arguments(others)
@@ -114,11 +114,11 @@ def invoke_command(
         require_output(output, replace=options["force"])
     model = find_model(endpoint, options)
     rows = options["texts"], options["lines"], options["files"]
-    given = read_input_arguments(
+    arguments = read_input_arguments(
         options["inputs"], options["input_json"], rows, options["shapes"], draw=options["draw"]
     )
     parameters = read_parameters(options["parameters"])
-    if check and (not given.is_empty or parameters or options["only"] or dry_run or output is not None):
+    if check and (not arguments.is_empty or parameters or options["only"] or dry_run or output is not None):
         raise UsageError("--check sends a request of its own", remedy="leave inputs, --dry-run and --output out")
     with SageMakerClient(
         endpoint,
@@ -132,18 +132,18 @@ def invoke_command(
         if check:
             _check(client, model, as_json=as_json)
             return
-        feed = given.feed(model.signature, model.axis_sizes)
+        feed = arguments.feed(model.signature, model.axis_sizes)
         if dry_run:
             invocations = client.invocations(feed, outputs=options["only"], parameters=parameters)
             _print_invocations(endpoint, invocations, as_json=as_json)
             return
         answer = client.ask(feed, outputs=options["only"], parameters=parameters)
     answered = ModelAnswer(model.name, answer, model.signature, None)
-    print_answer(answered, given, output=output, replace=options["force"], as_json=as_json)
+    print_answer(answered, arguments, output=output, replace=options["force"], as_json=as_json)
 
 
 def find_model(endpoint: str, options: Mapping[str, Any]) -> ServedModel:
-    """The model behind an endpoint, as the options name it.
+    """Return the model behind an endpoint that the options name.
 
     Raises:
         UsageError: they do not name it, or twice.
@@ -168,8 +168,8 @@ def find_model(endpoint: str, options: Mapping[str, Any]) -> ServedModel:
 
 
 def _check(client: SageMakerClient, model: ServedModel, *, as_json: bool) -> None:
-    """Send the example of the release, and print that it was answered as it should be."""
-    from plansmith.sagemaker.examples import check_example
+    """Send the release's example request and print that the response is as expected."""
+    from plansmith.sagemaker.signatures import check_example
 
     result = check_example(client, model)
     if as_json:
@@ -188,8 +188,11 @@ def _check(client: SageMakerClient, model: ServedModel, *, as_json: bool) -> Non
 
 
 def _print_invocations(endpoint: str, invocations: Sequence[Invocation], *, as_json: bool) -> None:
-    """Print headers and sizes of requests."""
-    requests = [({"Content-Type": one.content_type, **one.headers}, len(one.body)) for one in invocations]
+    """Print headers and sizes of invocation requests."""
+    requests = [
+        ({"Content-Type": invocation.content_type, **invocation.headers}, len(invocation.body))
+        for invocation in invocations
+    ]
     if as_json:
         documents = [{"headers": headers, "bytes": size} for headers, size in requests]
         click.echo(json.dumps({"endpoint": endpoint, "dry_run": True, "requests": documents}))

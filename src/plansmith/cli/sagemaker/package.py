@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plansmith.cli.options import complete_file, complete_model, complete_target, repository_option
-from plansmith.cli.store.completion import complete_served
-from plansmith.cli.store.options import Reach, reach_options
-from plansmith.cli.text import count, echo_lines, program, require_text, short, table, without_empty_columns
+from plansmith.cli.output import echo_lines, program, require_text, short, table, without_empty_columns
+from plansmith.cli.store.options import Reach, complete_served, reach_options
 from plansmith.errors import UsageError
+from plansmith.formatting import count
 
 if TYPE_CHECKING:
     from plansmith.sagemaker.archives import Archive, ArchivePlan
-    from plansmith.sagemaker.upload import Upload
+    from plansmith.sagemaker.registry import ApprovalStatus, Registration, Upload
     from plansmith.stores.backend.s3 import S3Objects
+
 
 _OUTPUT = Path("artifacts") / "sagemaker"
 
@@ -94,7 +95,7 @@ def package_command(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Make archives of releases as SageMaker's Triton containers take them; of the newest version where none is named.
+    """Build release archives for SageMaker's Triton containers; of the newest version if none is named.
 
     Every archive is checked as `plansmith check --sagemaker` does before it appears; an ensemble or a script comes with
     its members. The same release gives the same bytes on any machine, and an archive that is there is never
@@ -103,14 +104,14 @@ def package_command(
     A release for another target than SageMaker's images is refused, unless --target names the image that will serve it:
     ONNX Runtime and Python models may well run there, and are checked for the versions of that image.
     """
-    from plansmith.config.target.targets import load_target
+    from plansmith.config.targets import load_target
     from plansmith.sagemaker.archives import plan_archives
+    from plansmith.sagemaker.registry import plan_upload
     from plansmith.sagemaker.selection import PackageRequest
-    from plansmith.sagemaker.upload import plan_upload
     from plansmith.triton.repository.repository import ModelRepository
 
     require_text(*models, str(output))
-    if upload is None and reach.given:
+    if upload is None and reach.values:
         raise UsageError(f"{reach.options} is for --upload", remedy="pass --upload s3://BUCKET/PREFIX")
     objects = archive_bucket(upload, reach) if upload is not None else None
     request = PackageRequest(releases=models, target=load_target(target) if target else None, **options)
@@ -128,7 +129,7 @@ def package_command(
 
 
 def archive_bucket(upload: str, reach: Reach) -> S3Objects:
-    """The prefix that archives are sent to.
+    """Return the S3 prefix that archives are uploaded to.
 
     Raises:
         UsageError: it is none.
@@ -142,7 +143,7 @@ def archive_bucket(upload: str, reach: Reach) -> S3Objects:
 
 
 def write_archives(plans: Sequence[ArchivePlan], *, quiet: bool) -> list[Archive]:
-    """Make archives, with a line of progress."""
+    """Build archives, with a progress line."""
     from plansmith.cli.store.transfers import transfer_line
     from plansmith.sagemaker.archives import write_archive
 
@@ -151,9 +152,9 @@ def write_archives(plans: Sequence[ArchivePlan], *, quiet: bool) -> list[Archive
 
 
 def upload_archives(archives: Sequence[Archive], objects: S3Objects, *, quiet: bool) -> list[Upload]:
-    """Send archives that are not there, with a line of progress."""
+    """Upload archives that are missing in S3, with a progress line."""
     from plansmith.cli.store.transfers import transfer_line
-    from plansmith.sagemaker.upload import upload_archive
+    from plansmith.sagemaker.registry import upload_archive
 
     with transfer_line("sent", quiet=quiet) as moved:
         return [upload_archive(objects, archive, moved) for archive in archives]
@@ -174,7 +175,7 @@ def _lines(
     archives: Sequence[Archive], uploads: Sequence[Upload], plans: Sequence[ArchivePlan], *, dry_run: bool
 ) -> list[str]:
     cells = zip_longest(archives, uploads)
-    rows = without_empty_columns([_COLUMNS, *(_cells(one, upload, dry_run=dry_run) for one, upload in cells)])
+    rows = without_empty_columns([_COLUMNS, *(_cells(item, upload, dry_run=dry_run) for item, upload in cells)])
     lines = table(rows)
     if len(archives) == 1:
         (_, *names), (file, *values) = rows
@@ -219,7 +220,7 @@ def _cells(archive: Archive, upload: Upload | None, *, dry_run: bool) -> tuple[s
 
 
 def _gpus(archive: Archive) -> str:
-    """The GPUs that its plans are for; empty without plans."""
+    """Return the GPUs that the plans were built for; empty without plans."""
     if not archive.compute_capabilities:
         return ""
     others = " and others of Ampere or later" if archive.hardware_compatibility == "ampere_plus" else ""
@@ -228,7 +229,7 @@ def _gpus(archive: Archive) -> str:
 
 
 def archive_warnings(archives: Sequence[Archive]) -> list[str]:
-    """Models that no request reaches, and packages that an image may not have."""
+    """Return warnings on models that no request reaches, and packages that an image may lack."""
     lines = []
     for archive in archives:
         if len(archive.releases) > 1:
@@ -239,8 +240,148 @@ def archive_warnings(archives: Sequence[Archive]) -> list[str]:
         for model, packages in archive.image_packages.items():
             models.setdefault(packages, []).append(model)
     for packages, names in models.items():
-        who = names[0] + (f" (and {len(names) - 1} more)" if len(names) > 1 else "")
-        lines.append(f"  ! {who} brings no packages, and needs an image whose Python has {', '.join(packages)}")
+        subject = names[0] + (f" (and {len(names) - 1} more)" if len(names) > 1 else "")
+        lines.append(f"  ! {subject} brings no packages, and needs an image whose Python has {', '.join(packages)}")
     if models:
         lines.append("    → compile with python: {environment: packed} in the spec, or make such an image")
+    return lines
+
+
+_STATUS: dict[str, ApprovalStatus] = {
+    "approved": "Approved",
+    "pending": "PendingManualApproval",
+    "rejected": "Rejected",
+}
+
+_REGISTER_EPILOG = """\
+\b
+Examples:
+  plansmith sagemaker register minilm --group minilm --upload s3://models/sagemaker
+  plansmith sagemaker register minilm@3 --group minilm --upload s3://models/sagemaker --status approved
+  plansmith sagemaker register minilm --group minilm --upload s3://models/sagemaker --dry-run
+
+Exit codes: 0 when it is registered; 2 options that do not fit together; 6 a release that was compiled for no image of
+SageMaker; 7 one that is not there, withdrawn or damaged, or other content under its name in S3; 9 no credentials, a
+permission that is missing, or AWS does not answer.
+"""
+
+
+@click.command("register", epilog=_REGISTER_EPILOG, short_help="Make a release a version of a model package group.")
+@click.argument("model", metavar="MODEL[@VERSION]", shell_complete=complete_served)
+@repository_option("Where the release is.")
+@click.option("--group", required=True, metavar="NAME", help="The model package group; created where there is none.")
+@click.option("--upload", required=True, metavar="s3://BUCKET/PREFIX", help="Where its archive and its report go.")
+@click.option(
+    "--status",
+    type=click.Choice(list(_STATUS)),
+    help="Whether it may be deployed; left as it is when left out, and pending for a new one.",
+)
+@click.option(
+    "--target",
+    metavar="NAME|FILE",
+    shell_complete=complete_target,
+    help="The image that will serve it, where it was compiled for another target; it is checked for it.",
+)
+@click.option("--image", metavar="URI", default="", help="An image of your own; that of the target in the region.")
+@click.option(
+    "--output",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("artifacts") / "sagemaker",
+    show_default=True,
+    help="The folder that takes the archive.",
+)
+@reach_options
+@click.option("--dry-run", is_flag=True, help="Check, print the exact calls, and change nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--quiet", is_flag=True, help="Print no progress.")
+def register_command(
+    model: str,
+    repository: Path,
+    group: str,
+    upload: str,
+    *,
+    status: str | None,
+    reach: Reach,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+    **container: Any,
+) -> None:
+    """Register a release as a version of a group in the SageMaker Model Registry, for approval by users.
+
+    The package has the archive, the image, the variables of the endpoint, the instance types that can serve it, the
+    report of the accuracy gate as its metrics, and what the release is as metadata. A release that is registered
+    already is left alone, but for its --status. An endpoint whose file names the group deploys what was approved.
+    """
+    from plansmith.config.targets import load_target
+    from plansmith.sagemaker.archives import plan_archives
+    from plansmith.sagemaker.endpoint.instances import image_uri
+    from plansmith.sagemaker.registry import ModelRegistry, PackageContent, plan_registration, register
+    from plansmith.sagemaker.selection import PackageRequest
+    from plansmith.system.aws.client import current_region
+    from plansmith.triton.repository.repository import ModelRepository
+
+    objects = archive_bucket(upload, reach)
+    models = ModelRepository(repository)
+    target = load_target(container["target"]) if container["target"] else None
+    plans = plan_archives(models, PackageRequest(releases=(model,), target=target), container["output"])
+    (archive,) = write_archives(plans, quiet=quiet or as_json)
+    region = reach.values.get("region") or current_region()
+    name, _, version = archive.releases[0].partition("@")
+    content = PackageContent(
+        manifest=models.manifest(name, int(version)),
+        archive=archive,
+        image=container["image"] or image_uri(load_target(archive.target), archive.device, region),
+        folder=str(objects.place),
+    )
+    with ModelRegistry(region) as registry:
+        planned = plan_registration(registry, group, _STATUS[status] if status else None, content)
+        if dry_run:
+            _print_plan(planned, as_json=as_json)
+            return
+        (sent,) = upload_archives([archive], objects, quiet=quiet or as_json)
+        done = register(registry, objects, content, planned)
+    if as_json:
+        click.echo(json.dumps(_registration_document(done) | {"dry_run": False, "uploaded": sent.sent}))
+    else:
+        echo_lines(_registration_lines(done))
+
+
+def _print_plan(planned: Registration, *, as_json: bool) -> None:
+    """Print the calls in order, as YAML for reading."""
+    import yaml
+
+    if as_json:
+        click.echo(json.dumps(_registration_document(planned) | {"dry_run": True}))
+    elif planned.calls:
+        click.echo(yaml.safe_dump(_calls(planned), sort_keys=False, width=120, allow_unicode=True), nl=False)
+    else:
+        click.echo(f"# nothing to do: {planned.release} is {planned.arn}, {planned.status}")
+
+
+def _registration_document(registration: Registration) -> dict[str, Any]:
+    return {**registration.model_dump(mode="json", exclude={"calls"}), "calls": _calls(registration)}
+
+
+def _calls(registration: Registration) -> list[dict[str, Any]]:
+    return [call.model_dump() for call in registration.calls]
+
+
+def _registration_lines(done: Registration) -> list[str]:
+    state = "registered" if done.calls else "registered already"
+    rows = [
+        ("group", done.group),
+        ("status", done.status),
+        ("image", done.image),
+        ("archive", done.model_data_url),
+        ("metrics", done.metrics_url),
+    ]
+    lines = [f"{done.release} is {state}: {done.arn}", *(f"  {line}" for line in table(rows))]
+    if done.status == _STATUS["rejected"]:
+        return lines
+    if done.status == _STATUS["pending"]:
+        lines.append(f"Next: approve it in SageMaker Studio; or {program()} sagemaker register with --status approved")
+    else:
+        lines.append(f"Next: model_package_group: {done.group} in the file of an endpoint deploys what is approved")
     return lines

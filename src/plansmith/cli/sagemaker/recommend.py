@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plansmith.cli.options import complete_file
+from plansmith.cli.output import echo_lines, program, short, table, without_empty_columns
 from plansmith.cli.sagemaker.deploy import prepare_with_progress, transfer_progress
-from plansmith.cli.sagemaker.options import (
+from plansmith.cli.sagemaker.endpoint import (
     archives_option,
     json_option,
     progress_to_stderr,
     quiet_option,
     spec_argument,
 )
-from plansmith.cli.text import count, echo_lines, program, short, table, without_empty_columns
 from plansmith.errors import EnvironmentFault, ServedCheckError, UsageError, first_line
+from plansmith.formatting import count
 
 if TYPE_CHECKING:
     from plansmith.loadtest.results import LoadReport
     from plansmith.sagemaker.deployment.account import Account
-    from plansmith.sagemaker.deployment.waiter import Progress
-    from plansmith.sagemaker.recommender.comparison import LoadTestFigures
     from plansmith.sagemaker.recommender.plan import JobEstimate, PlannedJob
-    from plansmith.sagemaker.recommender.results import JobResult, Recommendation
+    from plansmith.sagemaker.recommender.results import JobResult, LoadTestFigures, Recommendation
+    from plansmith.system.tasks import Progress
 
 _EPILOG = """\
 \b
@@ -111,7 +111,7 @@ _REMEDIES = (
 @json_option
 @quiet_option
 def recommend_command(spec: Path, *, as_json: bool, quiet: bool, **options: Any) -> None:
-    """Have SageMaker Inference Recommender find the instance type that serves the model of an endpoint's file best.
+    """Run SageMaker Inference Recommender to find the instance type that best serves the model of an endpoint file.
 
     A default job needs nothing else: AWS chooses instances and load, within 45 minutes. With phases or stairs in the
     file (recommendation_job), it is an advanced job: a load test on the instance types that the file names. The model
@@ -146,7 +146,7 @@ def recommend_command(spec: Path, *, as_json: bool, quiet: bool, **options: Any)
 
 
 def _require_consistent(options: dict[str, Any]) -> None:
-    """Check that the options go together.
+    """Check that the options are consistent.
 
     Raises:
         UsageError: they do not.
@@ -174,12 +174,12 @@ def _plan(account: Account, options: dict[str, Any], *, quiet: bool) -> PlannedJ
 
 
 def _start(planned: PlannedJob, account: Account, options: dict[str, Any], progress: Progress) -> None:
-    """Start a job; one that exists is only told of.
+    """Start a job; an existing one is only reported.
 
     Raises:
         UsageError: --yes is missing, or there is nothing to stop.
     """
-    from plansmith.sagemaker.recommender.job import start_job
+    from plansmith.sagemaker.recommender.results import start_job
 
     if planned.status:
         progress(f"the job {planned.name} exists already: {planned.status}; --again runs it once more")
@@ -198,9 +198,9 @@ def _start(planned: PlannedJob, account: Account, options: dict[str, Any], progr
 
 
 def _result(account: Account, name: str, options: dict[str, Any], spec: Path, progress: Progress) -> JobResult:
-    """The job once it has ended; or as it is now, where it is not waited for."""
-    from plansmith.sagemaker.deployment.waiter import Polling, StillPendingError
-    from plansmith.sagemaker.recommender.job import read_job, stop_job, wait_for_job
+    """Return the job once it has ended, or its current state without waiting."""
+    from plansmith.sagemaker.deployment.current import Polling, StillPendingError
+    from plansmith.sagemaker.recommender.results import read_job, stop_job, wait_for_job
 
     if options["stop"]:
         stopped = stop_job(account, name)
@@ -223,7 +223,7 @@ def _result(account: Account, name: str, options: dict[str, Any], spec: Path, pr
 
 
 def read_figures(text: str) -> LoadTestFigures:
-    """The figures of a load test, from [TYPE=]FILE.
+    """Read the figures of a load test from [TYPE=]FILE.
 
     Raises:
         UsageError: there is no such file, it is no report of a load test or one without answers, or TYPE is unknown.
@@ -246,7 +246,7 @@ def read_figures(text: str) -> LoadTestFigures:
 
 def _figures(report: LoadReport, path: Path, instance_type: str) -> LoadTestFigures:
     from plansmith.loadtest.report.findings import best_stage, format_percent
-    from plansmith.sagemaker.recommender.comparison import LoadTestFigures
+    from plansmith.sagemaker.recommender.results import LoadTestFigures
 
     best = best_stage(report)
     if best is None or best.stats.latency is None or best.stats.throughput is None:
@@ -268,7 +268,7 @@ def _figures(report: LoadReport, path: Path, instance_type: str) -> LoadTestFigu
 
 
 def _split(text: str) -> tuple[str, Path]:
-    """The instance type of a load test, where it is named, and its report."""
+    """Split an argument into the instance type, if named, and the report of a load test."""
     from plansmith.sagemaker.endpoint.instances import find_instance, nearest_instances
 
     instance_type, separator, name = text.partition("=")
@@ -282,7 +282,7 @@ def _split(text: str) -> tuple[str, Path]:
 
 
 def _require_recommendations(result: JobResult, spec: Path, region: str) -> None:
-    """Check that a job that has ended recommends something.
+    """Check that a completed job has recommendations.
 
     Raises:
         ServedCheckError: it failed, was stopped before it found anything, or found nothing.
@@ -329,7 +329,7 @@ def _estimate_lines(estimate: JobEstimate) -> list[str]:
 
 
 def _print_plan(planned: PlannedJob, *, as_json: bool) -> None:
-    """The requests in their order; as YAML for a person, with what they take."""
+    """Print the requests in order, as YAML for reading, with what they take."""
     import yaml
 
     if as_json:
@@ -362,7 +362,7 @@ def _plan_document(planned: PlannedJob) -> dict[str, Any]:
 
 
 def _result_document(result: JobResult, figures: Sequence[LoadTestFigures]) -> dict[str, Any]:
-    from plansmith.sagemaker.recommender.comparison import compare_recommendations, comparison_notes
+    from plansmith.sagemaker.recommender.results import compare_recommendations, comparison_notes
 
     document = result.model_dump(mode="json")
     for row, recommendation in zip(document["recommendations"], result.recommendations, strict=True):
@@ -375,7 +375,7 @@ def _result_document(result: JobResult, figures: Sequence[LoadTestFigures]) -> d
 
 
 def _result_lines(result: JobResult, figures: Sequence[LoadTestFigures], spec: str) -> list[str]:
-    """What a job found, what failed in it, and what to do next."""
+    """Yield the results of a job, its failures, and the next steps."""
     from plansmith.formatting import format_seconds
 
     if not result.has_ended:
@@ -391,7 +391,7 @@ def _result_lines(result: JobResult, figures: Sequence[LoadTestFigures], spec: s
         unit = "microseconds" if result.latency_unit == "us" else "milliseconds"
         lines.append(f"  AWS's latency of the model is read as {unit}: {result.unit_reason}")
     lines += _comparison_lines(result, figures)
-    cheapest = next((one for one in result.recommendations if one.instance_type), None)
+    cheapest = next((item for item in result.recommendations if item.instance_type), None)
     if cheapest is not None:
         instances = f", instance_count: {cheapest.instances}" if (cheapest.instances or 1) > 1 else ""
         chosen = f"instance_type: {cheapest.instance_type}{instances}"
@@ -400,15 +400,15 @@ def _result_lines(result: JobResult, figures: Sequence[LoadTestFigures], spec: s
 
 
 def _failure_lines(result: JobResult) -> list[str]:
-    """The load tests that failed, a line each."""
+    """Yield a line for each load test that failed."""
     failed = result.failed
-    lines = [f"{one.configuration.label} failed: {one.failure or 'AWS does not say why'}" for one in failed]
+    lines = [f"{item.configuration.label} failed: {item.failure or 'AWS does not say why'}" for item in failed]
     more = len(lines) - _MAX_FAILURES
     return lines[:_MAX_FAILURES] + ([f"… and {more} more"] if more > 0 else [])
 
 
 def _comparison_lines(result: JobResult, figures: Sequence[LoadTestFigures]) -> list[str]:
-    from plansmith.sagemaker.recommender.comparison import compare_recommendations, comparison_notes
+    from plansmith.sagemaker.recommender.results import compare_recommendations, comparison_notes
 
     rows = [
         (

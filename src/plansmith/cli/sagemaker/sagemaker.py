@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import click
 
-from plansmith.cli.sagemaker.alarms import alarms_command
-from plansmith.cli.sagemaker.delete import delete_command
 from plansmith.cli.sagemaker.deploy import deploy_command
+from plansmith.cli.sagemaker.endpoint import delete_command, policy_command, status_command, verify_command
 from plansmith.cli.sagemaker.invoke import invoke_command
-from plansmith.cli.sagemaker.metrics import metrics_command
-from plansmith.cli.sagemaker.package import package_command
-from plansmith.cli.sagemaker.policy import policy_command
+from plansmith.cli.sagemaker.metrics import alarms_command, metrics_command
+from plansmith.cli.sagemaker.package import package_command, register_command
 from plansmith.cli.sagemaker.recommend import recommend_command
-from plansmith.cli.sagemaker.register import register_command
-from plansmith.cli.sagemaker.status import status_command
-from plansmith.cli.sagemaker.verify import verify_command
 
 _COMMANDS = (
     package_command,
@@ -33,7 +28,7 @@ _COMMANDS = (
 
 @click.group("sagemaker", short_help="Releases on Amazon SageMaker: archives, endpoints, registry.")
 def sagemaker_group() -> None:
-    """Releases on Amazon SageMaker, served by its Triton containers.
+    """Manage releases on Amazon SageMaker, served by its Triton containers.
 
     \b
     plansmith sagemaker package minilm

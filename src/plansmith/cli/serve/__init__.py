@@ -1,1 +1,1 @@
-"""Commands about the server and what it reads."""
+"""Commands on the server and its model repository."""

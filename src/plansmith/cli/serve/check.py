@@ -16,12 +16,13 @@ import click
 from click.shell_completion import CompletionItem
 
 from plansmith.cli.options import complete_file, complete_target
-from plansmith.cli.text import echo_lines, printable
+from plansmith.cli.output import echo_lines, printable
+from plansmith.formatting import count
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from plansmith.config.target.targets import Target
+    from plansmith.config.targets import Target
     from plansmith.triton.checker.findings import Finding
 
 _MARKS = {"error": "✗", "warning": "!", "note": "-"}
@@ -30,7 +31,7 @@ _NARROWEST = 40
 
 
 def _complete_models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """What the shell offers for a model: the folders in the repository."""
+    """Shell completion for a model: the folders in the repository."""
     del param
     try:
         names = [folder.name for folder in Path(ctx.params["repository"]).iterdir() if folder.is_dir()]
@@ -87,7 +88,7 @@ def check_command(
     as_json: bool,
     list_rules: bool,
 ) -> None:
-    """Say what Triton would refuse in a model repository, or quietly take in another way than it was meant.
+    """Report what Triton would refuse in a model repository, or silently interpret otherwise than intended.
 
     REPOSITORY is a folder of models, of plansmith or of anybody, or an archive of one, as SageMaker takes it
     (.tar.gz). No server is started, no model is run, and nothing is written.
@@ -102,7 +103,7 @@ def check_command(
 
     Exit code 7 where something is found that is as bad as --fail-on, otherwise 0.
     """
-    from plansmith.config.target.targets import load_target
+    from plansmith.config.targets import load_target
     from plansmith.errors import RepositoryError, UsageError
     from plansmith.triton.checker.checker import SEVERITIES, check_repository
 
@@ -115,14 +116,14 @@ def check_command(
         )
     chosen: Target | None = load_target(target) if target is not None else None
     with opened(repository) as root:
-        given = [word for argument in arguments for word in _words(argument)]
+        server_arguments = [word for argument in arguments for word in _split_argument(argument)]
         findings = check_repository(
-            root, models=models, target=chosen, sagemaker=sagemaker, dynamo=dynamo, arguments=given
+            root, models=models, target=chosen, sagemaker=sagemaker, dynamo=dynamo, arguments=server_arguments
         )
         checked = list(models) or sorted(folder.name for folder in root.iterdir() if folder.is_dir())
     if sarif is not None:
         _write_sarif(sarif, findings, repository)
-    counting = SEVERITIES[: SEVERITIES.index(next(one for one in SEVERITIES if one == fail_on)) + 1]
+    counting = SEVERITIES[: SEVERITIES.index(next(level for level in SEVERITIES if level == fail_on)) + 1]
     code = RepositoryError.exit_code if any(finding.severity in counting for finding in findings) else 0
     if as_json:
         click.echo(json.dumps(_document(repository, checked, findings, code)))
@@ -131,15 +132,15 @@ def check_command(
     sys.exit(code)
 
 
-def _words(argument: str) -> list[str]:
-    """An argument of the server as it gets it: one that is typed with its value in a pair of quotes is two words."""
+def _split_argument(argument: str) -> list[str]:
+    """Split a server argument into arguments as typed: an option with its value in one pair of quotes becomes two."""
     name, space, value = argument.partition(" ")
     return [name, value.strip()] if space and name.startswith("--") and "=" not in name else [argument]
 
 
 @contextmanager
 def opened(repository: Path) -> Iterator[Path]:
-    """The folder of a repository: itself, or what an archive of it holds."""
+    """Open the folder of a repository: the folder itself, or an extracted archive of it."""
     if not repository.is_file():
         yield repository
         return
@@ -166,11 +167,11 @@ def _counts(findings: Sequence[Finding]) -> dict[str, int]:
 
 
 def _write_sarif(path: Path, findings: Sequence[Finding], repository: Path) -> None:
-    """Write the log; places below the working directory start from it, as those of a checkout do in code review."""
+    """Write the SARIF log; paths in the working directory are relative to it, as code review expects."""
     from plansmith.errors import UsageError
     from plansmith.system.files import write_file
     from plansmith.triton.checker.checker import all_rules
-    from plansmith.triton.checker.sarif import sarif_log
+    from plansmith.triton.checker.findings import sarif_log
 
     relative = Path(os.path.relpath(repository))
     folder = repository.absolute() if ".." in relative.parts else relative
@@ -194,15 +195,15 @@ def _list_rules(*, as_json: bool) -> None:
 
 
 def _show(findings: Sequence[Finding], models: int) -> None:
-    """Lines of our own making, so that a pipe gets whole lines and a terminal wrapped ones."""
-    from plansmith.cli.streams import open_console
+    """Print whole lines for a pipe and wrapped ones for a terminal."""
+    from plansmith.cli.output import open_console
 
     console = open_console()
     width = max(console.width, _NARROWEST) if console.is_terminal else None
     with console.capture() as shown:
-        for model, found in groupby(findings, lambda finding: finding.model):
+        for model, group in groupby(findings, lambda finding: finding.model):
             console.print(printable(model) or "the repository", style="bold", markup=False)
-            for finding in found:
+            for finding in group:
                 console.print(_lines(finding, width))
             console.print()
         console.print(_verdict(findings, models), style="bold", markup=False)
@@ -210,36 +211,32 @@ def _show(findings: Sequence[Finding], models: int) -> None:
 
 
 def _lines(finding: Finding, width: int | None) -> Text:
-    """A finding: mark, place and rule, below it what is wrong, and what to do."""
+    """Format a finding: mark, path and rule; below it the problem and the remedy."""
     from rich.text import Text
 
     place = finding.place.removeprefix(f"{finding.model}/") if finding.model else finding.place
     head = f"{printable(place)}{f':{finding.line}' if finding.line else ''}"
     text = Text().append(f"  {_MARKS[finding.severity]} ", style=_STYLES[finding.severity])
     text.append(head).append(f"  {finding.severity}  [{finding.rule}]", style="dim")
-    for words in (finding.message, f"→ {finding.remedy}"):
-        for line in _wrap(printable(words), width):
+    for paragraph in (finding.message, f"→ {finding.remedy}"):
+        for line in _wrap(printable(paragraph), width):
             text.append(f"\n      {line}")
     return text
 
 
-def _wrap(words: str, width: int | None) -> list[str]:
-    """Lines of at most this width, but for paths and fields, which stay whole."""
+def _wrap(text: str, width: int | None) -> list[str]:
+    """Wrap lines to a width, without breaking paths and fields."""
     if width is None:
-        return [words]
-    return textwrap.wrap(words, width - 6, break_long_words=False, break_on_hyphens=False)
+        return [text]
+    return textwrap.wrap(text, width - 6, break_long_words=False, break_on_hyphens=False)
 
 
 def _verdict(findings: Sequence[Finding], models: int) -> str:
     counts = _counts(findings)
-    told = ", ".join(_counted(count, severity) for severity, count in counts.items() if count)
-    checked = _counted(models, "model")
-    if not told:
+    summary = ", ".join(count(number, severity) for severity, number in counts.items() if number)
+    checked = count(models, "model")
+    if not summary:
         return f"{checked} checked: nothing found."
     harmed = len({finding.model for finding in findings})
     where = f" in {harmed}" if models > 1 else ""
-    return f"{checked} checked: {told}{where}."
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{checked} checked: {summary}{where}."

@@ -14,11 +14,61 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plansmith.cli.options import complete_model, repository_option, size_from_option
+from plansmith.errors import RepositoryError
 
 if TYPE_CHECKING:
+    from plansmith.sagemaker.start_script import Start
     from plansmith.triton.repository.repository import ModelRepository
-    from plansmith.triton.server.control.follower import Follower, Needs
+    from plansmith.triton.server.follower import Follower, Needs
     from plansmith.triton.server.server import TritonServer
+
+
+def is_multi_model() -> bool:
+    """Whether the environment requests a multi-model endpoint."""
+    from plansmith.sagemaker.start_script import MULTI_MODEL
+
+    return os.environ.get(MULTI_MODEL) == "true"
+
+
+def front_end_start(repository: ModelRepository, models: Sequence[str]) -> Start:
+    """Return how a container starts Triton on a repository; without models for a multi-model endpoint.
+
+    Args:
+        repository: the repository.
+        models: the default model, where it was typed.
+
+    Raises:
+        RepositoryError: the start script would end with an error, which is quoted; or no model is the default.
+        UsageError: a variable has a value that the script refuses.
+    """
+    from plansmith.sagemaker.start_script import (
+        ADDITIONAL_ARGUMENTS,
+        DEFAULT_MODEL,
+        default_model,
+        multi_model_start,
+        single_model_start,
+    )
+    from plansmith.triton.repository.ensembles import with_members
+    from plansmith.triton.server.needs import server_arguments, shown_manifests
+
+    environment = {name: value for name, value in os.environ.items() if name.startswith("SAGEMAKER_")}
+    if is_multi_model():
+        return multi_model_start(environment)
+    served = repository.served_models()
+    if models:
+        environment[DEFAULT_MODEL] = models[0]
+    elif len(served) == 1 and not environment.get(DEFAULT_MODEL):
+        environment[DEFAULT_MODEL] = served[0]
+    if not environment.get(DEFAULT_MODEL):
+        raise RepositoryError(
+            f"there are {len(served)} models, and an endpoint serves one: {', '.join(served)}",
+            remedy=f"plansmith serve --sagemaker MODEL; or set {DEFAULT_MODEL}",
+        )
+    model = default_model(repository.root, environment)
+    loads = [f"--load-model={name}" for name in with_members(repository.root, [model]) if name != model]
+    needed = " ".join([*server_arguments(shown_manifests(repository, [model])), *loads])
+    return single_model_start(repository.root, {ADDITIONAL_ARGUMENTS: needed} | environment)
+
 
 # Large models load for minutes; a person who waits can press Ctrl-C.
 _LOAD_SECONDS = 3600
@@ -66,7 +116,7 @@ def serve_command(
     follow: bool,
     memory_bytes: int | None,
 ) -> None:
-    """Run Triton on a model repository until Ctrl-C; all its models unless some are named.
+    """Run Triton on a model repository until Ctrl-C; all models unless some are named.
 
     With --follow it starts with no model, takes up what is shown one by one, and prints a line for each that serves, is
     published, exchanged or removed; a version that does not load leaves the one before serving.
@@ -81,7 +131,6 @@ def serve_command(
     plansmith serve --follow --memory 8G
     plansmith serve --sagemaker --repository model.tar.gz
     """
-    from plansmith.cli.serve.front_end import is_multi_model
     from plansmith.errors import UsageError
 
     chosen = [port for port in (http_port, grpc_port, metrics_port, sagemaker_port if sagemaker else 0) if port]
@@ -108,7 +157,7 @@ def serve_command(
 
 @contextmanager
 def _folder(repository: Path, *, multi_model: bool) -> Iterator[Path]:
-    """The folder that Triton reads: the repository, what an archive of it holds, or an empty one."""
+    """Yield the folder that Triton reads: the repository, an unpacked archive of it, or an empty folder."""
     from plansmith.cli.serve.check import opened
     from plansmith.errors import RepositoryError
 
@@ -132,7 +181,7 @@ def _serve(
     follow: bool,
     may_be_empty: bool,
 ) -> None:
-    """Run Triton on a folder until it ends, or Ctrl-C ends it.
+    """Run Triton on a folder until it exits or Ctrl-C stops it.
 
     Args:
         repository: as it was typed.
@@ -143,12 +192,10 @@ def _serve(
         follow: take up what is published.
         may_be_empty: whether it starts without a model.
     """
-    from plansmith.cli.serve.front_end import front_end_start
     from plansmith.triton.repository.repository import ModelRepository
     from plansmith.triton.server.installation import find_installation
     from plansmith.triton.server.needs import needs_of, obstacles, shown_manifests
-    from plansmith.triton.server.python_stub import other_pythons
-    from plansmith.triton.server.server import TritonServer
+    from plansmith.triton.server.server import TritonServer, other_pythons
 
     opened = ModelRepository(folder)
     served = _served_models(opened, models, repository, may_be_empty=may_be_empty)
@@ -176,11 +223,11 @@ def _serve(
     )
     with server:
         if follow:
-            what = f"follows {opened.root}"
+            activity = f"follows {opened.root}"
         else:
-            what = f"serves {', '.join(served)}" if served else "is a multi-model endpoint"
+            activity = f"serves {', '.join(served)}" if served else "is a multi-model endpoint"
         try:
-            _announce(server, what, served, needs.arguments, stand_in=needs.site is not None)
+            _announce(server, activity, served, needs.arguments, stand_in=needs.site is not None)
             if follow:
                 follower = _follower(server, opened, models, obstacles(installation, opened, needs))
                 status: int | None = _follow(server, follower)
@@ -196,7 +243,7 @@ def _serve(
 def _served_models(
     opened: ModelRepository, models: Sequence[str], repository: Path, *, may_be_empty: bool
 ) -> list[str]:
-    """The models of a repository that are served, which it must have unless it may be empty.
+    """Return the served models of a repository; refuse one without any unless it may be empty.
 
     Args:
         opened: the repository, which is settled where it can be written.
@@ -205,7 +252,7 @@ def _served_models(
         may_be_empty: leave out what is not there.
     """
     from plansmith.errors import RepositoryError
-    from plansmith.triton.repository.nesting import require_alone
+    from plansmith.triton.repository.ensembles import require_alone
 
     require_alone(opened.root)
     with suppress(RepositoryError):  # a repository that cannot be written is served as it stands
@@ -221,9 +268,9 @@ def _served_models(
 
 
 def _follower(server: TritonServer, opened: ModelRepository, models: tuple[str, ...], needs: Needs) -> Follower:
-    """What keeps a server on a repository, of which it has loaded nothing yet."""
-    from plansmith.triton.server.control.follower import Follower
-    from plansmith.triton.server.control.live import RunningTriton
+    """Return a follower that keeps a server in sync with a repository; it has loaded nothing yet."""
+    from plansmith.triton.server.follower import Follower
+    from plansmith.triton.server.live import RunningTriton
 
     # A load over HTTP would hold up clients.
     triton = RunningTriton(f"grpc://{server.grpc_url}")
@@ -231,17 +278,17 @@ def _follower(server: TritonServer, opened: ModelRepository, models: tuple[str, 
 
 
 def _follow(server: TritonServer, follower: Follower) -> int:
-    """Follow until the server ends by itself; its exit status."""
+    """Follow the repository until the server exits; return its exit status."""
     while (status := server.wait(_LOOK_SECONDS)) is None:
         follower.look()
     return status
 
 
 def _announce(
-    server: TritonServer, what: str, models: Sequence[str], arguments: Sequence[str], *, stand_in: bool
+    server: TritonServer, activity: str, models: Sequence[str], arguments: Sequence[str], *, stand_in: bool
 ) -> None:
-    """Say what is done, where, and how it ends."""
-    click.echo(f"Triton {server.version} {what}")
+    """Print what is served, at which address, and how to stop it."""
+    click.echo(f"Triton {server.version} {activity}")
     if stand_in:
         click.echo("  ONNX models answer through plansmith's stand-in backend")
     if arguments:
@@ -258,7 +305,7 @@ def _announce(
 
 
 def log_file(root: Path, command: str = "serve") -> Path:
-    """Beside the repository, or where that takes no files, in the folder for temporary ones.
+    """Return the log file's path: next to the repository, or in the temporary folder if that is not writable.
 
     The log of the server before becomes `.1`: it may say why that one ended.
 

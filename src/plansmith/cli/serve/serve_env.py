@@ -1,4 +1,4 @@
-"""`plansmith serve-env`: the private folder with a Triton server and ONNX Runtime for the served check."""
+"""`plansmith serve-env`: the private environment with a Triton server and ONNX Runtime for the served check."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.group("serve-env", short_help="Install what releases are checked with.")
 def serve_env_group() -> None:
-    """The Triton server and the ONNX Runtimes that this environment checks releases with.
+    """Manage the Triton server and the ONNX Runtimes that the served check uses in this environment.
 
     They lie in the Python environment's share/plansmith, or in the folder that PLANSMITH_SERVE_ENV names.
 
@@ -30,7 +30,7 @@ def serve_env_group() -> None:
 @click.argument("target", default="local-cpu", shell_complete=complete_target)
 @click.option("--dali", "with_dali", is_flag=True, help="Install its DALI as well, for pipelines that preprocess so.")
 def add_command(target: str, with_dali: bool) -> None:
-    """Install Triton and the ONNX Runtime of TARGET [local-cpu] beside this Python environment.
+    """Install Triton and the ONNX Runtime of TARGET [local-cpu] for this Python environment.
 
     Some 370 MB from the package index for the first target, 150 MB for each further version of ONNX Runtime, 810 MB
     for each DALI; nothing else is touched.
@@ -40,7 +40,7 @@ def add_command(target: str, with_dali: bool) -> None:
     plansmith serve-env add triton-26.08
     plansmith serve-env add --dali
     """
-    from plansmith.config.target.targets import load_target, require_dali, require_onnxruntime
+    from plansmith.config.targets import load_target, require_dali, require_onnxruntime
     from plansmith.triton.server.environment import install_dali, install_numpy, install_runtime, install_server
 
     chosen = load_target(target)
@@ -56,20 +56,20 @@ def add_command(target: str, with_dali: bool) -> None:
 @serve_env_group.command("list", short_help="What is installed, and for which targets.")
 @click.option("--json", "as_json", is_flag=True, help="Print the same as JSON.")
 def list_command(as_json: bool) -> None:
-    """What is installed, what it takes on the disk, and for which targets it is.
+    """List what is installed, its disk usage, and the targets that use it.
 
     \b
     plansmith serve-env list
     plansmith serve-env list --json
     """
-    from plansmith.cli.text import program
+    from plansmith.cli.output import program
     from plansmith.formatting import format_bytes
     from plansmith.triton.server.environment import NUMPY_FOLDER, installed_parts, private_folder
 
     parts = installed_parts()
     targets = [_targets_of(part) for part in parts]
     if as_json:
-        found = [
+        entries = [
             {
                 "folder": str(p.folder),
                 "onnxruntime": p.onnxruntime,
@@ -79,14 +79,14 @@ def list_command(as_json: bool) -> None:
             }
             for p, names in zip(parts, targets, strict=True)
         ]
-        click.echo(json.dumps({"folder": str(private_folder()), "installed": found}))
+        click.echo(json.dumps({"folder": str(private_folder()), "installed": entries}))
         return
     click.echo(f"{private_folder()}:" if parts else f"nothing is installed in {private_folder()}")
     for part, names in zip(parts, targets, strict=True):
-        what = "for PyTorch models" if part.folder.name == NUMPY_FOLDER else "the Triton server, for all"
+        purpose = "for PyTorch models" if part.folder.name == NUMPY_FOLDER else "the Triton server, for all"
         if part.onnxruntime or part.dali:
-            what = f"for {', '.join(names) or 'no known target'}"
-        click.echo(f"  {part.folder.name:<20}{format_bytes(part.bytes):>10}  {what}")
+            purpose = f"for {', '.join(names) or 'no known target'}"
+        click.echo(f"  {part.folder.name:<20}{format_bytes(part.bytes):>10}  {purpose}")
     if not parts:
         click.echo(f"Next: {program()} serve-env add")
 
@@ -95,13 +95,13 @@ def list_command(as_json: bool) -> None:
 @click.argument("target", shell_complete=complete_target)
 @click.option("--dali", "of_dali", is_flag=True, help="Take away its DALI instead.")
 def remove_command(target: str, of_dali: bool) -> None:
-    """Take away the ONNX Runtime of TARGET, or its DALI, which other targets may share; the server stays.
+    """Remove the ONNX Runtime of TARGET, or its DALI, which other targets may share; the server stays.
 
     \b
     plansmith serve-env remove triton-26.08
     plansmith serve-env remove triton-26.08 --dali
     """
-    from plansmith.config.target.targets import load_target, require_dali, require_onnxruntime
+    from plansmith.config.targets import load_target, require_dali, require_onnxruntime
     from plansmith.triton.server.environment import (
         dali_folder,
         installed_parts,
@@ -120,9 +120,9 @@ def remove_command(target: str, of_dali: bool) -> None:
 
 
 def _targets_of(part: InstalledPart) -> list[str]:
-    """The targets that a runtime or a DALI is for; none of what is for all."""
-    from plansmith.config.target.names import runtime_names
-    from plansmith.config.target.targets import load_target
+    """Return the targets that a runtime or DALI version is for; empty for what serves all targets."""
+    from plansmith.config.target_names import runtime_names
+    from plansmith.config.targets import load_target
 
     targets = [load_target(name) for name in runtime_names()]
     versions = {one.name: (one.onnxruntime.version if one.onnxruntime else None, one.dali) for one in targets}

@@ -1,1 +1,1 @@
-"""Commands about stores and published versions."""
+"""Commands on stores and published versions."""

@@ -1,15 +1,19 @@
-"""Which store a command works on and how it is reached: options that several commands have."""
+"""Store options shared by several commands: which store to use, and how to reach it."""
 
 from __future__ import annotations
 
+import json
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
+from plansmith.cli import options
 from plansmith.cli.options import complete_file, complete_folder
 from plansmith.errors import PlansmithError, UsageError
 
@@ -20,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def renew_view(store: Store, model: str, alias: str, pointer: Pointer) -> None:
-    """Show in a store's repository, if it keeps one, what an alias stands for now.
+    """Update the repository of a store, if it keeps one, to the current target of an alias.
 
     Raises:
         PlansmithError: of the kind of what went wrong; it says that the alias was moved, which a person who repeats a
@@ -73,16 +77,16 @@ _NAMES = ("endpoint_url", "region", "profile", "ca_bundle", "path_style", "encry
 
 @dataclass(frozen=True)
 class Reach:
-    """How a folder or prefix is reached.
+    """Access options of a folder or prefix.
 
     Args:
-        given: fields of a Place, of the options that were typed.
+        values: fields of a Place, of the options that were typed.
     """
 
-    given: Mapping[str, Any]
+    values: Mapping[str, Any]
 
     def place(self, text: str, option: str = "--store") -> Location:
-        """What was typed as a place, reached so.
+        """Return a given place with these access options.
 
         Args:
             text: a folder or s3://bucket/prefix; a folder is relative to where the command runs.
@@ -97,7 +101,7 @@ class Reach:
         from plansmith.records.destination import Location
 
         try:
-            place = Location(to=text, **self.given)
+            place = Location(to=text, **self.values)
         except ValidationError as invalid:
             problems = [
                 f"{_option_of(error['loc'], option)}: {validation_message(error)}" for error in invalid.errors()
@@ -107,33 +111,33 @@ class Reach:
                 "write a folder, or s3://BUCKET/PREFIX" if is_place else "plansmith versions --help has the options"
             )
             raise UsageError("\n".join(problems), remedy=remedy) from None
-        if self.given and not place.is_s3:
+        if self.values and not place.is_s3:
             raise UsageError(f"{self.options} is for s3:// only, and {text} is a folder", remedy="leave it out")
         return place
 
     @property
     def options(self) -> str:
-        """The options that were typed."""
-        return ", ".join(f"--{name.replace('_', '-')}" for name in self.given)
+        """The access options as given."""
+        return ", ".join(f"--{name.replace('_', '-')}" for name in self.values)
 
 
 def reach_of(params: Mapping[str, Any]) -> Reach:
-    """How it is reached, by the parameters of a command line, other ones among them."""
+    """Build the access options from the parameters of a command line, ignoring others."""
     return Reach({name: params[name] for name in _NAMES if params.get(name) is not None})
 
 
 def reach_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say how a folder or prefix is reached; the command is called with a Reach, as `reach`."""
+    """Add the access options of a folder or prefix; the command gets a Reach, as `reach`."""
 
     @wraps(command)
-    def reaching(*words: Any, **given: Any) -> Any:
-        return command(*words, reach=reach_of({name: given.pop(name) for name in _NAMES}), **given)
+    def reaching(*arguments: Any, **options: Any) -> Any:
+        return command(*arguments, reach=reach_of({name: options.pop(name) for name in _NAMES}), **options)
 
     return reduce(lambda decorated, option: option(decorated), reversed(_REACH), reaching)
 
 
 def store_options(*, otherwise: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`--store` and how it is reached; the command is called with a Place, as `store`.
+    """Add `--store` and its access options; the command gets a Place, as `store`.
 
     Args:
         otherwise: what it works on without a store, in words for the help; `store` is None then, and where
@@ -144,16 +148,16 @@ def store_options(*, otherwise: str = "") -> Callable[[Callable[..., Any]], Call
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
-        def stored(*words: Any, store: str | None, reach: Reach, **given: Any) -> Any:
+        def stored(*arguments: Any, store: str | None, reach: Reach, **keywords: Any) -> Any:
             if otherwise and _is_typed("repository"):
                 if _is_typed("store"):
                     raise UsageError("--store and --repository are two places", remedy="give one of the two")
                 store = None
             if not store and not otherwise:
                 raise UsageError("it is not said which store is meant", remedy=_WHICH)
-            if not store and reach.given:
+            if not store and reach.values:
                 raise UsageError(f"{reach.options} is for a store, and none is named", remedy=_WHICH)
-            return command(*words, store=reach.place(store) if store else None, **given)
+            return command(*arguments, store=reach.place(store) if store else None, **keywords)
 
         return click.option(
             "--store",
@@ -167,21 +171,129 @@ def store_options(*, otherwise: str = "") -> Callable[[Callable[..., Any]], Call
 
 
 def open_existing(place: Location) -> Store:
-    """The store at a place; a folder is relative to where the command runs.
+    """Open the existing store at a place; a folder is relative to the working directory.
 
     Raises:
         RepositoryError: there is none.
     """
-    from plansmith.stores import open as opening
+    from plansmith.stores import store as opening
 
     return opening.open_existing(place, Path.cwd())
 
 
 def _is_typed(name: str) -> bool:
-    """Whether an option stands on the command line."""
+    """Whether an option was given on the command line."""
     return click.get_current_context().get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
 def _option_of(place: tuple[int | str, ...], option: str) -> str:
-    """The option that a field of a Place was typed as."""
+    """Return the command-line option that set a field of a Place."""
     return option if place == ("to",) else f"--{str(place[0]).replace('_', '-')}"
+
+
+T = TypeVar("T")
+
+_S3 = "s3://"
+_MOST_SECONDS = 3.0
+"""An S3 store is not waited for any longer; nothing is offered then."""
+
+
+def complete_stored_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete models."""
+    place = ctx.params.get("store")
+    if not place:
+        return options.complete_model(ctx, param, incomplete)
+    return _offer(_quietly(lambda: _models(place, ctx.params)), incomplete)
+
+
+def complete_version(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete models and, after an @, the versions and aliases of one; otherwise files."""
+    model, at, _ = incomplete.partition("@")
+    if not at:
+        return complete_stored_model(ctx, param, incomplete) or complete_file(ctx, param, incomplete)
+    place = ctx.params.get("store")
+    if place:
+        references = _quietly(lambda: _versions(place, ctx.params, model) + _aliases(place, ctx.params, model))
+    else:
+        references = _quietly(lambda: _local_versions(ctx.params, model))
+    return _offer([f"{model}@{word}" for word in references], incomplete)
+
+
+def complete_served(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete models of the repository and, after an @, the versions of one."""
+    model, at, _ = incomplete.partition("@")
+    if not at:
+        return options.complete_model(ctx, param, incomplete)
+    return _offer([f"{model}@{word}" for word in _quietly(lambda: _local_versions(ctx.params, model))], incomplete)
+
+
+def complete_alias(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the aliases of the model given before."""
+    del param
+    place = ctx.params.get("store")
+    # Before an option whose value is still to come, click reads no arguments, and leaves them as they are.
+    named = ctx.params.get("release") or ctx.params.get("model") or next(iter(ctx.args), "")
+    model = named.partition("@")[0]
+    return _offer(_quietly(lambda: _aliases(place, ctx.params, model)) if place and model else [], incomplete)
+
+
+def _offer(candidates: list[str], incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(word) for word in candidates if word.startswith(incomplete)]
+
+
+def _models(place: str, reach: Mapping[str, Any]) -> list[str]:
+    if place.startswith(_S3):
+        return _in_time(lambda: _opened(place, reach).models())
+    # As plansmith.stores.layout has it; importing that takes longer than a person at the keyboard waits.
+    return sorted(path.stem for path in Path(place, "models").glob("*.json"))
+
+
+def _versions(place: str, reach: Mapping[str, Any], model: str) -> list[str]:
+    versions = _catalogue(place, reach, model)["versions"]
+    return [str(version["version"]) for version in versions if version["pruned"] is None]
+
+
+def _aliases(place: str, reach: Mapping[str, Any], model: str) -> list[str]:
+    return list(_catalogue(place, reach, model)["aliases"])
+
+
+def _catalogue(place: str, reach: Mapping[str, Any], model: str) -> dict[str, Any]:
+    if place.startswith(_S3):
+        return _in_time(lambda: _opened(place, reach).catalogue(model).model_dump())
+    document: dict[str, Any] = json.loads(Path(place, "models", f"{model}.json").read_text(encoding="utf-8"))
+    return document
+
+
+def _local_versions(params: Mapping[str, Any], model: str) -> list[str]:
+    root = Path(params.get("repository") or options.DEFAULT_REPOSITORY).resolve()
+    folders = (root.with_name(f"{root.name}.plansmith") / "releases" / model).iterdir()
+    return sorted((folder.name for folder in folders if folder.name.isdecimal()), key=int)
+
+
+def _opened(place: str, params: Mapping[str, Any]) -> Any:
+    from plansmith.stores.store import open_store
+
+    return open_store(reach_of(params).place(place), Path.cwd())
+
+
+def _in_time(query: Callable[[], T]) -> T:
+    """Return the response of a remote store, if it arrives in time.
+
+    Raises:
+        TimeoutError: it does not, or not what was asked for.
+    """
+    answers: list[T] = []
+    asking = threading.Thread(target=lambda: answers.extend(_quietly(lambda: [query()])), daemon=True)
+    asking.start()
+    asking.join(_MOST_SECONDS)
+    if not answers:
+        raise TimeoutError
+    return answers[0]
+
+
+def _quietly(query: Callable[[], list[T]]) -> list[T]:
+    """Return completions, or none on errors: shell completion has no place for messages."""
+    try:
+        return query()
+    except (PlansmithError, OSError, ValueError, LookupError, TypeError):
+        return []

@@ -1,8 +1,12 @@
-"""`plansmith publish`."""
+"""Commands that transfer releases: `publish`, `pull`, `sync`."""
 
 from __future__ import annotations
 
 import json
+import re
+import signal
+import socket
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +14,22 @@ import click
 
 from plansmith.cli.compile.outcomes import describe_publication
 from plansmith.cli.options import complete_folder, complete_model, repository_option
-from plansmith.cli.store.options import Reach, reach_options
+from plansmith.cli.store.options import (
+    Reach,
+    complete_stored_model,
+    complete_version,
+    open_existing,
+    reach_options,
+    store_options,
+)
 from plansmith.errors import RepositoryError, UsageError
 
 if TYPE_CHECKING:
-    from plansmith.records.destination import Destination, Publication
-    from plansmith.stores.transfer.delivery import Outgoing
+    from plansmith.records.destination import Destination, Location, Publication
+    from plansmith.stores.publication import Outgoing
+    from plansmith.stores.records import LiveReport
+    from plansmith.stores.sync.mirror import Pulled
+    from plansmith.stores.sync.sync import Sync
     from plansmith.triton.repository.repository import ModelRepository
 
 
@@ -43,7 +57,7 @@ def publish_command(
     quiet: bool,
     **wishes: Any,
 ) -> None:
-    """Bring a release of a repository into a store: VERSION, or the newest that was not withdrawn.
+    """Publish a release of a repository to a store: VERSION, or the newest that was not withdrawn.
 
     DESTINATION is a folder or s3://bucket/prefix. What is there already is not sent, and what an interrupted call sent
     is not sent again. Nobody sees any of it before all of it is there; then one write gives it a number, its own where
@@ -59,17 +73,17 @@ def publish_command(
     plansmith publish minilm s3://models/prod --no-alias --dry-run
     """
     where = _destination(reach, destination, wishes)
-    made = _publish(release, repository, where, wishes, quiet=quiet, dry=dry_run)
+    publication = _publish(release, repository, where, wishes, quiet=quiet, dry=dry_run)
     if as_json:
-        click.echo(json.dumps(made.model_dump() | {"dry_run": dry_run}))
+        click.echo(json.dumps(publication.model_dump() | {"dry_run": dry_run}))
         return
     would = "would be " if dry_run else ""
-    click.echo(f"{release.partition('@')[0]} {would}{describe_publication(made)}")
-    if made.caution:
-        click.echo(f"  {made.caution}")
-    store = where.model_copy(update={"to": made.place}).typed
-    for alias, number in made.elsewhere.items():
-        command = f"plansmith promote {made.model}@{made.version} {alias} --store {store}"
+    click.echo(f"{release.partition('@')[0]} {would}{describe_publication(publication)}")
+    if publication.caution:
+        click.echo(f"  {publication.caution}")
+    store = where.model_copy(update={"to": publication.place}).typed
+    for alias, number in publication.elsewhere.items():
+        command = f"plansmith promote {publication.model}@{publication.version} {alias} --store {store}"
         click.echo(f"  {alias} stands for version {number}, and is left so; to move it: {command}")
 
 
@@ -93,9 +107,8 @@ def _publish(
     release: str, root: Path, destination: Destination, wishes: dict[str, Any], *, quiet: bool, dry: bool
 ) -> Publication:
     from plansmith.cli.compile.progress import MovingLine
-    from plansmith.cli.streams import open_console
-    from plansmith.stores.transfer.delivery import Delivery
-    from plansmith.stores.transfer.publication import Terms
+    from plansmith.cli.output import open_console
+    from plansmith.stores.publication import Delivery, Terms
     from plansmith.triton.repository.repository import ModelRepository
 
     repository = ModelRepository(root)
@@ -113,12 +126,12 @@ def _publish(
 
 
 def _outgoing(repository: ModelRepository, release: str) -> Outgoing:
-    """A release that may leave its repository.
+    """Return a release that may be published from its repository.
 
     Raises:
         RepositoryError: there is none of that name, or it was withdrawn.
     """
-    from plansmith.stores.transfer.delivery import Outgoing
+    from plansmith.stores.publication import Outgoing
     from plansmith.system.digest import Digester
 
     model, number = repository.find(release)
@@ -130,3 +143,193 @@ def _outgoing(repository: ModelRepository, release: str) -> Outgoing:
         )
     digester = Digester(repository.store / "no-memo", read_only=True)
     return Outgoing(repository.release(model, number), repository.manifest(model, number), digester)
+
+
+INTO = Path("artifacts") / "mirror"
+
+
+@click.command("pull", short_help="Bring a version of a store to this machine, and show it to Triton.")
+@click.argument("release", metavar="MODEL[@VERSION|@ALIAS]", shell_complete=complete_version)
+@click.option(
+    "--into",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    default=INTO,
+    show_default=True,
+    shell_complete=complete_folder,
+    help="The folder that Triton reads; everything else lies beside it.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@store_options()
+def pull_command(release: str, into: Path, *, as_json: bool, store: Location) -> None:
+    """Download a version from a store, verify every byte, and make it visible to Triton atomically.
+
+    The version is that of the alias `current` where none is named. What is here already is not fetched, and a pull that
+    was killed goes on from there. The folder is a repository like that of a compile: serve, show, check, validate and
+    report work on it.
+
+    \b
+    plansmith pull minilm --store s3://models/prod --into /srv/models
+    plansmith pull minilm@champion --store /mnt/store
+    plansmith serve --repository artifacts/mirror
+    """
+    from plansmith.cli.output import require_text
+    from plansmith.cli.store.transfers import transfer_line
+    from plansmith.records.destination import CURRENT
+    from plansmith.stores.sync.mirror import Mirror, pull
+
+    require_text(release)
+    opened = open_existing(store)
+    catalogue, version = opened.find(release)
+    pointer = catalogue.aliases.get(release.partition("@")[2] or CURRENT)
+    line, mirror = pointer.line if pointer is not None else (), Mirror(into)
+    with mirror.lock(opened, alone=False), transfer_line(f"of {release} fetched", quiet=as_json) as moved:
+        pulled = pull(opened, mirror, catalogue, version, line=line, moved=moved)
+    if as_json:
+        click.echo(pulled.model_dump_json())
+    else:
+        _print(pulled)
+
+
+def _print(pulled: Pulled) -> None:
+    from plansmith.cli.output import short
+    from plansmith.formatting import format_bytes
+
+    fetched = f"{format_bytes(pulled.fetched_bytes)} of {format_bytes(pulled.total_bytes)} fetched"
+    click.echo(f"{pulled.model} version {pulled.version}: {'was here already' if pulled.unchanged else fetched}")
+    click.echo(f"  release  {short(Path(pulled.release))}")
+    click.echo(f"  shown    version {', '.join(map(str, pulled.shown))} in {short(Path(pulled.repository))}")
+
+
+_EPILOG = """\
+\b
+Examples:
+  plansmith sync --store s3://models/prod --into /srv/models --once       # before Triton starts
+  plansmith sync --store s3://models/prod --into /srv/models --url grpc://127.0.0.1:8001
+  plansmith sync minilm --alias canary --store /mnt/store --into /srv/canary --url grpc://canary:8001
+"""
+
+
+@click.command("sync", short_help="Keep a Triton on what a store's aliases stand for.", epilog=_EPILOG)
+@click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete_stored_model)
+@click.option(
+    "--into",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    default=INTO,
+    show_default=True,
+    shell_complete=complete_folder,
+    help="The folder that Triton reads; everything else lies beside it.",
+)
+@click.option(
+    "--url",
+    "urls",
+    metavar="URL",
+    multiple=True,
+    help="A Triton that reads the folder and is told to load, such as grpc://127.0.0.1:8001; repeatable.",
+)
+@click.option("--alias", default="current", show_default=True, help="Show what it stands for.")
+@click.option(
+    "--interval",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10,
+    show_default=True,
+    help="Between two looks.",
+)
+@click.option(
+    "--load-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    default=900,
+    show_default=True,
+    help="How long a Triton may take to load a version.",
+)
+@click.option("--name", help="What the store's reports call this loader [host and folder].")
+@click.option("--once", is_flag=True, help="Look once, and end: with an error where a model is not as the store says.")
+@click.option("--accept-older", is_flag=True, help="With --once: no error where a whole version is shown all the same.")
+@click.option("--retry", is_flag=True, help="Try again what a Triton refused.")
+@click.option("--json", "as_json", is_flag=True, help="Print what is live, at each change, as a line of JSON.")
+@store_options()
+def sync_command(  # noqa: PLR0913 - whoever keeps it running wants all of it in one place
+    models: tuple[str, ...],
+    *,
+    into: Path,
+    urls: tuple[str, ...],
+    alias: str,
+    interval: float,
+    load_seconds: float,
+    name: str | None,
+    once: bool,
+    accept_older: bool,
+    retry: bool,
+    as_json: bool,
+    store: Location,
+) -> None:
+    """Follow a store: download what its aliases point at, make it visible to Triton, and have Triton load it.
+
+    All models that have the alias unless some are named. A version that a Triton refuses is said, with its reason, and
+    taken back; the one before serves on until the alias is moved. So it is while the store cannot be reached. A Triton
+    that was started again is loaded again. What is live is reported to the store (plansmith versions). Ctrl-C or
+    SIGTERM ends it.
+    """
+    from plansmith.stores.store import open_store
+    from plansmith.stores.sync.mirror import Mirror
+    from plansmith.stores.sync.servers import MirrorServers
+    from plansmith.stores.sync.sync import Sync, SyncContext
+
+    if accept_older and not once:
+        raise click.UsageError("--accept-older goes with --once")
+    mirror, opened = Mirror(into), open_store(store, Path.cwd())
+    with mirror.lock(opened, alone=True):
+        around = SyncContext(
+            store=opened,
+            mirror=mirror,
+            loaders=MirrorServers(urls, load_seconds=load_seconds),
+            name=_name(name or f"{socket.gethostname()}-{mirror.repository.root.name}"),
+            alias=_alias(alias),
+            pause_seconds=interval,
+            say=lambda line: click.echo(line, err=as_json),
+            report=_print_report if as_json else lambda _: None,
+        )
+        sync = Sync(around, models)
+        if retry:
+            sync.forget_refusals()
+        if once:
+            faults = sync.look()
+            if accept_older and sync.shows_older(faults):
+                faults = []
+            for fault in (*faults, *around.loaders.away()):
+                raise fault
+            return
+        click.echo(f"{mirror.repository.root} follows {opened.place}; Ctrl-C ends it", err=True)
+        _follow(sync, interval)
+
+
+def _follow(sync: Sync, interval: float) -> None:
+    """Poll for new releases until interrupted."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        while True:
+            sync.look()
+            time.sleep(interval)
+    except KeyboardInterrupt:
+        click.echo("stopped", err=True)
+
+
+def _print_report(report: LiveReport) -> None:
+    click.echo(report.model_dump_json())
+
+
+def _alias(text: str) -> str:
+    from plansmith.records.destination import wrong_alias
+
+    wrong = wrong_alias(text)
+    if wrong is not None:
+        raise click.BadParameter(wrong, param_hint="--alias")
+    return text
+
+
+def _name(text: str) -> str:
+    """Validate a name that is one segment of a key."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).lstrip(".") or "loader"

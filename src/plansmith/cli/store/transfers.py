@@ -1,4 +1,4 @@
-"""Bytes on their way between this machine and a store, as a moving line of a terminal."""
+"""Transfer progress between this machine and a store, as a moving line in a terminal."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from plansmith.cli.compile.progress import MovingLine
-from plansmith.cli.streams import open_console
+from plansmith.cli.output import open_console
 
 if TYPE_CHECKING:
     from plansmith.stores.backend.object_store import Moved
 
 
 @contextmanager
-def transfer_line(words: str, *, quiet: bool = False) -> Iterator[Moved]:
-    """Draws how many bytes were moved so far, while the block lasts.
+def transfer_line(action: str, *, quiet: bool = False) -> Iterator[Moved]:
+    """Show the number of transferred bytes in a moving line during the block.
 
     Args:
-        words: what is done, such as "fetched".
+        action: what is done, such as "fetched".
         quiet: draw nothing.
     """
     from plansmith.formatting import format_bytes
@@ -31,6 +31,6 @@ def transfer_line(words: str, *, quiet: bool = False) -> Iterator[Moved]:
             nonlocal total
             with lock:
                 total += count
-                line.tell(f"{format_bytes(total)} {words}")
+                line.tell(f"{format_bytes(total)} {action}")
 
         yield moved

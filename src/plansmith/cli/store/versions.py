@@ -1,32 +1,34 @@
-"""`plansmith versions`."""
+"""Commands that read a store or repository: `versions`, `diff`, `store`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from plansmith.cli.options import repository_option
-from plansmith.cli.store.completion import complete_model
-from plansmith.cli.store.options import open_existing, store_options
-from plansmith.cli.text import count, table, without_empty_columns
+from plansmith.cli.output import echo_lines, printable, table, without_empty_columns
+from plansmith.cli.store.options import complete_stored_model, complete_version, open_existing, store_options
+from plansmith.formatting import count
 
 if TYPE_CHECKING:
     from plansmith.records.destination import Location
-    from plansmith.stores.listing import ListedVersion, LiveAt
+    from plansmith.stores.backend.object_store import Abilities
+    from plansmith.stores.diff import Difference, Differences, Side
+    from plansmith.stores.reader import ListedVersion, LiveAt, Overview
     from plansmith.stores.store import Store
-    from plansmith.triton.repository.repository import ModelRepository
-    from plansmith.triton.repository.versions import Version
+    from plansmith.triton.repository.repository import ModelRepository, Version
+
 
 LOCAL = "the repository on this machine"
 """What a command works on that is given no store."""
 
 
 @click.command("versions", short_help="The versions of a model in a store or repository.")
-@click.argument("model", required=False, shell_complete=complete_model)
+@click.argument("model", required=False, shell_complete=complete_stored_model)
 @click.option("--all", "every", is_flag=True, help="List pruned versions, too.")
 @store_options(otherwise=LOCAL)
 @repository_option("Whose models are listed where no store is named.")
@@ -34,7 +36,7 @@ LOCAL = "the repository on this machine"
 def versions_command(
     model: str | None, *, every: bool, store: Location | None, repository: Path, as_json: bool
 ) -> None:
-    """The versions of MODEL in a store: what stands for each, where it is live, what the gate said; or all models.
+    """Show the versions of MODEL in a store: aliases, where each is live, the gate's result; or all models.
 
     A store is a folder or a prefix in S3, s3://bucket/prefix, that `plansmith publish` made. LIVE names the loaders
     (`plansmith sync`) that serve a version. Without a store, the versions in the repository on this machine.
@@ -80,17 +82,17 @@ def _stored_models(store: Store, *, as_json: bool) -> None:
 
 
 def _stored_versions(store: Store, model: str, *, every: bool, as_json: bool) -> None:
-    from plansmith.stores.listing import list_versions
+    from plansmith.stores.reader import list_versions
 
-    found = list_versions(store, model)
-    listed = [version for version in found if every or version.pruned is None]
+    stored = list_versions(store, model)
+    listed = [version for version in stored if every or version.pruned is None]
     if as_json:
         versions = [version.model_dump(mode="json") for version in listed]
         click.echo(json.dumps({"store": store.place, "model": model, "versions": versions}))
         return
-    pruned = sum(version.pruned is not None for version in found)
+    pruned = sum(version.pruned is not None for version in stored)
     beside = f", {pruned} pruned" if pruned else ""
-    click.echo(f"{model} in {store.place}: {count(len(found) - pruned, 'version')}{beside}")
+    click.echo(f"{model} in {store.place}: {count(len(stored) - pruned, 'version')}{beside}")
     rows = [("VERSION", "PUBLISHED (UTC)", "GATE", "PRECISION", "ENGINE", "SIZE", "ALIASES", "LIVE", "PINNED")]
     _echo(without_empty_columns([*rows, *map(_cells, listed)]))
     for version in listed:
@@ -139,16 +141,16 @@ def _local_models(repository: ModelRepository, *, as_json: bool) -> None:
 
 
 def _local_versions(repository: ModelRepository, model: str, *, as_json: bool) -> None:
-    from plansmith.triton.repository.versions import versions
+    from plansmith.triton.repository.repository import versions
 
-    known = versions(repository, model)
+    local = versions(repository, model)
     if as_json:
-        listed = [version.as_json() for version in known]
+        listed = [version.as_json() for version in local]
         click.echo(json.dumps({"repository": str(repository.root), "model": model, "versions": listed}))
         return
-    click.echo(f"{model} in {repository.root}: {count(len(known), 'version')}")
+    click.echo(f"{model} in {repository.root}: {count(len(local), 'version')}")
     head = ("VERSION", "MADE (UTC)", "GATE", "PRECISION", "ENGINE", "SIZE", "TRITON")
-    _echo(without_empty_columns([head, *(_local_cells(repository, model, version) for version in known)]))
+    _echo(without_empty_columns([head, *(_local_cells(repository, model, version) for version in local)]))
 
 
 def _local_cells(repository: ModelRepository, model: str, version: Version) -> tuple[str, ...]:
@@ -169,3 +171,141 @@ def _local_cells(repository: ModelRepository, model: str, version: Version) -> t
 def _echo(rows: Sequence[Sequence[str]]) -> None:
     for line in table(rows) if rows else ():
         click.echo(f"  {line}")
+
+
+@click.command("diff", short_help="What two releases differ in.")
+@click.argument("old", shell_complete=complete_version)
+@click.argument("new", shell_complete=complete_version)
+@store_options(otherwise=LOCAL)
+@repository_option("Where MODEL[@VERSION] is looked up where no store is named.")
+@click.option("--json", "as_json", is_flag=True, help="Print the same as one JSON document.")
+def diff_command(old: str, new: str, *, store: Location | None, repository: Path, as_json: bool) -> None:
+    """Show the changes of release NEW against OLD: interface, accuracy, speed, size, parts, provenance, configuration.
+
+    Each is MODEL[@VERSION], of a store also MODEL[@ALIAS], or the folder of a release. Only what differs is told; a
+    speed was measured where its release was made, and the same machine is not taken for granted.
+
+    \b
+    plansmith diff minilm@3 minilm@4
+    plansmith diff minilm@champion minilm@canary --store s3://models/prod
+    plansmith diff minilm@champion artifacts/repository.plansmith/releases/minilm/7 --store s3://models/prod
+    """
+    from plansmith.stores.diff import differences
+
+    comparison = differences(*(_side(text, store, repository) for text in (old, new)))
+    if as_json:
+        click.echo(json.dumps(comparison.model_dump(mode="json")))
+        return
+    echo_lines(_difference_lines(comparison))
+
+
+def _side(text: str, store: Location | None, repository: Path) -> Side:
+    from plansmith.records.release import MANIFEST_FILE
+    from plansmith.stores.diff import side_of_folder, side_of_stored
+    from plansmith.triton.repository.repository import ModelRepository
+
+    if (Path(text) / MANIFEST_FILE).is_file():
+        return side_of_folder(Path(text), text)
+    if store is not None:
+        return side_of_stored(open_existing(store), text)
+    opened = ModelRepository(repository)
+    model, number = opened.find(text)
+    return side_of_folder(opened.release(model, number), f"{model}@{number}")
+
+
+def _difference_lines(comparison: Differences) -> Iterator[str]:
+    yield f"{comparison.old} -> {comparison.new}"
+    if comparison.is_empty:
+        yield "  nothing differs"
+        return
+    for title, lines in comparison.sections.items():
+        if not lines:
+            yield f"  {title}: the same"
+            continue
+        yield f"  {title}:"
+        width = max(len(line.what) for line in lines)
+        yield from (f"    {line.what.ljust(width)}  {_transition(line)}{_change_note(title, line)}" for line in lines)
+    if comparison.config:
+        yield "  config.pbtxt:"
+        yield from (f"    {printable(line)}" for line in comparison.config)
+    else:
+        yield "  config.pbtxt: the same"
+
+
+def _transition(line: Difference) -> str:
+    from plansmith.stores.diff import shorten_digests
+
+    old, new = (printable(shorten_digests(text)) for text in (line.old, line.new))
+    return f"{old} -> {new}"
+
+
+def _change_note(title: str, line: Difference) -> str:
+    from plansmith.stores.diff import describe_change
+
+    change = describe_change(title, line)
+    return f" ({change})" if change else ""
+
+
+@click.command("store", short_help="What a store is: target, models, bytes, what can be relied on there.")
+@click.option("--probe", is_flag=True, help="Ask the server anew what it does, and keep that.")
+@store_options()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def store_command(*, probe: bool, store: Location, as_json: bool) -> None:
+    """Show a store: its target, its models and bytes, and its guarantees.
+
+    A server is asked once, when the store is made, whether it keeps publishers apart (conditional writes, also when
+    several come at once) and checks what it is sent. Where it does not, plansmith does both by itself. Ask again after
+    an update of the server, while nobody publishes.
+
+    \b
+    plansmith store --store /srv/store
+    plansmith store --store s3://models/prod --endpoint-url https://minio.lan:9000
+    plansmith store --store s3://models/prod --probe
+    """
+    from plansmith.stores.initialize import probe_again
+    from plansmith.stores.reader import look_over
+
+    opened = open_existing(store)
+    if probe:
+        probe_again(opened)
+    found = look_over(opened)
+    if as_json:
+        click.echo(json.dumps(found.model_dump(mode="json")))
+    else:
+        echo_lines(_overview_lines(found))
+
+
+_CONTENTS = "objects"
+_DOCUMENTS = {"leases", "live", "models", "probe", "releases", "turns"}
+"""What the models and versions are told of by already, or concerns plansmith alone."""
+
+
+def _overview_lines(overview: Overview) -> list[str]:
+    from plansmith.formatting import format_bytes, minute
+
+    able = overview.abilities
+    fields = [
+        ("target", overview.target or "that of its first release"),
+        ("made", f"{minute(overview.created)} UTC"),
+        ("writes", able.shortcoming or "conditional, so that publishers need not wait for each other"),
+        *_server(able),
+        ("models", f"{count(overview.models, 'model')}, {count(overview.versions, 'version')}"),
+    ]
+    for kind, contents in overview.held.items():
+        if kind not in _DOCUMENTS:
+            name = "contents" if kind == _CONTENTS else kind
+            fields.append((name, f"{count(contents.objects, 'object')}, {format_bytes(contents.bytes)}"))
+    return [overview.place, *(f"  {name:<12}{value}" for name, value in fields)]
+
+
+def _server(able: Abilities) -> list[tuple[str, str]]:
+    """Describe the store's server: name, if requested, and whether it verifies uploads; empty for a folder."""
+    from plansmith.formatting import minute
+
+    if not able.probed:
+        return [] if able.is_known else [("server", "was never asked what it does: pass --probe")]
+    checks = "by the server, too" if able.checksums else "by plansmith alone: what is sent is read back"
+    return [
+        ("server", f"{able.server or 'does not say what it is'}, asked {minute(able.probed)} UTC"),
+        ("checksums", checks),
+    ]

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 import click
 
 from plansmith.cli.options import service_option
-from plansmith.cli.text import count, echo_lines, table
+from plansmith.cli.output import echo_lines, table
 from plansmith.errors import EnvironmentFault, UsageError
+from plansmith.formatting import count
 
 if TYPE_CHECKING:
-    from plansmith.config.service.service import ServiceConfig, ServiceFile
-    from plansmith.config.service.triggers import TriggersConfig
+    from plansmith.config.service import ServiceConfig, ServiceFile
+    from plansmith.config.service_triggers import TriggersConfig
     from plansmith.flows.triggers.service import PendingBuild
     from plansmith.triggers.secrets import Secrets
 
@@ -61,7 +62,7 @@ def serve_command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Take what model registries send to /hooks/NAME, keep it, and start a flow run for each event that a rule wants.
+    """Receive registry webhooks at /hooks/NAME, store them, and start a flow run for each event that matches a rule.
 
     A delivery that was acknowledged is on the disk: its run is started when Prefect is there, once, whatever is
     repeated, killed or started again meanwhile. Where no Prefect API is configured, models are compiled in this
@@ -78,10 +79,9 @@ def serve_command(
     answered with 503 meanwhile, and sent again.
     """
     from plansmith.flows.triggers.service import configuration_cautions, enter_directory
-    from plansmith.triggers.configuration import read_triggered_file
+    from plansmith.triggers.configuration import read_triggered_file, registries_of_workers, require_libraries
     from plansmith.triggers.inbox.location import database_of
     from plansmith.triggers.receiver.server import require_server
-    from plansmith.triggers.requirements import registries_of_workers, require_libraries
 
     if as_json and not dry_run:
         raise UsageError("--json goes with --dry-run", remedy="a service that runs logs lines of JSON already")
@@ -96,8 +96,8 @@ def serve_command(
         require_libraries(triggers.registries)
     enter_directory(config.directory)
     secrets = _require_buildable(file, triggers, with_specs=not no_worker)
-    for words in configuration_cautions(triggers, secrets):
-        click.echo(f"plansmith: caution: {words}", err=True)
+    for caution in configuration_cautions(triggers, secrets):
+        click.echo(f"plansmith: caution: {caution}", err=True)
     if dry_run:
         _show(service, config, secrets, poll=not no_poll, as_json=as_json)
         return
@@ -116,7 +116,7 @@ def serve_command(
 
 
 def _require_buildable(file: ServiceFile, triggers: TriggersConfig, *, with_specs: bool) -> Secrets:
-    """The secrets of all registries, where each rule can build something; all that is wrong is one error."""
+    """Return the secrets of all registries after checking that each rule can build; all problems form one error."""
     from plansmith.config.spec import Problem
     from plansmith.flows.triggers.service import configuration_problems
     from plansmith.triggers.secrets import Secrets
@@ -135,7 +135,7 @@ def _require_buildable(file: ServiceFile, triggers: TriggersConfig, *, with_spec
 
 
 def _read_block(name: str) -> str:
-    from plansmith.flows.prefect_api.secret_blocks import read_secret
+    from plansmith.flows.prefect_api.api import read_secret
 
     return read_secret(name)
 
@@ -150,15 +150,14 @@ def _serve(
     poll: bool,
     with_page: bool,
 ) -> int:
-    """Serve until a signal comes, which is the answer."""
+    """Serve until a signal arrives; return the signal."""
     from plansmith.flows.triggers.service import workers_of
     from plansmith.triggers.inbox.inbox import open_inbox
-    from plansmith.triggers.json_logging import log_as_json
     from plansmith.triggers.metrics import Metrics
     from plansmith.triggers.pages.routes import StatusPages
     from plansmith.triggers.pollers.factory import pollers_of
     from plansmith.triggers.receiver.server import address_of, bind
-    from plansmith.triggers.serving import serve
+    from plansmith.triggers.serving import log_as_json, serve
     from plansmith.triggers.watch import Watch, WatchLog
 
     triggers = config.triggers
@@ -184,8 +183,8 @@ def _serve(
             click.echo(f"{_describe_hooks(triggers, address_of(listening))}; Ctrl-C ends it")
 
         def ending() -> None:
-            words = "what is in work is finished first, for a minute at most; a second signal ends it at once"
-            click.echo(words, err=True)
+            message = "what is in work is finished first, for a minute at most; a second signal ends it at once"
+            click.echo(message, err=True)
 
         services = [*threads, *watch.services()]
         return serve(
@@ -194,7 +193,7 @@ def _serve(
 
 
 def _prefect() -> str:
-    """The URL of the API that runs are started at, which need not answer yet; empty where none is configured."""
+    """Return the URL of the Prefect API, which need not respond yet; empty if none is configured."""
     from plansmith.flows.prefect_api.api import known_api
 
     try:
@@ -207,12 +206,12 @@ def _prefect() -> str:
 
 
 def _show(service: Path, config: ServiceConfig, secrets: Secrets, *, poll: bool, as_json: bool) -> None:
-    """Say what would be heard, and what would be built of what registries have now."""
+    """Print which events would be handled, and what would be built from the registries' current contents."""
     from plansmith.flows.triggers.service import poll_once
 
     builds, faults = poll_once(config, time.time()) if poll else ([], [])
-    for words in faults:
-        click.echo(f"plansmith: caution: {words}", err=True)
+    for caution in faults:
+        click.echo(f"plansmith: caution: {caution}", err=True)
     if as_json:
         click.echo(json.dumps(_document(config, builds)))
     else:
@@ -233,11 +232,15 @@ def _document(config: ServiceConfig, builds: list[PendingBuild]) -> dict[str, ob
     assert triggers is not None
     hooks = delivering(triggers.registries)
     registries = {
-        name: {"type": one.type, "hook": f"/hooks/{name}" if name in hooks else None, "poll_seconds": one.poll_seconds}
-        for name, one in triggers.registries.items()
+        name: {
+            "type": item.type,
+            "hook": f"/hooks/{name}" if name in hooks else None,
+            "poll_seconds": item.poll_seconds,
+        }
+        for name, item in triggers.registries.items()
     }
     rules = [{**rule.model_dump(mode="json"), "targets": targets_of(rule)} for rule in triggers.rules]
-    return {"registries": registries, "rules": rules, "builds": [asdict(one) for one in builds]}
+    return {"registries": registries, "rules": rules, "builds": [asdict(item) for item in builds]}
 
 
 def _print(service: Path, config: ServiceConfig, builds: list[PendingBuild]) -> None:
@@ -249,9 +252,9 @@ def _print(service: Path, config: ServiceConfig, builds: list[PendingBuild]) -> 
     assert triggers is not None
     hooks = delivering(triggers.registries)
     click.echo(f"{service}: {count(len(triggers.rules), 'rule')} for {', '.join(triggers.registries)}")
-    for name, one in triggers.registries.items():
+    for name, entry in triggers.registries.items():
         hook = f", hears /hooks/{name}" if name in hooks else ""
-        click.echo(f"{name} ({one.type}){hook}")
+        click.echo(f"{name} ({entry.type}){hook}")
         rows = [
             ("", describe_rule(rule), "->", rule.spec, f"for {', '.join(targets_of(rule))}")
             for rule in triggers.rules

@@ -1,4 +1,4 @@
-"""Triton's model configuration as a spec gives it: the fields of the protobuf, by its own names.
+"""Triton model configuration in a spec: the fields of the protobuf, under its own names.
 
 What follows from the model is not here: name, backend, the inputs' and outputs' names and element types, and the
 names of the model's files. Enums have the protobuf's names without their prefix and in lower case: `kind: gpu` is
@@ -14,18 +14,23 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from plansmith.config.triton.batching import DynamicBatching, SequenceBatching
-from plansmith.config.triton.instances import InstanceGroup
-from plansmith.config.triton.optimization import Optimization
-from plansmith.config.triton.serving import (
+from plansmith.config.triton.options import (
+    BatchInput,
+    BatchOutput,
+    InputOptions,
+    InstanceGroup,
     Metrics,
     Operations,
+    Optimization,
+    OutputOptions,
     RepositoryAgents,
     ResponseCache,
     TransactionPolicy,
     VersionPolicy,
+    Warmup,
+    Whole,
+    repeated,
 )
-from plansmith.config.triton.tensors import BatchInput, BatchOutput, InputOptions, OutputOptions, Warmup
-from plansmith.config.triton.terms import Whole, repeated
 from plansmith.records.fields import Confidential, OrWord
 from plansmith.records.model import Record
 
@@ -39,7 +44,7 @@ WarmupChoice = Literal["auto", "on", "off"]
 
 
 class TritonOptions(Record):
-    """What the served configuration says beyond what the graph determines."""
+    """Triton options that the served configuration adds to what the graph determines."""
 
     max_batch_size: Whole | None = Field(
         default=None, description="Largest batch, 0 for no batching; the largest of the model's axes when left out."
@@ -96,28 +101,28 @@ class TritonOptions(Record):
 
     @property
     def is_decoupled(self) -> bool:
-        """Whether a request has any number of answers."""
+        """Whether a request may have any number of responses."""
         return self.model_transaction_policy is not None and self.model_transaction_policy.decoupled
 
     def serves(self, version: int) -> bool:
-        """Whether Triton serves a version when it is the newest."""
+        """Whether Triton serves a version while it is the newest."""
         return self.version_policy is None or version in self.version_policy.served([version])
 
     def with_absolute_paths(self, folder: Path) -> TritonOptions:
-        """The same, with the paths of files made absolute."""
+        """Return the options with file paths made absolute."""
         return self.with_files(lambda _, path: str((folder / path).absolute()))
 
     def with_files(self, renamed: Callable[[str, str], str]) -> TritonOptions:
-        """The same, with every file under another name; `renamed` takes the field and the name that it has."""
+        """Return the options with every file renamed; `renamed` takes the field and the current name."""
         return TritonOptions.model_validate(_renamed(self.model_dump(mode="json"), renamed))
 
     @model_validator(mode="before")
     @classmethod
-    def _choose_scheduler(cls, given: Any) -> Any:
-        """A sequence batcher takes the place of the dynamic one, where nobody asks for both."""
-        if isinstance(given, dict) and given.get("sequence_batching") and "dynamic_batching" not in given:
-            return given | {"dynamic_batching": False}
-        return given
+    def _choose_scheduler(cls, values: Any) -> Any:
+        """Disable the dynamic batcher if a sequence batcher is configured and both are not requested."""
+        if isinstance(values, dict) and values.get("sequence_batching") and "dynamic_batching" not in values:
+            return values | {"dynamic_batching": False}
+        return values
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -138,7 +143,7 @@ class TritonOptions(Record):
         return self
 
     def _check_sizes(self) -> None:
-        """See that no batch is larger than the largest that the spec itself gives."""
+        """Check that no batch size exceeds the maximum that the spec gives."""
         if self.max_batch_size is None:
             return
         for place, size in self.batch_sizes():
@@ -146,20 +151,20 @@ class TritonOptions(Record):
                 raise ValueError(f"{place} is {size}, and max_batch_size is {self.max_batch_size}")
 
     def batch_sizes(self) -> list[tuple[str, int]]:
-        """Every size of a batch that somebody gave, with the keys that lead to it."""
-        found: list[tuple[str, int]] = []
+        """Return every given batch size, with the keys that lead to it."""
+        sizes: list[tuple[str, int]] = []
         if self.dynamic_batching:
             key = "dynamic_batching.preferred_batch_size"
-            found += [(key, size) for size in self.dynamic_batching.preferred_batch_size]
+            sizes += [(key, size) for size in self.dynamic_batching.preferred_batch_size]
         if self.sequence_batching is not None and self.sequence_batching.oldest is not None:
             key = "sequence_batching.oldest.preferred_batch_size"
-            found += [(key, size) for size in self.sequence_batching.oldest.preferred_batch_size]
+            sizes += [(key, size) for size in self.sequence_batching.oldest.preferred_batch_size]
         if isinstance(self.model_warmup, tuple):
-            found += [(f"model_warmup.{one.name}.batch_size", one.batch_size) for one in self.model_warmup]
+            sizes += [(f"model_warmup.{warmup.name}.batch_size", warmup.batch_size) for warmup in self.model_warmup]
         if self.optimization is not None and self.optimization.cuda is not None:
             key = "optimization.cuda.graph_spec.batch_size"
-            found += [(key, spec.batch_size) for spec in self.optimization.cuda.graph_spec]
-        return found
+            sizes += [(key, spec.batch_size) for spec in self.optimization.cuda.graph_spec]
+        return sizes
 
 
 def _renamed(value: Any, renamed: Callable[[str, str], str], within: str = "") -> Any:

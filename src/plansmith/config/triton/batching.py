@@ -1,4 +1,4 @@
-"""How Triton puts requests together: the dynamic batcher and the sequence batcher.
+"""Batching configuration of Triton: the dynamic batcher and the sequence batcher.
 
 The rules are those of `ValidateModelConfig` in src/model_config_utils.cc of github.com/triton-inference-server/core.
 """
@@ -9,16 +9,16 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from plansmith.config.triton.terms import DataType, Filled, Long, Positive, Signed, Text, Whole, WireDim, exactly_one
+from plansmith.config.triton.options import DataType, Filled, Long, Positive, Signed, Text, Whole, WireDim, exactly_one
 from plansmith.records.fields import Number, Part, Switch
 from plansmith.records.model import Record
 
 DEFAULT_DELAY_MICROSECONDS = 100
 
 
-def _read_level(given: Any) -> Any:
-    """A level as a key: JSON makes text of it."""
-    return int(given) if isinstance(given, str) and given.isdecimal() else given
+def _read_level(value: Any) -> Any:
+    """Parse a priority level used as a key: JSON turns it into text."""
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
 
 
 Level = Annotated[Positive, BeforeValidator(_read_level)]
@@ -26,7 +26,7 @@ Level = Annotated[Positive, BeforeValidator(_read_level)]
 
 
 class QueuePolicy(Record):
-    """How requests wait."""
+    """Queue policy of waiting requests."""
 
     timeout_action: Literal["reject", "delay"] = Field(
         default="reject", description="What becomes of a request that waits for too long."
@@ -43,12 +43,12 @@ class QueuePolicy(Record):
 
     @property
     def delays(self) -> bool:
-        """Whether a request that waits for too long lets others go first."""
+        """Whether a timed-out request is delayed behind others."""
         return self.timeout_action == "delay" and self.default_timeout_microseconds > 0
 
 
 class DynamicBatching(Record):
-    """The batcher that puts requests together which know nothing of each other."""
+    """Dynamic batcher: groups independent requests."""
 
     preferred_batch_size: tuple[Positive, ...] = Field(
         default=(), description="Batches that are sent off at once; for a plan, those it is tuned for when left out."
@@ -87,7 +87,7 @@ class DynamicBatching(Record):
 
 
 class Direct(Record):
-    """Every sequence has a place of its own in the batch."""
+    """Direct strategy: every sequence has its own batch slot."""
 
     max_queue_delay_microseconds: Long = Field(default=0, description="How long requests wait to fill a batch.")
     minimum_slot_utilization: Part = Field(
@@ -96,7 +96,7 @@ class Direct(Record):
 
 
 class Oldest(Record):
-    """Requests of different sequences are put together, the oldest first."""
+    """Oldest strategy: requests of different sequences are batched, oldest first."""
 
     max_candidate_sequences: Positive = Field(description="Sequences that can be under way at a time.")
     preferred_batch_size: tuple[Positive, ...] = Field(default=(), description="Batches that are sent off at once.")
@@ -108,7 +108,7 @@ _TRUTHS = ("int32_false_true", "fp32_false_true", "bool_false_true")
 
 
 class Control(Record):
-    """One meaning of a control input."""
+    """Control signal of a control input."""
 
     kind: Literal["start", "ready", "end", "corrid"] = Field(description="What Triton tells the model.")
     int32_false_true: tuple[Signed, ...] = Field(default=(), description="Values for false and true, as INT32.")
@@ -133,14 +133,14 @@ class Control(Record):
 
 
 class ControlInput(Record):
-    """An input of the model that Triton fills."""
+    """Control input of the model, filled by Triton."""
 
     name: Text = Field(description="The input.")
     control: Annotated[tuple[Control, ...], Filled()] = Field(description="What it tells.")
 
 
 class InitialState(Record):
-    """What a state holds when a sequence begins."""
+    """Initial value of a state at the start of a sequence."""
 
     data_type: DataType = Field(description="Element type.")
     dims: Annotated[tuple[Positive, ...], Filled()] = Field(description="Sizes, without the batch.")
@@ -155,7 +155,7 @@ class InitialState(Record):
 
 
 class State(Record):
-    """What a model hands on from one request of a sequence to the next."""
+    """State that a model passes from one request of a sequence to the next."""
 
     input_name: Text = Field(description="The input that takes it.")
     output_name: Text = Field(description="The output that gives it.")
@@ -179,7 +179,7 @@ class State(Record):
 
 
 class SequenceBatching(Record):
-    """The batcher that has the requests of a sequence go to the same instance."""
+    """Sequence batcher: routes all requests of a sequence to the same instance."""
 
     direct: Direct | None = Field(default=None, description="Every sequence has a place of its own in the batch.")
     oldest: Oldest | None = Field(default=None, description="Requests of different sequences are put together.")
@@ -196,7 +196,7 @@ class SequenceBatching(Record):
     def _check(self) -> Self:
         if self.direct is not None and self.oldest is not None:
             raise ValueError("give direct or oldest, not both")
-        kinds = [control.kind for one in self.control_input for control in one.control]
+        kinds = [control.kind for entry in self.control_input for control in entry.control]
         if len(kinds) != len(set(kinds)):
             raise ValueError("control_input tells the same thing twice")
         return self

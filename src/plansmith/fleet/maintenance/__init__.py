@@ -1,1 +1,1 @@
-"""What was published, kept well: verified from time to time, and rid of what nobody needs."""
+"""Maintenance of published releases: periodic verification and garbage collection."""

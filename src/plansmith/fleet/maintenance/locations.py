@@ -1,4 +1,4 @@
-"""The repositories and stores that are looked after, one by one: a fault in one leaves the others to be looked at."""
+"""Maintained repositories and stores, processed one by one; an error in one does not stop the others."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from plansmith.config.multi_target import repository_of
+from plansmith.config.spec import repository_of
 from plansmith.errors import PlansmithError, RepositoryError, UsageError, error_from_dict, first_line
 from plansmith.fleet.members import Unread, members_of
 from plansmith.records.destination import Location, wrong_place
 from plansmith.records.model import Record
-from plansmith.stores.open import open_existing, open_store
-from plansmith.stores.store import Store
-from plansmith.triton.repository.nesting import repositories_in
+from plansmith.stores.store import Store, open_existing, open_store
+from plansmith.triton.repository.ensembles import repositories_in
 from plansmith.triton.repository.repository import ModelRepository
 
 T = TypeVar("T")
 
 
 class Fault(Record):
-    """What kept a place from being looked at; `error` is the name of its class."""
+    """Fault that prevented the check of a place; `error` is the name of its class."""
 
     place: str
     error: str
@@ -30,72 +29,72 @@ class Fault(Record):
     remedy: str
 
     def as_error(self) -> PlansmithError:
-        """The error that it was."""
+        """Return the original error."""
         fields = {"error": self.error, "message": self.message, "remedy": self.remedy}
         return error_from_dict({**fields, "model": "", "step": "", "log": None, "transient": False})
 
 
 def fault_at(place: str, error: PlansmithError) -> Fault:
-    """An error as what befell a place."""
+    """Convert an error to the fault of a place."""
     return Fault(place=place, error=type(error).__name__, message=error.message, remedy=error.remedy)
 
 
 def places_of(written: Iterable[str | Location]) -> list[Location]:
-    """Places as they are written: as text, or with what it takes to reach them.
+    """Parse places: as text, or with their access options.
 
     Raises:
         UsageError: one is no place.
     """
-    found = []
-    for one in written:
-        wrong = wrong_place(one) if isinstance(one, str) else None
+    locations = []
+    for entry in written:
+        wrong = wrong_place(entry) if isinstance(entry, str) else None
         if wrong is not None:
-            raise UsageError(f"{one!r} is no store: {wrong}", remedy="name a folder or s3://bucket/prefix")
-        found.append(Location(to=one) if isinstance(one, str) else one)
-    return found
+            raise UsageError(f"{entry!r} is no store: {wrong}", remedy="name a folder or s3://bucket/prefix")
+        locations.append(Location(to=entry) if isinstance(entry, str) else entry)
+    return locations
 
 
 class Absent(Record):
-    """A place of the specs with nothing in it yet."""
+    """Empty place of the specs, with nothing in it yet."""
 
     place: str
 
 
 @dataclass
 class Notes:
-    """What could not be looked at, and what is not there yet; it grows as places are gone through."""
+    """Notes on places that could not be checked or do not exist yet; collected during iteration."""
 
     faults: list[Fault] = field(default_factory=list)
     absent: list[str] = field(default_factory=list)
 
-    def opened(self, found: Iterable[T | Fault | Absent]) -> Iterator[T]:
-        """What could be opened, one at a time; the rest is noted."""
-        for one in found:
-            if isinstance(one, Fault):
-                self.faults.append(one)
-            elif isinstance(one, Absent):
-                self.absent.append(one.place)
+    def opened(self, results: Iterable[T | Fault | Absent]) -> Iterator[T]:
+        """Yield places that could be opened, one at a time; note the others."""
+        for result in results:
+            if isinstance(result, Fault):
+                self.faults.append(result)
+            elif isinstance(result, Absent):
+                self.absent.append(result.place)
             else:
-                yield one
+                yield result
 
     @contextmanager
     def noting(self, place: str) -> Iterator[None]:
-        """Note what goes wrong with a place, also what its files are not fit for, and go on behind the block."""
+        """Note errors on a place, including unsuitable files, and continue after the block."""
         try:
             yield
         except PlansmithError as error:
             self.faults.append(fault_at(place, error))
         except (OSError, ValueError) as error:
-            said = RepositoryError(
+            fault = RepositoryError(
                 f"{place} cannot be read: {first_line(error)}",
                 remedy="let this user read all that is there, and move away what does not belong there",
             )
-            self.faults.append(fault_at(place, said))
+            self.faults.append(fault_at(place, fault))
 
 
 @dataclass(frozen=True)
 class OfSpecs:
-    """The places that specs name: nothing need be there yet.
+    """Places named by specs, which need not exist yet.
 
     Args:
         artifacts: caches, logs and histories.
@@ -114,7 +113,7 @@ class OfSpecs:
 
 @dataclass(frozen=True)
 class Places:
-    """What is looked after.
+    """Maintained places.
 
     Args:
         repositories: folders; one that holds the repositories of several targets stands for all of them.
@@ -129,23 +128,23 @@ class Places:
     of_specs: OfSpecs = OfSpecs()
 
     def open_repositories(self) -> Iterator[ModelRepository | Fault | Absent]:
-        """Each repository, or why there is none."""
+        """Open each repository, or note why there is none."""
         for folder in self.repositories:
-            found = repositories_at(self.relative_to / folder)
-            if not found:
+            matches = repositories_at(self.relative_to / folder)
+            if not matches:
                 error = RepositoryError(
                     f"there is no repository {folder}", remedy="name the folder that models were compiled into"
                 )
                 yield fault_at(str(folder), error)
-            yield from found
+            yield from matches
         for folder in self.of_specs.repositories:
-            there = repositories_at(self.relative_to / folder)
-            yield from there
-            if not there:
+            existing = repositories_at(self.relative_to / folder)
+            yield from existing
+            if not existing:
                 yield Absent(place=str(self.relative_to / folder))
 
     def open_stores(self) -> Iterator[Store | Fault | Absent]:
-        """Each store, or why it cannot be asked."""
+        """Open each store, or note why it cannot be reached."""
         for place in self.stores:
             try:
                 yield open_existing(place, self.relative_to)
@@ -155,7 +154,7 @@ class Places:
 
 
 def stores_there(places: Iterable[Location], relative_to: Path) -> Iterator[Store | Fault | Absent]:
-    """The stores at places where one need not be yet."""
+    """Return the stores that exist at optional places."""
     for place in places:
         try:
             store = open_store(place, relative_to)
@@ -165,13 +164,13 @@ def stores_there(places: Iterable[Location], relative_to: Path) -> Iterator[Stor
 
 
 def repositories_at(folder: Path) -> list[ModelRepository]:
-    """The repository that a folder is, or those of several targets in it; none where it is neither."""
-    found = [ModelRepository(one) for one in repositories_in(folder) or [folder]]
-    return [repository for repository in found if repository.is_there()]
+    """Return the repository in a folder, or those of several targets below it; none if it is neither."""
+    candidates = [ModelRepository(root) for root in repositories_in(folder) or [folder]]
+    return [repository for repository in candidates if repository.is_there()]
 
 
 def places_of_specs(specs: Sequence[str], folder: Path, overrides: Mapping[str, Any] | None = None) -> OfSpecs:
-    """The places of all models of a fleet, each once; spec files are read one at a time, and none of their models.
+    """Return the places of all models of a fleet, without duplicates; reads spec files one by one, but no models.
 
     Args:
         specs: spec files, and folders that hold some.
@@ -180,11 +179,11 @@ def places_of_specs(specs: Sequence[str], folder: Path, overrides: Mapping[str, 
     """
     root = folder.absolute()
     members, faults = [], []
-    for one in members_of([root / spec for spec in specs], overrides or {}):
-        if isinstance(one, Unread):
-            faults.append(fault_at(str(one.file), one.error))
+    for member in members_of([root / spec for spec in specs], overrides or {}):
+        if isinstance(member, Unread):
+            faults.append(fault_at(str(member.file), member.error))
         else:
-            members.append((one.spec, one.file.parent))
+            members.append((member.spec, member.file.parent))
     repositories = [(root / repository_of(spec.model_dump())).resolve() for spec, _ in members]
     caches = [(spec.shared_cache, start) for spec, start in members if spec.shared_cache is not None]
     return OfSpecs(
@@ -205,7 +204,7 @@ def named_places(
     *,
     below: Path = Path("artifacts"),
 ) -> Places:
-    """What is named, and of the kinds of which nothing is, what specs have.
+    """Return the named places; kinds without a named place use those of the specs.
 
     Args:
         of_specs: what they have.
@@ -218,7 +217,7 @@ def named_places(
     Raises:
         UsageError: a store is none.
     """
-    there = replace(
+    spec_places = replace(
         of_specs,
         repositories=() if repositories is not None else of_specs.repositories,
         stores=() if stores is not None else of_specs.stores,
@@ -226,14 +225,14 @@ def named_places(
     )
     if repositories is None:
         repositories = [] if of_specs != OfSpecs() else [str(below / "repository")]
-    return Places([Path(one) for one in repositories], places_of(stores or []), folder, there)
+    return Places([Path(name) for name in repositories], places_of(stores or []), folder, spec_places)
 
 
 def _from(start: Path, place: Location) -> Location:
-    """How a place is reached, whoever names it; what is relative starts from a spec's folder."""
-    found = {name: getattr(place, name) for name in Location.model_fields}
+    """Return a location as an absolute one; relative paths start from the spec's folder."""
+    fields = {name: getattr(place, name) for name in Location.model_fields}
     if not place.is_s3:
-        found["to"] = str((start / place.to).resolve())
+        fields["to"] = str((start / place.to).resolve())
     if place.ca_bundle:
-        found["ca_bundle"] = str(start / place.ca_bundle)
-    return Location(**found)
+        fields["ca_bundle"] = str(start / place.ca_bundle)
+    return Location(**fields)

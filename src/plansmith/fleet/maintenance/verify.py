@@ -1,4 +1,7 @@
-"""Whether all that was published is as it was, and whether a running Triton still answers by it as its model did."""
+"""Verification of published releases.
+
+File integrity, and whether a running Triton still answers like the source model.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from plansmith.config.target.targets import load_target
+from plansmith.config.targets import load_target
 from plansmith.errors import EnvironmentFault, PlansmithError, RepositoryError, ServedCheckError
 from plansmith.fleet.maintenance.locations import Fault, Notes, Places
 from plansmith.formatting import format_bytes
 from plansmith.records.model import Record
 from plansmith.records.release import Manifest
 from plansmith.steps.release.check_served import check_published_release, incomparable_reason
-from plansmith.stores.maintenance.damage import Verification
-from plansmith.stores.maintenance.verify import verify_repository, verify_store
 from plansmith.stores.store import Store
-from plansmith.system.files import make_folder, staging_folder
-from plansmith.system.temporary import scratch_folder, scratch_name
+from plansmith.stores.verify import Verification, verify_repository, verify_store
+from plansmith.system.files import make_folder, scratch_folder, scratch_name, staging_folder
 from plansmith.triton.repository.repository import ModelRepository
-from plansmith.triton.server.log import refused_models
+from plansmith.triton.server.process import refused_models
 from plansmith.triton.server.runtime import find_serving_runtime
 
 Tell = Callable[[str], None]
@@ -35,7 +36,7 @@ cannot be compared with what it holds."""
 
 
 class VersionAnswer(Record):
-    """How one version that Triton is shown answered.
+    """Answer of one version visible to Triton.
 
     `problem` says why it is not right; `requests` were answered rightly, by `runtime`; `log`: of a server that did not
     do as it should.
@@ -52,7 +53,7 @@ class VersionAnswer(Record):
 
 
 class Verified(Record):
-    """What was looked at, and what is wrong with it: places by digest, versions by their answers.
+    """Verification results: places by digest, versions by their answers.
 
     `faults`: places that could not be looked at; `absent`: places of specs with nothing in them yet.
     """
@@ -63,15 +64,18 @@ class Verified(Record):
     absent: tuple[str, ...] = ()
 
     def error(self) -> PlansmithError | None:
-        """What to end with: damage before wrong answers, before what could not be looked at; None where all is well."""
-        damaged = sorted({_named(one.model, one.version) for place in self.places for one in place.damages})
+        """Return the error to exit with: damage first, then wrong answers, then unchecked places.
+
+        None if all is well.
+        """
+        damaged = sorted({_named(item.model, item.version) for place in self.places for item in place.damages})
         if damaged:
             return RepositoryError(
                 f"not as it was published: {', '.join(damaged)}",
                 remedy="; ".join(dict.fromkeys(place.remedy() for place in self.places if place.damages)),
                 step="verify",
             )
-        wrong = [one for one in self.answers if one.outcome == "wrong"]
+        wrong = [item for item in self.answers if item.outcome == "wrong"]
         if wrong:
             return ServedCheckError(
                 f"Triton does not answer as it should by {_listed(wrong)}: {wrong[0].problem}",
@@ -82,7 +86,7 @@ class Verified(Record):
             )
         if self.faults:
             return self.faults[0].as_error().located(step="verify")
-        unasked = [one for one in self.answers if one.outcome == "unasked"]
+        unasked = [item for item in self.answers if item.outcome == "unasked"]
         if unasked:
             return EnvironmentFault(
                 f"no Triton here could be asked about {_listed(unasked)}: {unasked[0].problem}",
@@ -94,7 +98,7 @@ class Verified(Record):
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """How it is verified.
+    """Verification options.
 
     Args:
         quick: by sizes and kept digests; no content is read.
@@ -108,7 +112,7 @@ class VerifyOptions:
 
 
 def verify(places: Places, manner: VerifyOptions, *, model: str | None = None, tell: Tell = lambda _: None) -> Verified:
-    """Compare what is there with what was published, and have a server answer by what is whole.
+    """Verify contents against what was published, and check the served answers of intact releases.
 
     Args:
         places: the repositories, of which the shown versions are asked, and the stores.
@@ -120,26 +124,28 @@ def verify(places: Places, manner: VerifyOptions, *, model: str | None = None, t
         RepositoryError: no place has that model.
     """
     notes = Notes([*places.of_specs.faults])
-    found: list[Verification] = []
+    verifications: list[Verification] = []
     answers: list[VersionAnswer] = []
     server = str(places.relative_to / manner.tritonserver) if manner.tritonserver else ""
     for repository in notes.opened(places.open_repositories()):
         with notes.noting(str(repository.root)):
             if model is None or model in repository.models():
                 checked = _reading(repository, tell)
-                found.append(verify_repository(repository, model, quick=manner.quick, checked=checked))
+                verifications.append(verify_repository(repository, model, quick=manner.quick, checked=checked))
                 if manner.on_server:
-                    damaged = {(one.model, one.version) for one in found[-1].damages}
+                    damaged = {(damage.model, damage.version) for damage in verifications[-1].damages}
                     answers += notes.opened(_ask_shown(repository, model, damaged, server, tell))
     for store in notes.opened(places.open_stores()):
         with notes.noting(store.place):
             if model is None or model in store.models():
-                found.append(verify_store(store, model, quick=manner.quick, checked=_reading(store, tell)))
-    if model is not None and not found and not notes.faults:
+                verifications.append(verify_store(store, model, quick=manner.quick, checked=_reading(store, tell)))
+    if model is not None and not verifications and not notes.faults:
         raise RepositoryError(
             f"there is no model {model!r} in any of them", remedy="list the models: plansmith versions", step="verify"
         )
-    return Verified(places=tuple(found), answers=tuple(answers), faults=tuple(notes.faults), absent=tuple(notes.absent))
+    return Verified(
+        places=tuple(verifications), answers=tuple(answers), faults=tuple(notes.faults), absent=tuple(notes.absent)
+    )
 
 
 def _reading(place: ModelRepository | Store, tell: Tell) -> Callable[[int, int], None]:
@@ -150,7 +156,7 @@ def _reading(place: ModelRepository | Store, tell: Tell) -> Callable[[int, int],
 def _ask_shown(
     repository: ModelRepository, model: str | None, damaged: set[tuple[str, int | None]], tritonserver: str, tell: Tell
 ) -> Iterator[VersionAnswer | Fault]:
-    """Ask about each version that Triton is shown and that is whole, one after the other; or why one cannot be."""
+    """Run the served check for each intact version that Triton sees, in turn; or return why one cannot be checked."""
     shown = [
         (name, number)
         for name in (repository.models() if model is None else [model])
@@ -184,7 +190,7 @@ def _ask(repository: ModelRepository, manifest: Manifest, tritonserver: str) -> 
         with _log() as log, _scratch(repository) as scratch:
             report = check_published_release(manifest, release, runtime, scratch=Path(scratch) / "repository", log=log)
     except ServedCheckError as error:
-        problem = {"problem": _words(error, manifest.name), "log": str(error.log or "")}
+        problem = {"problem": _failure_reason(error, manifest.name), "log": str(error.log or "")}
         return answered.model_copy(update={"outcome": "wrong", **problem})
     except PlansmithError as error:
         return answered.model_copy(update={"outcome": "unasked", "problem": error.message})
@@ -194,7 +200,7 @@ def _ask(repository: ModelRepository, manifest: Manifest, tritonserver: str) -> 
 
 
 def _server_of(manifest: Manifest) -> str:
-    """The server that a release was checked by; empty, for that of this machine, where it is not there any more.
+    """Return the server that a release was checked with; empty, for this machine's own, if it no longer exists.
 
     A release that was made elsewhere, or by a path that started from a folder which nobody has noted, names none here.
     """
@@ -202,15 +208,15 @@ def _server_of(manifest: Manifest) -> str:
     return str(named) if named.is_absolute() and named.exists() else ""
 
 
-def _words(error: ServedCheckError, model: str) -> str:
-    """Triton's own reason where it does not load a model, without the places of this check's scratch files."""
+def _failure_reason(error: ServedCheckError, model: str) -> str:
+    """Return Triton's reason for not loading a model, without the scratch paths of this check."""
     refused = refused_models(error.log).get(model) if error.log is not None and error.log.is_file() else None
     return f"Triton does not load it: {refused}" if refused else error.message
 
 
 @contextmanager
 def _log() -> Iterator[Path]:
-    """A file for what a server says, which stays where the block fails."""
+    """Yield a log file for server output, which is kept if the block fails."""
     descriptor, name = tempfile.mkstemp(prefix=scratch_name("verify-"), suffix=".log")
     os.close(descriptor)
     yield Path(name)
@@ -218,7 +224,7 @@ def _log() -> Iterator[Path]:
 
 
 def _scratch(repository: ModelRepository) -> AbstractContextManager[Path | str]:
-    """A folder on the releases' file system, so that nothing is copied, where this user may write there."""
+    """Yield a scratch folder on the releases' file system, if writable, so that nothing is copied."""
     if not os.access(repository.store, os.W_OK):
         return scratch_folder("verify")
     make_folder(repository.staging)
@@ -230,4 +236,4 @@ def _named(model: str, version: int | None) -> str:
 
 
 def _listed(answers: list[VersionAnswer]) -> str:
-    return ", ".join(_named(one.model, one.version) for one in answers)
+    return ", ".join(_named(answer.model, answer.version) for answer in answers)

@@ -1,1 +1,1 @@
-"""A list of models, each compiled with random weights in a process of its own and judged beside PyTorch."""
+"""Model zoo: a list of models, each compiled with random weights in its own process and compared with PyTorch."""

@@ -1,4 +1,4 @@
-"""Which axes of its inputs PyTorch's model takes at other sizes: found by asking it, whatever the plan of inputs names.
+"""Dynamic axes that a PyTorch model accepts, found by running it, whatever the input plan declares.
 
 An axis is a group of dims that move together: those which share a name in the plan, or, where the model refuses that,
 one of two names of the same size and range; those without a name each by itself, or, where the model refuses that,
@@ -7,26 +7,78 @@ all of the same size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plansmith.fleet.zoo.compare import difference
-from plansmith.fleet.zoo.known_causes import is_of_the_machine
+import numpy as np
+
+from plansmith.compilers.onnxrt import open_session
+from plansmith.errors import first_line
+from plansmith.fleet.zoo.records import is_of_the_machine
 from plansmith.records.model import BATCH
+from plansmith.validation.comparison import cosine_of
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
+    from plansmith.records.arrays import Arrays
     from plansmith.records.model import AxisRange
     from plansmith.sources.loaded_model import InputPlan
 
-Arrays = dict[str, "NDArray[np.generic]"]
-Ask = Callable[[Arrays], Arrays]
+
+SMALLEST_COSINE = 0.9999
+LARGEST_ERROR = 1e-3
+"""Of the largest value of the reference, or of 1 where that is smaller."""
+
+
+def difference(reference: Arrays, answer: Arrays) -> str | None:
+    """Describe the first wrong output; None if all are right.
+
+    Every element counts, those at padded positions too; whole numbers and flags have to be equal, and what is not
+    finite has to stand at the same places.
+    """
+    missing = [name for name in reference if name not in answer]
+    if missing:
+        return f"there is no output {', '.join(missing)}"
+    for name, expected in reference.items():
+        problem = _difference(expected, answer[name])
+        if problem:
+            return f"{name}: {problem}"
+    return None
+
+
+def _difference(expected: NDArray[np.generic], actual: NDArray[np.generic]) -> str | None:
+    if expected.shape != actual.shape:
+        return f"shape is {_form(actual)}, PyTorch's {_form(expected)}"
+    if expected.dtype.kind in "iub":
+        unequal = int(np.sum(expected != actual))
+        return f"{unequal} of {expected.size} elements differ" if unequal else None
+    r, c = expected.astype(np.float64).ravel(), actual.astype(np.float64).ravel()
+    finite = np.isfinite(r)
+    if not np.array_equal(finite, np.isfinite(c)) or not np.array_equal(r[~finite], c[~finite], equal_nan=True):
+        return "NaN or Inf at other places than PyTorch's"
+    return _error(r[finite], c[finite]) if finite.any() else None
+
+
+def _error(r: NDArray[np.float64], c: NDArray[np.float64]) -> str | None:
+    """Return the error of finite numbers against the reference if it is too large."""
+    error, scale = float(np.abs(r - c).max()), max(1.0, float(np.abs(r).max()))
+    cosine = cosine_of(float(r @ r), float(c @ c), float(r @ c))
+    if cosine >= SMALLEST_COSINE and error <= LARGEST_ERROR * scale:
+        return None
+    return f"cosine {cosine:.6f}, largest error {error:.3g} of {scale:.3g}"
+
+
+def _form(array: NDArray[np.generic]) -> str:
+    return "x".join(map(str, array.shape)) or "scalar"
+
+
+Ask = Callable[["Arrays"], "Arrays"]
 
 _BASE_BATCH = 2
 _BASE_LENGTH = 20
@@ -40,7 +92,7 @@ _FEWEST_SIZES = 2
 
 @dataclass(frozen=True)
 class AxisPlace:
-    """One dim of one input."""
+    """Axis position: one dim of one input."""
 
     tensor: str
     dim: int
@@ -51,7 +103,7 @@ class AxisPlace:
 
 @dataclass(frozen=True)
 class Shape:
-    """Inputs at one shape, and PyTorch's answer; the sizes of the plan's axes, where the plan alone made the inputs."""
+    """Tested shape: inputs and PyTorch's outputs; the plan's axis sizes, if the plan alone made the inputs."""
 
     name: str
     feed: Arrays
@@ -61,7 +113,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Axis:
-    """A group of dims that PyTorch takes at other sizes together.
+    """Dynamic axis: a group of dims that PyTorch accepts at other sizes together.
 
     `names`: the plan's for them: none, one, or two that move only together; `shapes`: one for each of the sizes that it
     took.
@@ -76,7 +128,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Acceptance:
-    """What PyTorch takes: the base shape, the axes that move, and shapes at which several moved at once."""
+    """Accepted shapes of PyTorch: the base shape, the dynamic axes, and shapes with several axes changed at once."""
 
     base: Shape
     axes: tuple[Axis, ...]
@@ -84,12 +136,12 @@ class Acceptance:
 
     @property
     def shapes(self) -> list[Shape]:
-        """All that it was asked at."""
+        """All tested shapes."""
         return [self.base, *(shape for axis in self.axes for shape in axis.shapes.values()), *self.together]
 
 
 def base_sizes(plan: InputPlan) -> Iterator[dict[str, int]]:
-    """Sizes at which each axis of a plan is moved in turn: neither smallest nor largest, else the usual ones."""
+    """Return base sizes for testing each axis of a plan: between the smallest and largest, otherwise the usual ones."""
     usual = {axis: r.opt for axis, r in plan.axes.items()}
     middle = {
         axis: _BASE_LENGTH if r.min < _BASE_LENGTH else (2 * r.min if not plan.guessed else r.opt)
@@ -103,7 +155,7 @@ def base_sizes(plan: InputPlan) -> Iterator[dict[str, int]]:
 
 
 def find_axes(plan: InputPlan, ask: Ask, *, only_batch: bool = False) -> Acceptance:
-    """Ask the model at other sizes of every dim.
+    """Test the model at other sizes of every dim.
 
     Args:
         plan: how its inputs are made.
@@ -126,7 +178,7 @@ class _Search:
         self._sizes, self.base = self._first()
 
     def _first(self) -> tuple[dict[str, int], Shape]:
-        """Sizes that the model takes, and its answer there.
+        """Return sizes that the model accepts, and its output shapes there.
 
         Raises:
             Exception: whatever the model raises at the last of them; it takes none.
@@ -134,32 +186,32 @@ class _Search:
         *others, last = base_sizes(self._plan)
         for sizes in others:
             with suppress(Exception):
-                return sizes, self._asked("base", sizes)
-        return last, self._asked("base", last)
+                return sizes, self._make_shape("base", sizes)
+        return last, self._make_shape("base", last)
 
-    def _asked(self, name: str, sizes: Mapping[str, int]) -> Shape:
+    def _make_shape(self, name: str, sizes: Mapping[str, int]) -> Shape:
         feed = self._plan.make(sizes)
         return Shape(name, feed, self._ask(feed), sizes)
 
     def named(self) -> list[Axis]:
-        """An axis for every name of the plan, with the sizes that the model took."""
+        """Return an axis for each name of the plan, with the sizes that the model accepted."""
         return [self._of_names((name,)) for name in self._sizes]
 
     def tied(self, axes: list[Axis]) -> list[Axis]:
-        """The same, but that two which the model refuses are one where it takes them together."""
+        """Return the axes, with two rejected ones merged if the model accepts them together."""
         refused = [axis for axis in axes if axis.name != BATCH and len(axis.shapes) < _FEWEST_SIZES]
-        for one, other in combinations(refused, 2):
-            if one in axes and other in axes and self._sized(one) == self._sized(other):
-                both = self._of_names((*one.names, *other.names))
+        for first, second in combinations(refused, 2):
+            if first in axes and second in axes and self._sized(first) == self._sized(second):
+                both = self._of_names((*first.names, *second.names))
                 if len(both.shapes) >= _FEWEST_SIZES:
-                    axes = [both if axis is one else axis for axis in axes if axis is not other]
+                    axes = [both if axis is first else axis for axis in axes if axis is not second]
         return axes
 
     def _sized(self, axis: Axis) -> tuple[int, AxisRange]:
         return axis.base, self._plan.axes[axis.name]
 
     def _of_names(self, names: tuple[str, ...]) -> Axis:
-        """The axis of dims that the plan calls so, with the sizes that the model took."""
+        """Return the axis of the dims with this name in the plan, with the sizes that the model accepted."""
         base, r = self._sizes[names[0]], self._plan.axes[names[0]]
         places = tuple(AxisPlace(t.name, i) for t in self._plan.tensors for i, d in enumerate(t.dims) if d in names)
         axis = Axis("+".join(names), names, places, base)
@@ -173,30 +225,30 @@ class _Search:
         return axis
 
     def unnamed_batch(self) -> list[Axis]:
-        """The first dims of all inputs, where the plan does not name them."""
+        """Return the batch axis of all inputs' first dims if the plan does not name them."""
         places = tuple(AxisPlace(t.name, 0) for t in self._plan.tensors)
         return [self._moved(BATCH, places)]
 
     def unnamed(self) -> list[Axis]:
-        """Axes of the dims that the plan fixes: each alone, else with all of its size."""
+        """Return axes of dims that the plan fixes: each alone, or else with all others of its size."""
         fixed = [
             AxisPlace(t.name, i)
             for t in self._plan.tensors
             for i, d in enumerate(t.dims)
             if isinstance(d, int) and self.base.feed[t.name].shape[i] >= _FEWEST
         ]
-        found = [self._moved(str(place), (place,)) for place in fixed]
-        alone = {place for axis in found if len(axis.shapes) >= _FEWEST_SIZES for place in axis.places}
+        axes = [self._moved(str(place), (place,)) for place in fixed]
+        alone = {place for axis in axes if len(axis.shapes) >= _FEWEST_SIZES for place in axis.places}
         by_size: dict[int, list[AxisPlace]] = {}
         for place in fixed:
             if place not in alone:
                 by_size.setdefault(self._size(place), []).append(place)
         several = (tuple(places) for places in by_size.values() if len(places) > 1)
-        found += [self._moved("+".join(map(str, places)), places) for places in several]
-        return [axis for axis in found if len(axis.shapes) >= _FEWEST_SIZES]
+        axes += [self._moved("+".join(map(str, places)), places) for places in several]
+        return [axis for axis in axes if len(axis.shapes) >= _FEWEST_SIZES]
 
     def together(self, axes: list[Axis]) -> list[Shape]:
-        """All named axes moved at once: to their smallest sizes, and to others."""
+        """Vary all named axes at once: to their smallest sizes, and to others."""
         named = [axis for axis in axes if axis.names]
         shapes = []
         for name, choose in (("smallest", min), ("largest", max)):
@@ -217,7 +269,7 @@ class _Search:
         return axis
 
     def _try(self, name: str, make: Callable[[], Arrays], sizes: Mapping[str, int] | None = None) -> Shape | None:
-        """Inputs and answer, None where the model does not take them."""
+        """Return inputs and outputs; None if the model rejects them."""
         import numpy as np
 
         try:
@@ -235,7 +287,7 @@ class _Search:
 
 
 def resized(feed: Mapping[str, NDArray[np.generic]], places: tuple[AxisPlace, ...], size: int) -> Arrays:
-    """Inputs with some dims cut, or gone on with from their beginning."""
+    """Resize inputs by cutting dims, or by repeating them from the beginning."""
     import numpy as np
 
     changed = dict(feed)
@@ -245,20 +297,54 @@ def resized(feed: Mapping[str, NDArray[np.generic]], places: tuple[AxisPlace, ..
 
 
 def is_stable(ask: Ask, shape: Shape) -> bool:
-    """Whether the model still answers as it did at a shape."""
+    """Whether the model still gives the same outputs at a shape."""
     return difference(shape.answer, ask(shape.feed)) is None
 
 
 def _other_sizes(base: int, lowest: int, largest: int = 0) -> list[int]:
-    """Sizes below and above: the smallest, half, odd ones, one and a half times, double, and the largest.
+    """Return sizes around a base size: the smallest, half, odd ones, one and a half times, double, and the largest.
 
     Args:
         base: the size itself.
         lowest: none is below it.
         largest: none is above it where there is one; tried itself where it is not too much.
     """
-    wanted = [lowest, base // 2, base - max(1, base // 5), base + 7, base + base // 2, 2 * base]
+    sizes = [lowest, base // 2, base - max(1, base // 5), base + 7, base + base // 2, 2 * base]
     if largest:
-        wanted = [size for size in wanted if size <= largest]
-        wanted += [largest] if largest <= _LARGEST_TRIED else []
-    return sorted({size for size in wanted if size >= lowest and size != base})
+        sizes = [size for size in sizes if size <= largest]
+        sizes += [largest] if largest <= _LARGEST_TRIED else []
+    return sorted({size for size in sizes if size >= lowest and size != base})
+
+
+class Graph:
+    """ONNX graph in ONNX Runtime.
+
+    Args:
+        path: its file.
+        outputs: what its outputs are called in PyTorch's answers, in order.
+    """
+
+    def __init__(self, path: Path, outputs: Sequence[str]) -> None:
+        self._session = open_session(path)
+        self._takes = {tensor.name for tensor in self._session.get_inputs()}
+        self._outputs = tuple(outputs)
+        self._problems: dict[str, str] = {}
+
+    def problem_at(self, shape: Shape) -> str:
+        """Describe the problem at a shape; empty without one. Runs each form of inputs once."""
+        form = ", ".join(f"{name} {'x'.join(map(str, array.shape))}" for name, array in shape.feed.items())
+        if form not in self._problems:
+            self._problems[form] = self._problem(shape, form)
+        return self._problems[form]
+
+    def _problem(self, shape: Shape, form: str) -> str:
+        try:
+            answer = self._answer(shape)
+        except Exception as error:  # noqa: BLE001 - ONNX Runtime's errors have no common base
+            return f"at {form} ONNX Runtime fails: {first_line(error)}"
+        problem = difference(shape.answer, answer)
+        return f"at {form} {problem}" if problem else ""
+
+    def _answer(self, shape: Shape) -> dict[str, NDArray[np.generic]]:
+        inputs = {name: array for name, array in shape.feed.items() if name in self._takes}
+        return dict(zip(self._outputs, self._session.run(None, inputs), strict=True))

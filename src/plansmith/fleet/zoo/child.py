@@ -1,4 +1,4 @@
-"""The worker of a zoo: one entry, and its end.
+"""Zoo worker process: runs one entry and reports its outcome.
 
 Run as `python -m plansmith.fleet.zoo.child <descriptor> <parent>`.
 """
@@ -8,31 +8,27 @@ from __future__ import annotations
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-from plansmith.fleet.zoo.entries import ZooEntry
+from plansmith.fleet.zoo.records import TRY_ENTRY, TryRequest, ZooRow
 from plansmith.system.process import serve
+from plansmith.system.tasks import Progress
 
 
-def try_entry(
-    *, entry: Mapping[str, Any], threads: int, compare_bare: bool, progress: Callable[[str], None]
-) -> dict[str, Any]:
-    """Make, compile and judge one entry with so many threads."""
+def try_entry(request: TryRequest, progress: Progress) -> ZooRow:
+    """Make, compile and judge one entry."""
     progress("importing")
     import torch
 
     from plansmith.compilers.onnxrt import limit_threads
     from plansmith.fleet.zoo.trial import try_entry as run
 
-    torch.set_num_threads(threads)
-    limit_threads(threads)
+    torch.set_num_threads(request.threads)
+    limit_threads(request.threads)
     with tempfile.TemporaryDirectory(prefix="zoo-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        row = run(ZooEntry.model_validate(entry), Path(folder), progress, compare_bare=compare_bare)
-    return row.model_dump(mode="json")
+        return run(request.entry, Path(folder), progress, compare_bare=request.compare_bare)
 
 
 if __name__ == "__main__":
-    serve({"try_entry": try_entry}, int(sys.argv[1]))
+    serve(dict([TRY_ENTRY.served_by(try_entry)]), int(sys.argv[1]))

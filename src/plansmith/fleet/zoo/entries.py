@@ -1,4 +1,4 @@
-"""The list of a zoo: which models, how small; a YAML file, of which all that is wrong is said at once."""
+"""Zoo list: a YAML file of models and their reduced sizes; reports all its problems at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Scheme = Literal["hf", "timm"]
 
 
 class ZooEntry(Record):
-    """One model of the list: of timm by its name, of transformers by its type of configuration and its class.
+    """Zoo entry: a timm model by name, or a transformers model by its configuration type and class.
 
     `name`: what the table calls it; made from the rest when left out.
     `timm`: a name that timm knows.
@@ -52,12 +52,12 @@ class ZooEntry(Record):
 
     @property
     def scheme(self) -> Scheme:
-        """Which library the model is of."""
+        """The library of the model."""
         return "timm" if self.timm else "hf"
 
     @property
     def label(self) -> str:
-        """What the table calls it."""
+        """The label in the table."""
         if self.name:
             return self.name
         parts = (self.timm and f"timm:{self.timm}", self.model_type, self.architecture, self.task)
@@ -65,7 +65,7 @@ class ZooEntry(Record):
 
 
 class ZooList(Record):
-    """The file: its models in order, and parts that YAML anchors keep for them."""
+    """Zoo file: its models in order, and parts shared through YAML anchors."""
 
     parts: dict[str, Any] = Field(default_factory=dict)
     models: tuple[ZooEntry, ...]
@@ -79,12 +79,12 @@ class ZooList(Record):
 
 
 def shipped_list() -> Traversable:
-    """The list that plansmith comes with."""
+    """Return the list shipped with plansmith."""
     return files("plansmith") / "configs" / "zoo.yaml"
 
 
 def read_list(path: Path | Traversable) -> tuple[ZooEntry, ...]:
-    """Read a list of models.
+    """Read a zoo list.
 
     Raises:
         UsageError: the file cannot be read or is no such list; names every problem at once.
@@ -114,7 +114,7 @@ def read_list(path: Path | Traversable) -> tuple[ZooEntry, ...]:
 
 
 def pick(entries: tuple[ZooEntry, ...], pattern: str) -> tuple[ZooEntry, ...]:
-    """The entries whose names hold a match of a regular expression.
+    """Select the entries whose names match a regular expression anywhere.
 
     Raises:
         UsageError: it is no regular expression, or nothing matches.
@@ -122,16 +122,16 @@ def pick(entries: tuple[ZooEntry, ...], pattern: str) -> tuple[ZooEntry, ...]:
     import re
 
     try:
-        wanted = re.compile(pattern)
+        regex = re.compile(pattern)
     except re.error as error:
         raise UsageError(
             f"--only: {pattern!r} is no regular expression: {first_line(error)}", remedy="write --only 'bert|^timm:'"
         ) from error
-    found = tuple(entry for entry in entries if wanted.search(entry.label))
-    if not found:
+    matches = tuple(entry for entry in entries if regex.search(entry.label))
+    if not matches:
         near = ", ".join(entry.label for entry in entries[:4])
         raise UsageError(f"--only: no name holds a match of {pattern!r}", remedy=f"names are like {near}")
-    return found
+    return matches
 
 
 def _refusal(path: Path | Traversable, problems: list[str]) -> UsageError:
@@ -144,5 +144,7 @@ def _refusal(path: Path | Traversable, problems: list[str]) -> UsageError:
 
 def _problem(error: Mapping[str, Any]) -> str:
     place = ".".join(map(str, error["loc"]))
-    words = {"missing": "is missing", "extra_forbidden": "is unknown"}.get(error["type"]) or validation_message(error)
-    return f"{place}: {words}" if place else words
+    description = {"missing": "is missing", "extra_forbidden": "is unknown"}.get(error["type"]) or validation_message(
+        error
+    )
+    return f"{place}: {description}" if place else description

@@ -1,4 +1,4 @@
-"""The table of a zoo as a page: one HTML file in the style of the reports, without script and network."""
+"""Zoo results as one HTML page in the style of the reports, without scripts or network access."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from plansmith import __version__
-from plansmith.fleet.zoo.records import AxisFinding, Part, Zoo
-from plansmith.fleet.zoo.summary import share
+from plansmith.fleet.zoo.records import AxisFinding, Part, Zoo, share
 from plansmith.report.templating import template_environment
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ _TEMPLATE = "zoo.html"
 
 
 def render(zoo: Zoo, title: str) -> str:
-    """The whole page; `title` is what the list is called."""
+    """Render the HTML page; `title` is the name of the list."""
     return _template().render(zoo=zoo, title=title, plansmith=__version__)
 
 

@@ -1,18 +1,26 @@
-"""The records of a zoo: what came of one entry, and of a list."""
+"""Zoo records: the outcomes of one entry and of a list."""
 
 from __future__ import annotations
 
+import errno
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from plansmith.errors import in_one_line
+from plansmith.errors import EnvironmentFault, in_one_line
+from plansmith.fleet.zoo.entries import ZooEntry
 from plansmith.records.model import Record
+from plansmith.system.memory import tells_of_memory
+from plansmith.system.tasks import Task
 
 Outcome = Literal["right", "wrong", "failed"]
 """All answers right; the graph answers, some wrongly or its batch is fixed; there is no graph."""
 
 
 class AxisFinding(Record):
-    """One axis that PyTorch takes at other sizes.
+    """Dynamic axis that PyTorch accepts at other sizes.
 
     `dims`: the dims that move together, each as input:place.
     `sizes`: those that PyTorch took, besides `base`.
@@ -31,7 +39,7 @@ class AxisFinding(Record):
 
 
 class BareResult(Record):
-    """What plain torch.onnx.export makes of the same model, judged by the same rule."""
+    """Baseline result: plain torch.onnx.export of the same model, evaluated by the same rule."""
 
     exporter: Literal["dynamo", "torchscript"]
     right: bool
@@ -41,14 +49,14 @@ class BareResult(Record):
 
 
 class Limit(Record):
-    """What an entry was ended for: it took more seconds of time, or held more bytes of memory, than it was allowed."""
+    """Exceeded limit of a stopped entry: seconds of time, or bytes of memory."""
 
     kind: Literal["time", "memory"]
     allowed: float
 
 
 class ZooRow(Record):
-    """What came of one entry.
+    """Outcome of one entry.
 
     `exporter`: the one whose graph was written; empty where there is none.
     `shapes`: how many shapes were compared, `wrong`: the first answers that were not right, in words.
@@ -81,28 +89,45 @@ class ZooRow(Record):
 
     @property
     def moving(self) -> int:
-        """How many of the axes move."""
+        """The number of axes that are dynamic in the graph."""
         return sum(axis.moves for axis in self.axes)
 
     @property
     def fixed(self) -> tuple[AxisFinding, ...]:
-        """The axes that the graph has fixed."""
+        """The axes that are fixed in the graph."""
         return tuple(axis for axis in self.axes if axis.fixed_at)
 
     @property
-    def told(self) -> tuple[str, ...]:
-        """Everything that is said against it, or against one of its exporters or axes."""
-        axes, bare = (axis.problem for axis in self.axes), (one.problem for one in self.bare)
+    def problems(self) -> tuple[str, ...]:
+        """All reported problems of the entry, its exporters and its axes."""
+        axes, bare = (axis.problem for axis in self.axes), (exporter.problem for exporter in self.bare)
         return (self.problem, *self.wrong, *self.attempts, *axes, *bare)
 
     @property
     def why(self) -> str:
-        """Why it is not right, in one line; empty where it is."""
+        """The reason why it fails, in one line; empty if it does not."""
         return "" if self.outcome == "right" else self.cause or in_one_line(self.problem) or "nothing says why"
 
 
+class TryRequest(Record):
+    """An entry to try in a worker.
+
+    Attributes:
+        entry: the entry.
+        threads: of PyTorch and ONNX Runtime.
+        compare_bare: whether plain exporters are tried on it, too.
+    """
+
+    entry: ZooEntry
+    threads: int
+    compare_bare: bool
+
+
+TRY_ENTRY = Task("try_entry", TryRequest, ZooRow)
+
+
 class Part(Record):
-    """The rows of one kind together."""
+    """Subtotal of the rows of one kind."""
 
     kind: str
     entries: int
@@ -113,7 +138,7 @@ class Part(Record):
 
 
 class Summary(Record):
-    """A whole list: all of it, and by kind. `bare`: shares of plain exporters, where they were asked for."""
+    """Summary of a list: total and by kind. `bare`: shares of plain exporters, where requested."""
 
     total: Part
     kinds: tuple[Part, ...]
@@ -123,8 +148,124 @@ class Summary(Record):
 
 
 class Zoo(Record):
-    """What a run of a list says: its rows in the list's order, and their summary."""
+    """Zoo results: rows in list order, and their summary."""
 
     versions: dict[str, str]
     summary: Summary
     rows: tuple[ZooRow, ...]
+
+
+@dataclass(frozen=True)
+class KnownCause:
+    """Known cause of a failure.
+
+    Args:
+        pattern: a regular expression that finds it in a row's problem and its exporters' attempts.
+        description: what it is.
+        reference: an upstream page, or a reproduction below tests/fleet/zoo.
+    """
+
+    pattern: str
+    description: str
+    reference: str
+
+
+CAUSES = (
+    KnownCause(
+        r"'num_samples' of node 'multinomial'",
+        "the number of samples that are drawn depends on the inputs' values",
+        "tests/fleet/zoo/test_causes.py::sampled_by_torchscript",
+    ),
+)
+
+
+def explained(row: ZooRow) -> ZooRow:
+    """Return a row with its known cause, if it fails and the cause is known."""
+    if row.outcome == "right":
+        return row
+    cause = cause_of("\n".join((row.problem, *row.attempts)))
+    return row if cause is None else row.model_copy(update={"cause": cause.description, "reference": cause.reference})
+
+
+def cause_of(text: str) -> KnownCause | None:
+    """Return the first known cause that matches a failure's message."""
+    return next((cause for cause in CAUSES if re.search(cause.pattern, text)), None)
+
+
+# Libraries wrap the number in errors of their own, and keep its words.
+_FULL = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+
+
+def is_of_the_machine(error: BaseException) -> bool:
+    """Whether an error or its cause is a lack of memory or disk space, or a missing installation."""
+    return any(
+        isinstance(cause, EnvironmentFault) or tells_of_the_machine(f"{type(cause).__name__}: {cause}")
+        for cause in _reasons(error)
+    )
+
+
+def _reasons(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception and its chain of causes; some libraries raise exceptions from themselves."""
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
+        visited.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def tells_of_the_machine(text: str) -> bool:
+    """Whether a failure's message reports a lack of memory or a full disk."""
+    return tells_of_memory(text) is not None or any(phrase in text for phrase in _FULL)
+
+
+_KINDS = {"hf": "transformers", "timm": "timm"}
+
+
+def summarise(rows: Sequence[ZooRow], seconds: float) -> Summary:
+    """Summarize rows.
+
+    Args:
+        rows: of all entries.
+        seconds: that the run took.
+    """
+    kinds = [part(label, (row for row in rows if row.scheme == kind)) for kind, label in _KINDS.items()]
+    return Summary(
+        total=part("all", rows),
+        kinds=tuple(kind for kind in kinds if kind.entries),
+        bare=tuple(_bare(rows)),
+        seconds=round(seconds, 2),
+        cpu_seconds=round(sum(row.cpu_seconds for row in rows), 2),
+    )
+
+
+def part(kind: str, rows: Iterable[ZooRow]) -> Part:
+    """Count rows as one part; explained failures do not count as right."""
+    listed = list(rows)
+    return Part(
+        kind=kind,
+        entries=len(listed),
+        right=sum(row.outcome == "right" for row in listed),
+        explained=sum(row.outcome != "right" and bool(row.cause) for row in listed),
+        axes=sum(len(row.axes) for row in listed),
+        moving=sum(row.moving for row in listed),
+    )
+
+
+def share(count: int, of: int) -> float:
+    """Return the ratio of a part to the whole; 1 for an empty whole."""
+    return count / of if of else 1.0
+
+
+def _bare(rows: Sequence[ZooRow]) -> Iterator[Part]:
+    """Yield the results of plain exporters on the same entries."""
+    exporters = sorted({bare.exporter for row in rows for bare in row.bare})
+    for exporter in exporters:
+        pairs = [(row, bare) for row in rows for bare in row.bare if bare.exporter == exporter]
+        yield Part(
+            kind=f"torch.onnx.export, {exporter}",
+            entries=len(rows),
+            right=sum(bare.right for _, bare in pairs),
+            explained=0,
+            axes=sum(len(row.axes) for row, _ in pairs),
+            moving=sum(bare.axes_moving for _, bare in pairs),
+        )

@@ -1,4 +1,4 @@
-"""Running a list: each entry in a process of its own, several at a time, and what is finished is kept."""
+"""Zoo runs: each entry in its own process, several at a time; finished results are kept."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from pydantic import ValidationError
 
 from plansmith.errors import PlansmithError
 from plansmith.fleet.zoo.entries import ZooEntry
-from plansmith.fleet.zoo.known_causes import explained
-from plansmith.fleet.zoo.records import Limit, Zoo, ZooRow
-from plansmith.fleet.zoo.summary import summarise
+from plansmith.fleet.zoo.records import TRY_ENTRY, Limit, TryRequest, Zoo, ZooRow, explained, summarise
 from plansmith.formatting import format_bytes, format_seconds
 from plansmith.steps.cache.toolchain import step_toolchain
 from plansmith.system.digest import digest_of
@@ -35,7 +33,7 @@ _INTERRUPT_SECONDS = 1
 
 @dataclass(frozen=True)
 class ZooOptions:
-    """How a list is run.
+    """Options of a zoo run.
 
     Args:
         jobs: entries at a time.
@@ -55,27 +53,27 @@ class ZooOptions:
 
     @property
     def threads(self) -> int:
-        """How many an entry computes with, so that all together fill the cores."""
+        """The number of threads per entry, so that all running entries together fill the cores."""
         return max(1, len(os.sched_getaffinity(0)) // self.jobs)
 
     def allows_more(self, limit: Limit) -> bool:
-        """Whether an entry that was ended at a limit may now go beyond it."""
+        """Whether an entry stopped at a limit may now exceed that limit."""
         return (self.timeout if limit.kind == "time" else self.memory_bytes) > limit.allowed
 
 
 class Listener:
-    """Told how a run goes; does nothing by itself. May be called from any thread."""
+    """Observer of a zoo run; does nothing by default. May be called from any thread."""
 
     def doing(self, entry: ZooEntry, text: str) -> None:
-        """What is being done for an entry."""
+        """Report the current activity of an entry."""
 
     def finished(self, row: ZooRow, *, kept: bool) -> None:
-        """An entry is finished; `kept`: it was before this run."""
+        """Report a finished entry; `kept`: it finished in an earlier run."""
 
 
 @dataclass
 class Runner:
-    """Runs entries, and keeps what came of them below one folder.
+    """Zoo runner: runs entries and keeps their outcomes below one folder.
 
     Args:
         folder: for results and logs.
@@ -88,7 +86,7 @@ class Runner:
     listener: Listener = field(default_factory=Listener)
 
     def run(self, entries: Sequence[ZooEntry]) -> list[ZooRow]:
-        """What came of each entry, in their order.
+        """Return the outcome of each entry, in order.
 
         What is finished is kept, unless the machine failed, and so is what was ended at a limit, until it is allowed
         more. On an interrupt the processes end at once.
@@ -105,22 +103,22 @@ class Runner:
 
     def _row(self, entry: ZooEntry, workers: _Workers) -> ZooRow:
         place = self.folder / f"{self._key(entry)}.json"
-        row = None if self.manner.force else _kept(place)
+        row = None if self.manner.force else _read_row(place)
         if row is not None and row.limit is not None and self.manner.allows_more(row.limit):
             row = None
-        kept = row is not None
+        is_cached = row is not None
         if row is None:
             row, whole = self._try(entry, workers)
             if whole:
                 write_file(place, row.model_dump_json(indent=1), replace=True)
         row = self._with_log(explained(row), entry)
-        self.listener.finished(row, kept=kept)
+        self.listener.finished(row, kept=is_cached)
         return row
 
     def _key(self, entry: ZooEntry) -> str:
-        """Covers everything that a result depends on: the entry, the tools' versions, our code."""
-        asked = {"bare": self.manner.compare_bare, "child": self.manner.child}
-        return digest_of([entry.model_dump(mode="json"), step_toolchain("zoo"), asked])
+        """Return the cache key, which covers the entry, the tools' versions and plansmith's code."""
+        options = {"bare": self.manner.compare_bare, "child": self.manner.child}
+        return digest_of([entry.model_dump(mode="json"), step_toolchain("zoo"), options])
 
     def _log(self, entry: ZooEntry) -> Path:
         name = re.sub(r"[^\w.-]+", "-", entry.label)[:_LONGEST_LOG_NAME]
@@ -128,11 +126,11 @@ class Runner:
 
     def _with_log(self, row: ZooRow, entry: ZooEntry) -> ZooRow:
         log = self._log(entry)
-        told = row.outcome != "right" and log.is_file()
-        return row.model_copy(update={"log": str(log)}) if told else row
+        has_log = row.outcome != "right" and log.is_file()
+        return row.model_copy(update={"log": str(log)}) if has_log else row
 
     def _try(self, entry: ZooEntry, workers: _Workers) -> tuple[ZooRow, bool]:
-        """Run an entry; the row, and whether the same would come of it again.
+        """Run an entry; return the row and whether the result is reproducible.
 
         Not where its process died, or the machine failed.
         """
@@ -142,13 +140,9 @@ class Runner:
         with workers.open(self.manner.child, log, lambda text: self.listener.doing(entry, text)) as worker:
             watch = _Watch(worker, self.manner)
             try:
-                answer = worker.call(
-                    "try_entry",
-                    entry=entry.model_dump(mode="json"),
-                    threads=self.manner.threads,
-                    compare_bare=self.manner.compare_bare,
-                )
-                row = ZooRow.model_validate(answer)
+                threads, compare_bare = self.manner.threads, self.manner.compare_bare
+                request = TryRequest(entry=entry, threads=threads, compare_bare=compare_bare)
+                row = TRY_ENTRY.run(worker, request)
             except PlansmithError as error:
                 if watch.limit is None and workers.ended.wait(_INTERRUPT_SECONDS):
                     raise CancelledError from error
@@ -169,7 +163,7 @@ class Runner:
 
 
 def _results(futures: Sequence[Future[ZooRow]]) -> list[ZooRow]:
-    """All results, or the first error.
+    """Return all results, or raise the first error.
 
     Waits in short turns: a signal that comes as a wait begins is heard of only at its end.
     """
@@ -182,7 +176,7 @@ def _results(futures: Sequence[Future[ZooRow]]) -> list[ZooRow]:
 
 
 class _Workers:
-    """The processes that run, so that an interrupt ends them all.
+    """Running worker processes, so that an interrupt ends them all.
 
     Attributes:
         ended: set once it did.
@@ -214,7 +208,7 @@ class _Workers:
 
 
 class _Watch:
-    """Ends a process that takes too long or holds too much.
+    """Watchdog: ends a process that takes too long or uses too much memory.
 
     Attributes:
         limit: at which it was ended, if it was.
@@ -237,12 +231,12 @@ class _Watch:
         seconds, most = self._manner.timeout, self._manner.memory_bytes
         deadline = time.monotonic() + seconds
         while not self._over.wait(_POLL_SECONDS):
-            held = _resident_bytes(self._worker.number)
+            memory = _resident_bytes(self._worker.number)
             doing = self._worker.doing or "starting"
-            if held > most:
+            if memory > most:
                 self.limit = Limit(kind="memory", allowed=most)
                 self.verdict = (
-                    f"it held {format_bytes(held)} of memory ({doing}), and may hold {format_bytes(most)};"
+                    f"it held {format_bytes(memory)} of memory ({doing}), and may hold {format_bytes(most)};"
                     f" --memory {2 * most / 2**30:.3g} allows it more"
                 )
             elif time.monotonic() > deadline:
@@ -257,21 +251,21 @@ class _Watch:
 
 
 def _resident_bytes(process: int) -> int:
-    """What a process holds in memory (Linux proc(5), statm); 0 where it has ended."""
+    """Return a process's resident memory in bytes (Linux proc(5), statm); 0 if it has ended."""
     with suppress(OSError, ValueError, IndexError):
         return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * _PAGE_BYTES
     return 0
 
 
-def _kept(place: Path) -> ZooRow | None:
-    """A finished row; None where there is none, or one that another plansmith wrote."""
+def _read_row(place: Path) -> ZooRow | None:
+    """Read a finished row; None if it is missing or from another plansmith version."""
     with suppress(OSError, ValidationError):
         return ZooRow.model_validate_json(place.read_text(encoding="utf-8"))
     return None
 
 
 def run_list(runner: Runner, entries: Sequence[ZooEntry]) -> Zoo:
-    """Run entries, and say what they come to."""
+    """Run entries and return their summary."""
     began = time.monotonic()
     rows = runner.run(entries)
     versions = {name: number for name, number in step_toolchain("zoo").items() if name != "code"}

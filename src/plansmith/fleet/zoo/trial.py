@@ -1,28 +1,119 @@
-"""One entry, in a child process: save the model, ask PyTorch, compile it, and compare what the graph answers."""
+"""One zoo entry in a child process: saves the model, runs PyTorch, compiles it, and compares the graph's outputs."""
 
 from __future__ import annotations
 
+import inspect
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from plansmith.compilers.export.requests import ExportRequest, LoadRequest
-from plansmith.errors import PlansmithError, in_one_line
-from plansmith.fleet.zoo.axes import Acceptance, Axis, AxisPlace, Shape, find_axes, is_stable, resized
+from plansmith.errors import PlansmithError, first_line, in_one_line
+from plansmith.fleet.zoo.axes import Acceptance, Axis, AxisPlace, Graph, Shape, find_axes, is_stable, resized
 from plansmith.fleet.zoo.entries import ZooEntry
-from plansmith.fleet.zoo.graphs import Graph
-from plansmith.fleet.zoo.known_causes import is_of_the_machine, tells_of_the_machine
-from plansmith.fleet.zoo.records import AxisFinding, ZooRow
+from plansmith.fleet.zoo.records import AxisFinding, BareResult, ZooRow, is_of_the_machine, tells_of_the_machine
 from plansmith.fleet.zoo.save import save
 from plansmith.records.model import BATCH, OnnxModel
+from plansmith.system.tasks import Progress
 
 if TYPE_CHECKING:
+    import torch
+
     from plansmith.records.model import Component
     from plansmith.sources.loaded_model import LoadedModel
 
-Progress = Callable[[str], None]
+
+Exporter = Literal["dynamo", "torchscript"]
+
+
+def try_bare(live: LoadedModel, accepted: Acceptance, folder: Path) -> Iterator[BareResult]:
+    """Export with each exporter as its documentation shows, and compare at every shape that PyTorch accepts.
+
+    Args:
+        live: the model, with positional tensors in and a tuple of tensors out.
+        accepted: the shapes, the first of which is traced, and the axes that are named dynamic.
+        folder: for the graphs.
+    """
+    exporters: tuple[tuple[Exporter, _Export], ...] = (("dynamo", _dynamo), ("torchscript", _torchscript))
+    for name, export in exporters:
+        began = time.monotonic()
+        problem, moving = _judge(export, live, accepted, folder / f"{name}.onnx")
+        yield BareResult(
+            exporter=name,
+            right=not problem,
+            axes_moving=moving,
+            problem=problem,
+            seconds=round(time.monotonic() - began, 2),
+        )
+
+
+_Export = Callable[["LoadedModel", "Acceptance", Path], None]
+
+
+def _judge(export: _Export, live: LoadedModel, accepted: Acceptance, path: Path) -> tuple[str, int]:
+    """Return the first problem, empty if there is none, and the number of dynamic axes."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            export(live, accepted, path)
+        graph = Graph(path, live.output_names)
+    except Exception as error:  # noqa: BLE001 - exporters raise anything
+        return f"{type(error).__name__}: {first_line(error)}", 0
+    moving = sum(not any(map(graph.problem_at, axis.shapes.values())) for axis in accepted.axes)
+    return next(filter(None, map(graph.problem_at, accepted.shapes)), ""), moving
+
+
+def _dynamo(live: LoadedModel, accepted: Acceptance, path: Path) -> None:
+    import torch
+
+    named = _names(live, accepted)
+    shapes = tuple(named.values())
+    # The shapes mirror the signature, where `*tensors` is one argument that holds them all.
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(live.module.forward).parameters.values())
+    program = torch.onnx.export(
+        live.module,
+        _arguments(live, accepted),
+        input_names=list(named),
+        output_names=list(live.output_names),
+        dynamic_shapes=(shapes,) if variadic else shapes,
+        verbose=False,
+    )
+    assert program is not None
+    program.save(str(path))
+
+
+def _torchscript(live: LoadedModel, accepted: Acceptance, path: Path) -> None:
+    import torch
+
+    named = _names(live, accepted)
+    torch.onnx.export(
+        live.module,
+        _arguments(live, accepted),
+        str(path),
+        input_names=list(named),
+        output_names=list(live.output_names),
+        dynamic_axes=named,
+        dynamo=False,
+    )
+
+
+def _arguments(live: LoadedModel, accepted: Acceptance) -> tuple[torch.Tensor, ...]:
+    import torch
+
+    return tuple(torch.from_numpy(accepted.base.feed[tensor.name]) for tensor in live.inputs.tensors)
+
+
+def _names(live: LoadedModel, accepted: Acceptance) -> dict[str, dict[int, str]]:
+    """Return the name of each dynamic dim, by input and position."""
+    named: dict[str, dict[int, str]] = {tensor.name: {} for tensor in live.inputs.tensors}
+    for number, axis in enumerate(accepted.axes):
+        for place in axis.places:
+            named[place.tensor][place.dim] = axis.names[0] if axis.names else f"axis_{number}"
+    return named
+
 
 Fixed = dict[str, dict[int, int]]
 """Sizes that the graph has fixed, by input and place."""
@@ -32,7 +123,7 @@ _MAX_OPSET = 23
 
 
 def try_entry(entry: ZooEntry, folder: Path, progress: Progress, *, compare_bare: bool = False) -> ZooRow:
-    """Make, compile and judge one model.
+    """Save, compile and evaluate one model.
 
     Args:
         entry: which one.
@@ -47,7 +138,7 @@ def try_entry(entry: ZooEntry, folder: Path, progress: Progress, *, compare_bare
     trial = _Trial(entry, folder, progress)
     try:
         row = trial.run(compare_bare=compare_bare)
-        machine = any(map(tells_of_the_machine, row.told))
+        machine = any(map(tells_of_the_machine, row.problems))
     except Exception as error:  # noqa: BLE001 - anything that a model or a library raises is this entry's failure
         traceback.print_exc()  # into the log of the child
         row = trial.failed(error)
@@ -79,18 +170,16 @@ class _Trial:
         self._say("comparing the graph with PyTorch")
         row = self._judge(onnx, accepted, live)
         if compare_bare:
-            from plansmith.fleet.zoo.bare_export import try_bare
-
             self._say("plain torch.onnx.export")
             row = row.model_copy(update={"bare": tuple(try_bare(live, accepted, self._out.parent))})
         return row
 
     def failed(self, error: Exception) -> ZooRow:
-        """The row of an entry that got no graph."""
-        kind, words = type(error).__name__, in_one_line(str(error))
-        said = error.message if isinstance(error, PlansmithError) else f"{kind}: {words}" if words else kind
+        """Return the row of an entry whose export failed."""
+        kind, text = type(error).__name__, in_one_line(str(error))
+        reason = error.message if isinstance(error, PlansmithError) else f"{kind}: {text}" if text else kind
         return ZooRow(
-            name=self._entry.label, scheme=self._entry.scheme, outcome="failed", problem=f"{self._step}: {said}"
+            name=self._entry.label, scheme=self._entry.scheme, outcome="failed", problem=f"{self._step}: {reason}"
         )
 
     def _say(self, step: str) -> None:
@@ -119,7 +208,7 @@ class _Trial:
         if not is_stable(live.ask, accepted.base):
             problems.append("PyTorch itself answers otherwise after the export")
         fixed = _fixed_sizes(component)
-        reasons = {one.axis: one.reason for one in onnx.fixed}
+        reasons = {fixed_axis.axis: fixed_axis.reason for fixed_axis in onnx.fixed}
         findings = [
             _finding(graph, axis, fixed, live, next((reasons[name] for name in axis.names if name in reasons), ""))
             for axis in accepted.axes
@@ -144,20 +233,20 @@ class _Trial:
 
 
 def _finding(graph: Graph, axis: Axis, fixed: Fixed, live: LoadedModel, reason: str) -> AxisFinding:
-    """Whether an axis of PyTorch's moves in the graph, and is right wherever it does; `reason`: why it was fixed."""
-    held = [size for place in axis.places if (size := fixed.get(place.tensor, {}).get(place.dim))]
-    if held:
-        problem = f"fixed at {held[0]} in the graph" + (f": {reason}" if reason else "")
+    """Return whether a PyTorch axis is dynamic in the graph and correct at all sizes; `reason`: why it was fixed."""
+    fixed_sizes = [size for place in axis.places if (size := fixed.get(place.tensor, {}).get(place.dim))]
+    if fixed_sizes:
+        problem = f"fixed at {fixed_sizes[0]} in the graph" + (f": {reason}" if reason else "")
     else:
         moved = (_with_fixed(shape, fixed, live) for shape in axis.shapes.values())
-        problem = next((said for shape in moved if shape and (said := graph.problem_at(shape))), "")
+        problem = next((issue for shape in moved if shape and (issue := graph.problem_at(shape))), "")
     return AxisFinding(
         name=axis.name,
         dims=tuple(map(str, axis.places)),
         base=axis.base,
         sizes=tuple(sorted(axis.shapes)),
         moves=not problem,
-        fixed_at=held[0] if held else 0,
+        fixed_at=fixed_sizes[0] if fixed_sizes else 0,
         problem=problem,
     )
 
@@ -171,33 +260,33 @@ def _describe_batch(axis: AxisFinding) -> str:
 
 
 def _fixed_sizes(component: Component) -> Fixed:
-    """The dims of the graph's inputs that are numbers."""
+    """Return the dims of the graph's inputs that are fixed numbers."""
     return {t.name: {i: d for i, d in enumerate(t.dims) if isinstance(d, int)} for t in component.inputs}
 
 
 def _reachable(accepted: Acceptance, fixed: Fixed, live: LoadedModel) -> Iterator[Shape]:
-    """The shapes that the graph's form allows, each once; what it has fixed has its size there."""
-    seen: set[tuple[tuple[int, ...], ...]] = set()
+    """Yield the distinct shapes that the graph permits; dims that it fixes keep their size there."""
+    visited: set[tuple[tuple[int, ...], ...]] = set()
     for shape in accepted.shapes:
         allowed = _with_fixed(shape, fixed, live)
         if allowed is None:
             continue
         form = tuple(array.shape for array in allowed.feed.values())
-        if form not in seen:
-            seen.add(form)
+        if form not in visited:
+            visited.add(form)
             yield allowed
 
 
 def _with_fixed(shape: Shape, fixed: Fixed, live: LoadedModel) -> Shape | None:
-    """A shape with the sizes that the graph has fixed; None where PyTorch does not take that."""
+    """Return a shape with the graph's fixed sizes; None if PyTorch rejects that."""
     named = {
         dim: fixed[tensor.name][place]
         for tensor in live.inputs.tensors
         for place, dim in enumerate(tensor.dims)
         if isinstance(dim, str) and place in fixed.get(tensor.name, {})
     }
-    wanted = {**shape.sizes, **named}
-    feed = shape.feed if not shape.sizes or wanted == shape.sizes else live.inputs.make(wanted)
+    target_sizes = {**shape.sizes, **named}
+    feed = shape.feed if not shape.sizes or target_sizes == shape.sizes else live.inputs.make(target_sizes)
     for tensor, sizes in fixed.items():
         for dim, size in sizes.items():
             if feed[tensor].shape[dim] != size:

@@ -1,1 +1,1 @@
-"""What runs in a client process of a load test, which gevent has patched."""
+"""Client process of a load test, in which gevent has patched the standard library."""

@@ -1,4 +1,4 @@
-"""Generates the load of one client process: users in a closed loop, or requests of an open loop.
+"""Load generator of one client process: users in a closed loop, or requests in an open loop.
 
 It runs in a process that gevent has patched, and follows the commands of the process that leads the test.
 """
@@ -8,19 +8,86 @@ from __future__ import annotations
 import random
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from plansmith.loadtest.client.open_loop import OpenLoop
 from plansmith.loadtest.client.recorder import InFlight, Recorder
 from plansmith.loadtest.client.senders import CONNECTION, RequestFailed, Sender, sender_factory
 from plansmith.loadtest.payloads.encoding import PayloadMix
-from plansmith.loadtest.plan.schedule import arrival_times, share_of_client
+from plansmith.loadtest.stages import arrival_times, share_of_client
 from plansmith.loadtest.target import LoadTarget
 
 if TYPE_CHECKING:
     from gevent import Greenlet
     from locust import User
+
+
+_GRACE_SECONDS = 0.5
+"""After the stage, in which due requests are still sent: a process that was held up for a moment catches up."""
+
+
+class OpenLoop:
+    """Request scheduler of an open-loop stage.
+
+    A bounded number is in flight: further ones wait, and their latencies include that, as they count from the due time.
+    What still waits at the end of the stage is not sent, nor what this process cannot send by then.
+
+    Args:
+        stage: its number.
+        arrivals: due times, in seconds after the stage began.
+        seconds: duration of the stage.
+        max_in_flight: unanswered requests at a time.
+    """
+
+    def __init__(self, stage: int, arrivals: Iterator[float], seconds: float, max_in_flight: int) -> None:
+        from gevent.lock import BoundedSemaphore
+
+        self._stage = stage
+        self._arrivals = arrivals
+        self._seconds = seconds
+        self._slots = BoundedSemaphore(max_in_flight)
+        self._is_behind = False
+
+    def run(self, send: Callable[[float, bool], None], recorder: Recorder) -> None:
+        """Send requests until the stage ends.
+
+        Args:
+            send: sends a request and waits for its answer; takes the due time, and whether it waited for others.
+            recorder: counts arrivals.
+        """
+        import gevent
+
+        zero = time.perf_counter()
+        for at in self._arrivals:
+            due = zero + at
+            recorder.arrivals(self._stage, due=1)
+            if time.perf_counter() - zero > self._seconds + _GRACE_SECONDS:
+                recorder.arrivals(self._stage, due=sum(1 for _ in self._arrivals))
+                break
+            if (wait := due - time.perf_counter()) > 0:
+                self._is_behind = False
+            gevent.sleep(max(0.0, wait))  # also without a wait, so that requests in flight proceed
+            if not self._acquire_slot(zero, recorder):
+                continue
+            recorder.arrivals(self._stage, sent=1)
+            gevent.spawn(self._send, send, due, self._is_behind)
+        gevent.sleep(max(0.0, zero + self._seconds - time.perf_counter()))
+
+    def _acquire_slot(self, zero: float, recorder: Recorder) -> bool:
+        """Wait until another request may be in flight, but not beyond the end of the stage."""
+        if self._slots.acquire(blocking=False):
+            return True
+        recorder.arrivals(self._stage, held=1)
+        self._is_behind = True
+        remaining = zero + self._seconds - time.perf_counter()
+        return remaining > 0 and bool(self._slots.acquire(timeout=remaining))
+
+    def _send(self, send: Callable[[float, bool], None], due: float, is_behind: bool) -> None:
+        try:
+            send(due, is_behind)
+        finally:
+            self._slots.release()
+
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -33,7 +100,7 @@ _PAUSE_SECONDS = 0.2
 
 
 class LoadGenerator:
-    """The requests of one client process.
+    """Load generator of one client process.
 
     Args:
         emit: sends an event to the process that leads the test.
@@ -54,7 +121,7 @@ class LoadGenerator:
         self._random = random.Random()  # noqa: S311 - spreads load, keeps no secret
 
     def execute(self, message: dict[str, Any]) -> None:
-        """Execute a command; an event tells when it is done."""
+        """Execute a command; an event reports its completion."""
         import gevent
 
         command = message["command"]
@@ -73,12 +140,12 @@ class LoadGenerator:
             gevent.spawn(self._drain, message["seconds"])
 
     def make_sender(self) -> Sender:
-        """A sender for one user."""
+        """Create a sender for one user."""
         assert self._make_sender is not None
         return self._make_sender()
 
     def initial_pause(self) -> float:
-        """How long a new user waits, so that users of the same pace do not send at the same moments."""
+        """Return the initial delay of a new user, so that users of the same pace do not send simultaneously."""
         return 0.0 if self.pacing_seconds is None else self._random.uniform(0, self.pacing_seconds)
 
     def send(self, sender: Sender, stage: int | None, due: float | None = None, *, is_behind: bool = False) -> None:
@@ -126,7 +193,7 @@ class LoadGenerator:
         self._finish("prepare")
 
     def _load(self, message: dict[str, Any]) -> None:
-        """A stage begins: Locust starts its users; open-loop requests begin with the measurement."""
+        """Begin a stage: Locust starts its users; open-loop requests begin with the measurement."""
         stage, self._open_loop = message["stage"], None
         if self._open_greenlet is not None:
             self._open_greenlet.kill()
@@ -145,7 +212,7 @@ class LoadGenerator:
         self._finish("spent")
 
     def _send_open(self, stage: int, due: float, *, is_behind: bool) -> None:
-        """Send one open-loop request with a sender that no other request uses now."""
+        """Send one open-loop request with a sender that no other request is using."""
         sender = self._idle_senders.pop() if self._idle_senders else self.make_sender()
         try:
             self.send(sender, stage, due, is_behind=is_behind)
@@ -153,7 +220,7 @@ class LoadGenerator:
             self._idle_senders.append(sender)
 
     def _drain(self, seconds: float) -> None:
-        """Wait for unanswered requests, for a bounded time."""
+        """Wait for pending requests, for a bounded time."""
         deadline = time.monotonic() + seconds
         while self.recorder.in_flight and time.monotonic() < deadline:
             time.sleep(_DRAIN_SECONDS)
@@ -169,7 +236,7 @@ class LoadGenerator:
             self._emit({"event": "report", "report": self.recorder.report()})
 
     def _measure_lag(self) -> None:
-        """How late a timer fires is how long an answer waits for this process."""
+        """Measure timer lag: a timer that fires late shows how long responses wait for this process."""
         while True:
             before = time.perf_counter()
             time.sleep(_TIMER_SECONDS)
@@ -177,7 +244,7 @@ class LoadGenerator:
 
 
 def user_class(generator: LoadGenerator) -> type[User]:
-    """Locust's user that sends one request after the other."""
+    """Return Locust's user class, which sends requests one after another."""
     from locust import User, task
 
     class ModelUser(User):  # type: ignore[misc] # Locust has no types here
@@ -207,7 +274,7 @@ def user_class(generator: LoadGenerator) -> type[User]:
 
 
 def _max_connections(requested: int) -> int:
-    """As many as this process may have connections; it raises its limit of open files."""
+    """Return the maximum number of connections of this process; raises its open file limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

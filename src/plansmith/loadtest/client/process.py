@@ -1,4 +1,4 @@
-"""A client process of a load test: Locust's runner, with commands and events as lines of JSON.
+"""Client process of a load test: Locust's runner, with commands and events as lines of JSON.
 
 `lead FD PARENT` serves the parent on a descriptor: it generates the load itself, or hands the commands to workers by
 Locust's own messages. `worker PARENT HOST PORT` is such a worker, and `remote PARENT HOST PORT FOLDER` one on another
@@ -15,23 +15,84 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith import __version__
-from plansmith.loadtest.client.transfer import PayloadReceiver, payload_sizes, read_piece
+from plansmith.loadtest.payloads.encoding import PAYLOAD_FILES
 from plansmith.loadtest.target import LoadTarget
 from plansmith.system.process import dying_with
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from io import BufferedRWPair
 
+    from gevent.queue import Queue
     from locust.runners import Runner
 
     from plansmith.loadtest.client.generator import LoadGenerator
 
     Stream = BufferedRWPair[Any, Any]
+
+
+_PIECE_BYTES = 2**20
+
+
+def payload_sizes(target: LoadTarget) -> list[dict[str, int]]:
+    """Return the file sizes of each model's payloads in bytes, by name."""
+    return [{name: (Path(model.payloads) / name).stat().st_size for name in PAYLOAD_FILES} for model in target.models]
+
+
+def read_piece(target: LoadTarget, request: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the payload chunk that a client requests, as a command to that client.
+
+    Raises:
+        ValueError: no such file; a client reads nothing else of this machine.
+    """
+    name, model = request["file"], request["model"]
+    if name not in PAYLOAD_FILES or model not in range(len(target.models)):
+        raise ValueError(f"model {model!r} has no file {name!r}")
+    with (Path(target.models[model].payloads) / name).open("rb") as stream:
+        stream.seek(request["at"])
+        return {"command": "piece", "data": stream.read(_PIECE_BYTES)}
+
+
+class PayloadReceiver:
+    """Payload receiver: the client's side of the transfer.
+
+    Args:
+        emit: sends a request for a piece.
+        folder: takes the files.
+    """
+
+    def __init__(self, emit: Callable[[dict[str, Any]], None], folder: Path) -> None:
+        from gevent.queue import Queue
+
+        self._emit = emit
+        self._folder = folder
+        self._pieces: Queue[bytes] = Queue()
+
+    def receive(self, data: bytes) -> None:
+        """Receive a chunk."""
+        self._pieces.put(data)
+
+    def fetch(self, target: LoadTarget, sizes: list[dict[str, int]]) -> LoadTarget:
+        """Return the target with its payloads on this machine, once all have arrived."""
+        models = []
+        for number, (model, files) in enumerate(zip(target.models, sizes, strict=True)):
+            folder = self._folder / str(number)
+            folder.mkdir(parents=True)
+            for name in PAYLOAD_FILES:
+                self._fetch_file(folder / name, number, files[name])
+            models.append(model.model_copy(update={"payloads": str(folder)}))
+        return target.model_copy(update={"models": tuple(models)})
+
+    def _fetch_file(self, path: Path, model: int, size: int) -> None:
+        with path.open("wb") as stream:
+            while stream.tell() < size:
+                self._emit({"event": "fetch", "model": model, "file": path.name, "at": stream.tell()})
+                stream.write(self._pieces.get())
+
 
 MODULE = "plansmith.loadtest.client.process"
 
@@ -49,7 +110,7 @@ _FROM_ALL = {"prepare", "settle", "spent", "drain"}
 
 
 class LeadProcess:
-    """Passes commands of the parent on to the clients, and their events back.
+    """Lead process: forwards the parent's commands to the clients, and their events to the parent.
 
     Args:
         stream: to the parent.
@@ -82,7 +143,7 @@ class LeadProcess:
             self._stream.flush()
 
     def await_workers(self) -> None:
-        """Wait for all workers, and watch them from then on."""
+        """Wait for all workers, then monitor them."""
         import gevent
 
         if self._workers:
@@ -116,7 +177,7 @@ class LeadProcess:
             self._runner.quit()
 
     def _prepare(self, message: dict[str, Any]) -> None:
-        """Number the clients, and have those on other machines fetch their payloads."""
+        """Number the clients, and have those on other machines download their payloads."""
         if self._is_remote:
             self._target = LoadTarget.model_validate(message["target"])
             message["payload_sizes"] = payload_sizes(self._target)
@@ -124,7 +185,7 @@ class LeadProcess:
             self._send(name, {**message, "client": number, "clients": len(self._names)})
 
     def _load(self, message: dict[str, Any]) -> None:
-        """Begin a stage: pass its arrivals on, and have Locust start or stop users."""
+        """Begin a stage: pass on its arrivals, and have Locust start or stop users."""
         import gevent
 
         self._runner.send_message(_COMMAND, message)
@@ -163,7 +224,7 @@ class LeadProcess:
                 self.emit(event=event)
 
     def _add_worker(self, client: str, version: str) -> None:
-        """A worker is there; one of another version, or that comes too late, is sent away."""
+        """Register a worker; one of another version, or that comes too late, is rejected."""
         if self._names:
             self._send(client, {"command": "refuse", "reason": "the test has begun"})
         elif version != _version():
@@ -185,7 +246,7 @@ class LeadProcess:
 
 
 def main(arguments: list[str]) -> None:
-    """Run as the lead process or as a worker until the parent or the lead quits."""
+    """Run as the lead process or as a worker until the parent or the lead process quits."""
     role, *rest = arguments
     parent = int(rest[1] if role == "lead" else rest[0])
     if not _prepare_process(parent):
@@ -200,7 +261,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _prepare_process(parent: int) -> bool:
-    """Tie this process to its parent, and patch it; whether the parent still lives.
+    """Tie this process to its parent and patch it; return whether the parent is still alive.
 
     A Ctrl-C reaches the whole process group: it is the parent's to handle, which then ends this process.
     """
@@ -250,7 +311,7 @@ def _lead_process(stream: Stream, setup: dict[str, Any]) -> LeadProcess:
 
 
 class WorkerProcess:
-    """Generates load as the lead process commands.
+    """Worker process: generates load as the lead process commands.
 
     Args:
         generator: generates it.
@@ -290,7 +351,7 @@ class WorkerProcess:
 
 
 def _work(host: str, port: int, folder: Path | None) -> int:
-    """Generate load until the lead process ends, or is not heard any more: the exit code."""
+    """Generate load until the lead process ends or is silent; return the exit code."""
     from locust.env import Environment
 
     from plansmith.loadtest.client.generator import LoadGenerator, user_class
@@ -310,14 +371,14 @@ def _work(host: str, port: int, folder: Path | None) -> int:
 
 
 def _version() -> str:
-    """What a worker and its driver must have in common."""
+    """Return the version that a worker and its driver must share."""
     import locust
 
     return f"plansmith {__version__} with Locust {locust.__version__}"
 
 
 def _machine_of(client: str) -> str:
-    """The machine of a worker: Locust names it by that and a number of its own."""
+    """Return the machine of a worker: Locust names workers by machine and a number."""
     return client.rpartition("_")[0]
 
 

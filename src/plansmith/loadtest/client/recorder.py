@@ -1,4 +1,4 @@
-"""Counts the requests of a client process, which reports the counts about twice a second."""
+"""Request recorder of a client process, which reports its counts about twice a second."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from plansmith.loadtest.histogram import Histogram
+from plansmith.loadtest.results import Histogram
 
 WARM_UP = -1
 """Number of the stage while the test warms up; nothing of it is counted."""
@@ -15,7 +15,7 @@ WARM_UP = -1
 
 @dataclass
 class RequestCounts:
-    """Counts of requests: of a model in a stage, or of a second.
+    """Request counts of a model in a stage, or of a second.
 
     Attributes:
         answered: requests that were answered, whenever the answer came.
@@ -34,7 +34,7 @@ class RequestCounts:
     latency: Histogram = field(default_factory=Histogram)
 
     def to_list(self) -> list[Any]:
-        """All of it as JSON, for another process."""
+        """Return all counts as JSON, for another process."""
         counts = [self.answered, self.failed, self.samples, self.in_time, self.samples_in_time]
         return [*counts, self.latency.to_list()]
 
@@ -51,7 +51,7 @@ class RequestCounts:
 
 @dataclass
 class InFlight:
-    """One unanswered request.
+    """In-flight request without an answer yet.
 
     Attributes:
         stage: the stage that counts it; None for the one in which it ends.
@@ -67,7 +67,7 @@ class InFlight:
 
 
 class Recorder:
-    """Counts requests by stage, model and second; what is reported is reset.
+    """Request recorder by stage, model and second; a report resets the counts.
 
     Attributes:
         stage: the current one.
@@ -88,16 +88,16 @@ class Recorder:
         self._reset()
 
     def begin(self) -> None:
-        """The first stage begins now: seconds count from here."""
+        """Start the clock of the first stage; seconds count from here."""
         self._zero = time.perf_counter()
 
     def measure(self, *, on: bool) -> None:
-        """The measured time of the stage begins, or ends."""
+        """Start or end the measured time of the stage."""
         self._add_usage()
         self.is_measuring = on
 
     def answered(self, request: InFlight, samples: int) -> None:
-        """A request was answered just now."""
+        """Record a request answered just now."""
         now = time.perf_counter()
         milliseconds = (now - request.due) * 1000
         self._answers += 1
@@ -115,7 +115,7 @@ class Recorder:
             second.latency.add(milliseconds)
 
     def failed(self, request: InFlight, kind: str, message: str, *, is_answer: bool) -> None:
-        """A request failed just now.
+        """Record a request that failed just now.
 
         Args:
             request: that failed.
@@ -135,17 +135,17 @@ class Recorder:
             self._seconds[int(time.perf_counter() - self._zero), self.stage].failed += 1
 
     def sent(self, late_seconds: float) -> None:
-        """A request was sent so long after it was due, without waiting for others."""
+        """Record the delay between due time and sending of a request that did not wait for others."""
         if self.is_measuring and self.stage != WARM_UP:
             self._late[self.stage].add(late_seconds * 1000)
 
     def lagged(self, seconds: float) -> None:
-        """A timer fired so late."""
+        """Record how late a timer fired."""
         if self.is_measuring and self.stage != WARM_UP:
             self._lag[self.stage].add(seconds * 1000)
 
     def arrivals(self, stage: int, *, due: int = 0, sent: int = 0, held: int = 0) -> None:
-        """Open-loop requests became due, were sent, or were held because too many are in flight."""
+        """Record open-loop requests that became due, were sent, or were held back by the in-flight limit."""
         if stage != WARM_UP:
             row = self._arrivals[stage]
             row[0] += due
@@ -153,7 +153,7 @@ class Recorder:
             row[2] += held
 
     def report(self) -> dict[str, Any]:
-        """All counts since the last report, as JSON."""
+        """Return all counts since the last report as JSON."""
         self._add_usage()
         report = {
             "stages": [[*key, counts.to_list()] for key, counts in self._stages.items()],
@@ -187,7 +187,7 @@ class Recorder:
         return self.stage if request.stage is None else request.stage
 
     def _counts(self, request: InFlight) -> RequestCounts | None:
-        """Where a request counts that ended: nowhere in the warm-up, nor while users start."""
+        """Return the counts for a completed request: none in the warm-up, nor while users are starting."""
         stage = self._stage_of(request)
         is_unmeasured = request.stage is None and (self.is_open or not self.is_measuring)
         if is_unmeasured or WARM_UP in {stage, request.began}:

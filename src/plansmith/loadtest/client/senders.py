@@ -1,4 +1,4 @@
-"""Sends encoded requests over HTTP or gRPC, one at a time, and tells in which way one failed.
+"""Request senders over HTTP or gRPC: send encoded requests one at a time and classify failures.
 
 No request is encoded, and no answer is decoded: a body is sent as it lies in its file.
 """
@@ -19,10 +19,9 @@ from urllib.parse import quote
 from plansmith.errors import first_line
 from plansmith.loadtest.payloads.encoding import Payload
 from plansmith.loadtest.target import LoadTarget, TargetModel
-from plansmith.system.aws.sagemaker_runtime import MODEL_ERROR, error_from_answer
-from plansmith.system.aws.signature import RequestSigner
-from plansmith.triton.client.sagemaker.front_end import invocation_path
+from plansmith.system.aws.sagemaker_runtime import MODEL_ERROR, RequestSigner, error_from_answer
 from plansmith.triton.client.sagemaker.invocation import TARGET_MODEL, TARGET_VARIANT
+from plansmith.triton.client.sagemaker.transports import invocation_path
 
 if TYPE_CHECKING:
     from geventhttpclient import HTTPClient
@@ -53,7 +52,7 @@ _GRPC_UNREACHABLE = re.compile(
 
 
 class RequestFailed(Exception):
-    """A request without a successful answer.
+    """Failed request: no successful answer.
 
     Args:
         kind: `timeout`, `connection`, or the status of the answer.
@@ -72,10 +71,10 @@ class RequestFailed(Exception):
 
 
 class Sender(Protocol):
-    """Sends one request at a time over a connection of its own."""
+    """Request sender: sends one request at a time over its own connection."""
 
     def send(self, payload: Payload, model: TargetModel) -> None:
-        """Send a request and wait for its whole answer.
+        """Send a request and wait for its complete answer.
 
         Raises:
             RequestFailed: it failed.
@@ -83,12 +82,12 @@ class Sender(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the connection; does nothing the second time."""
+        """Close the connection; a second call does nothing."""
         ...
 
 
 def sender_factory(target: LoadTarget, timeout_seconds: float) -> Callable[[], Sender]:
-    """Makes senders for a target.
+    """Return a factory of senders for a target.
 
     Args:
         target: where they send.
@@ -103,7 +102,7 @@ def sender_factory(target: LoadTarget, timeout_seconds: float) -> Callable[[], S
 
 
 class HttpSender:
-    """Sends over HTTP with a persistent connection, in a process that gevent has patched.
+    """HTTP sender with a persistent connection, in a process patched by gevent.
 
     Args:
         target: where it sends.
@@ -172,7 +171,7 @@ class HttpSender:
 
 
 class EndpointSender(HttpSender):
-    """Sends signed requests to an endpoint of SageMaker, each once: what it throttles or refuses is a failure.
+    """SageMaker endpoint sender: signed requests without retries; throttled or refused requests count as failures.
 
     Args:
         target: where it sends.
@@ -197,7 +196,7 @@ class EndpointSender(HttpSender):
 
 
 class PlainSender:
-    """Sends over HTTP with a connection for each request, without gevent.
+    """HTTP sender with a connection per request, without gevent.
 
     Where gevent waits, the exception of a signal is raised in its hub, which prints it and may lose it: the request
     before the load must be interruptible.
@@ -232,10 +231,10 @@ class PlainSender:
             raise _http_failure(response.status, body)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing, as no connection stays open."""
 
     def _read(self, response: HTTPResponse) -> bytes:
-        """The whole answer, within the time, however slowly it comes."""
+        """Read the whole response within the timeout, however slowly it arrives."""
         deadline = time.monotonic() + self._timeout_seconds
         blocks = []
         while block := response.read1(_BLOCK_BYTES):
@@ -246,7 +245,7 @@ class PlainSender:
 
 
 class GrpcSender:
-    """Sends over gRPC with a channel of its own.
+    """gRPC sender with its own channel.
 
     Args:
         target: where it sends.
@@ -280,14 +279,14 @@ class GrpcSender:
 
 
 def infer_path(target: LoadTarget, model: TargetModel) -> str:
-    """The path of a model's inference requests over HTTP."""
+    """Return the HTTP path of a model's inference requests."""
     _, slash, base = target.place.partition("/")
     version = f"/versions/{quote(model.version, safe='')}" if model.version else ""
     return f"{slash}{base}/v2/models/{quote(model.model, safe='')}{version}/infer"
 
 
 def request_path(target: LoadTarget, model: TargetModel) -> str:
-    """The path to which requests to a model are sent over HTTP."""
+    """Return the HTTP path to which requests to a model are sent."""
     if target.service == "triton":
         return infer_path(target, model)
     _, slash, base = target.place.partition("/")
@@ -297,7 +296,7 @@ def request_path(target: LoadTarget, model: TargetModel) -> str:
 
 
 def invocation_headers(target: LoadTarget, model: TargetModel) -> dict[str, str]:
-    """The headers by which an endpoint knows who shall answer."""
+    """Return the headers by which an endpoint selects the model or variant."""
     variant = target.endpoint.variant if target.endpoint is not None else ""
     return {name: value for name, value in {TARGET_MODEL: model.target_model, TARGET_VARIANT: variant}.items() if value}
 

@@ -1,1 +1,1 @@
-"""The requests that a load test sends: their inputs, and their encoded bodies."""
+"""Payloads of a load test: inputs and encoded request bodies."""

@@ -1,4 +1,4 @@
-"""Encoded request bodies, which are sent as they are: one file per model, with an index beside it."""
+"""Encoded request bodies, sent unchanged: one file per model, with an index file."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from plansmith.errors import EnvironmentFault, UsageError, first_line
 from plansmith.formatting import format_bytes
 from plansmith.loadtest.target import LoadTarget, Service, TargetModel
-from plansmith.system.aws.sagemaker_runtime import MAX_BODY_BYTES
-from plansmith.system.aws.signature import CONTENT_DIGEST
+from plansmith.system.aws.sagemaker_runtime import CONTENT_DIGEST, MAX_BODY_BYTES
 from plansmith.system.urls import Protocol
 from plansmith.triton.client.dtypes import STRING, wire_name
 from plansmith.triton.client.messages import Encoding, Parameter, Request, require_parameters
@@ -31,7 +30,7 @@ _JSON_BYTES = "Inference-Header-Content-Length"
 
 @dataclass(frozen=True)
 class Payload:
-    """One encoded request.
+    """Encoded request.
 
     Attributes:
         body: its bytes.
@@ -53,7 +52,7 @@ def write_payloads(
     is_batched: bool,
     service: Service = "triton",
 ) -> None:
-    """Encode requests into a folder, which is made.
+    """Encode requests into a new folder.
 
     Args:
         folder: takes two files.
@@ -89,7 +88,7 @@ def write_payloads(
 
 
 class Payloads(Sequence[Payload]):
-    """The payloads of a folder, read from its file on access."""
+    """Payloads of a folder, read from its file on access."""
 
     def __init__(self, folder: Path) -> None:
         self._index: list[dict[str, Any]] = json.loads((folder / _INDEX).read_text())
@@ -105,7 +104,7 @@ class Payloads(Sequence[Payload]):
 
 
 class PayloadMix:
-    """Draws models by weight, and the payloads of each in shuffled rounds; the same order for the same seed.
+    """Payload mix: draws models by weight, and their payloads in shuffled rounds; the same order for the same seed.
 
     Args:
         target: the models.
@@ -120,7 +119,7 @@ class PayloadMix:
         self._orders = [_rounds(len(payloads), f"{seed} {number}") for number, payloads in enumerate(self._payloads)]
 
     def draw(self) -> tuple[int, TargetModel, Payload]:
-        """The next number of a model, the model, and a payload of it."""
+        """Draw a model and return its number, the model, and one of its payloads."""
         number = 0
         if len(self._models) > 1:
             number = self._random.choices(range(len(self._models)), self._weights)[0]
@@ -136,7 +135,7 @@ def _rounds(count: int, seed: str) -> Iterator[int]:
 
 
 def _http(request: Request, encoding: Encoding) -> tuple[bytes, dict[str, str]]:
-    """Body and headers over HTTP: the binary tensor data extension of KServe's protocol, or JSON."""
+    """Encode body and headers for HTTP: the binary tensor data extension of KServe's protocol, or JSON."""
     invocation = invocation_from_request(replace(request, encoding=encoding), {})
     _, binary, json_bytes = invocation.content_type.partition(BINARY_TYPE)
     if not binary:
@@ -145,7 +144,7 @@ def _http(request: Request, encoding: Encoding) -> tuple[bytes, dict[str, str]]:
 
 
 def _sagemaker(request: Request, encoding: Encoding, service: Service) -> tuple[bytes, dict[str, str]]:
-    """Body and headers of an invocation, at AWS with the digest that its signature covers."""
+    """Encode body and headers of an invocation; for AWS, with the digest that its signature covers."""
     invocation = invocation_from_request(replace(request, encoding=encoding), {})
     if service == "endpoint" and len(invocation.body) > MAX_BODY_BYTES:
         raise UsageError(
@@ -160,7 +159,7 @@ def _sagemaker(request: Request, encoding: Encoding, service: Service) -> tuple[
 
 
 def _grpc(request: Request) -> tuple[bytes, dict[str, str]]:
-    """A ModelInferRequest: github.com/kserve/kserve, docs/predict-api/v2/grpc_predict_v2.proto."""
+    """Encode a ModelInferRequest: github.com/kserve/kserve, docs/predict-api/v2/grpc_predict_v2.proto."""
     try:
         from tritonclient.grpc import service_pb2
     except ImportError as error:
@@ -180,7 +179,7 @@ def _grpc(request: Request) -> tuple[bytes, dict[str, str]]:
 
 
 def _raw(dtype: str, values: Any) -> bytes:
-    """The values of a tensor on the wire; a string follows its length."""
+    """Encode a tensor's values in wire format; strings are prefixed with their length."""
     import numpy as np
 
     if dtype != STRING:

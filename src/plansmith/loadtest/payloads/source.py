@@ -1,4 +1,4 @@
-"""Chooses the requests of each model of a load test, and encodes them for the client processes."""
+"""Request selection: chooses the requests of each model of a load test and encodes them for the client processes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from plansmith.errors import UsageError
-from plansmith.loadtest.payloads.data_inputs import read_data
 from plansmith.loadtest.payloads.encoding import write_payloads
-from plansmith.loadtest.payloads.random_inputs import random_inputs
-from plansmith.loadtest.payloads.release_inputs import ReleaseInputs
-from plansmith.loadtest.payloads.sizes import DEFAULT_REQUESTS, SizeMix
-from plansmith.loadtest.plan.plan_file import ModelShare
+from plansmith.loadtest.payloads.inputs import DEFAULT_REQUESTS, ReleaseInputs, SizeMix, random_inputs, read_data
+from plansmith.loadtest.plan_file import ModelShare
 from plansmith.loadtest.target import Service, TargetModel
 from plansmith.records.release import Manifest, Package
 from plansmith.system.urls import Protocol
@@ -25,7 +22,8 @@ from plansmith.triton.client.request_inputs import checked_feed
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Arrays = Mapping[str, NDArray[Any]]
+    from plansmith.records.arrays import Arrays
+
 
 _MAX_BYTES = 256 << 20
 """All requests to a model together: they are in the memory of each client process."""
@@ -33,7 +31,7 @@ _MAX_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class RequestOptions:
-    """How requests are made and sent.
+    """Request options: how requests are made and sent.
 
     Attributes:
         protocol: http or grpc.
@@ -60,7 +58,7 @@ class RequestOptions:
 
 @dataclass(frozen=True)
 class KnownModel:
-    """What is known of a model.
+    """Known facts of a model.
 
     Attributes:
         signature: what it takes.
@@ -77,7 +75,7 @@ class KnownModel:
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """The inputs of the requests to a model.
+    """Model inputs of its requests.
 
     Attributes:
         arrays: by input, one mapping per request.
@@ -91,7 +89,7 @@ class ModelInputs:
 
     @property
     def shapes(self) -> int:
-        """How many different shapes a sample has."""
+        """The number of different shapes that a sample has."""
         return len(
             {tuple(sorted((name, array.shape[1:]) for name, array in request.items())) for request in self.arrays}
         )
@@ -113,7 +111,7 @@ class ModelInputs:
 
 
 def choose_inputs(share: ModelShare, model: KnownModel, options: RequestOptions) -> ModelInputs:
-    """The inputs of a model's requests: given requests, data, those that its release keeps, or random ones.
+    """Choose the inputs of a model's requests: given requests, data, those stored in its release, or random ones.
 
     Raises:
         UsageError: a decoupled model, data that do not fit, or batches that the model does not take.
@@ -153,7 +151,7 @@ def encode(
     *,
     service: Service = "triton",
 ) -> TargetModel:
-    """Encode the requests of a model into a folder of their own.
+    """Encode the requests of a model into its own folder.
 
     Raises:
         UsageError: the model does not take one.
@@ -183,25 +181,25 @@ def encode(
 
 
 class _Unsent:
-    """A channel of a client that builds requests and sends none."""
+    """Null channel: for a client that builds requests and sends none."""
 
     def ask(self, request: Request) -> Reply:
-        """Nothing is sent."""
+        """Send nothing."""
         self._refuse(request)
 
     def stream(self, request: Request) -> Iterator[Reply]:
-        """Nothing is sent."""
+        """Send nothing."""
         self._refuse(request)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
     def _refuse(self, request: Request) -> NoReturn:
         raise AssertionError(f"a request to {request.model} was sent")
 
 
 def _bounded(requests: Iterable[Arrays], count: int) -> tuple[Arrays, ...]:
-    """The first so many that together take no more than `_MAX_BYTES`; at least one."""
+    """Return the first `count` requests that fit in `_MAX_BYTES` together; at least one."""
     chosen: list[Arrays] = []
     size = 0
     for arrays in requests:

@@ -1,1 +1,1 @@
-"""The results of a load test as a table, as CSV, and in sentences."""
+"""Load test results as a table, as CSV, and as summary sentences."""

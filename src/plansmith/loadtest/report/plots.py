@@ -1,16 +1,14 @@
-"""Plots of a load test: figures over the load of the stages, failures as bars, and a timeline."""
+"""Load test plots: metrics against the load of the stages, failures as bars, and a timeline."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from plansmith.loadtest.histogram import Histogram
 from plansmith.loadtest.report.findings import is_rising, load_of, statistics_of
-from plansmith.loadtest.results import Latency, LoadReport, RequestStats, Second, StageResult
-from plansmith.report.bar_plot import BarPlot, Bars, bar_plot
-from plansmith.report.line_plot import STYLES, Axis, LinePlot, Series, axis_from_zero, line_plot
+from plansmith.loadtest.results import Histogram, Latency, LoadReport, RequestStats, Second, StageResult
 from plansmith.report.numbers import amount
+from plansmith.report.plots import STYLES, Axis, BarPlot, Bars, LinePlot, Series, axis_from_zero, bar_plot, line_plot
 
 Figure = Callable[[StageResult], float | None]
 
@@ -26,7 +24,7 @@ _STEPS_PER_NINE = 20
 
 
 def stage_plots(report: LoadReport) -> list[LinePlot]:
-    """Throughput, latency and the server's figures over the load of the stages; those that have values."""
+    """Plot throughput, latency and the server's figures against the load of the stages; omits plots without values."""
     results = report.stages
     latencies = [
         (name, _latency(lambda latency, field=f"{name}_ms": float(getattr(latency, field))))  # type: ignore[misc]
@@ -54,7 +52,7 @@ def stage_plots(report: LoadReport) -> list[LinePlot]:
 
 
 def distribution_plot(report: LoadReport) -> LinePlot | None:
-    """The latency that each share of the requests does not exceed, by stage; None where no stage has latencies.
+    """Plot the latency distribution by stage, as latency over share of requests; None if no stage has latencies.
 
     The lower axis gives each further nine of the share as much room as the one before (90 %, 99 %, 99.9 %): the tail is
     what differs. Of a stage with fewer than 1000 answers, the line ends where one request is left.
@@ -72,12 +70,12 @@ def distribution_plot(report: LoadReport) -> LinePlot | None:
 
 
 def axis_label(results: Sequence[StageResult]) -> str:
-    """What the lower axis of the plots over the stages is."""
+    """Return the x-axis label of the plots over the stages."""
     return _load_axis(results)[2]
 
 
 def failure_plot(report: LoadReport) -> BarPlot | None:
-    """Failed requests by stage and kind; None where none failed."""
+    """Plot failed requests by stage and kind; None if none failed."""
     counts: dict[str, int] = {}
     for failure in (failure for result in report.stages for failure in result.failures):
         counts[failure.kind] = counts.get(failure.kind, 0) + failure.count
@@ -92,7 +90,7 @@ def failure_plot(report: LoadReport) -> BarPlot | None:
 
 
 def timeline_plots(report: LoadReport) -> list[LinePlot]:
-    """Requests, latency and users by second; long tests have several seconds in a point."""
+    """Plot requests, latency and users by second; long tests merge several seconds into a point."""
     if not report.timeline:
         return []
     end = float(report.timeline[-1].at + 1)
@@ -141,7 +139,7 @@ def _over_load(
 
 
 def _plot(title: str, unit: str, series: Sequence[Series], across: Axis, over: str) -> LinePlot | None:
-    """The plot; None where no series has a value."""
+    """Return the plot; None if no series has a value."""
     values = [value for line in series for _, value in line.points if value is not None]
 
     def format_value(value: float) -> str:
@@ -153,7 +151,7 @@ def _plot(title: str, unit: str, series: Sequence[Series], across: Axis, over: s
 
 
 def _percentile_curve(stats: RequestStats) -> Iterator[tuple[float, float]]:
-    """Places on the axis of shares, and the latency there."""
+    """Return the points of a percentile curve: positions on the percentile axis and latencies."""
     assert stats.latency is not None
     latencies = Histogram.from_list([list(stats.buckets.items()), 0.0, stats.latency.min_ms, stats.latency.max_ms])
     yield 0.0, latencies.min_ms
@@ -165,12 +163,12 @@ def _percentile_curve(stats: RequestStats) -> Iterator[tuple[float, float]]:
 
 
 def _nines(percent: float) -> float:
-    """Where a share is on an axis of nines: 90 % at 1, 99 % at 2."""
+    """Return the position of a share on an axis of nines: 90 % at 1, 99 % at 2."""
     return -math.log10(1 - percent / 100)
 
 
 def _spread(count: int, most: int) -> list[int]:
-    """At most so many of the places from 0 to count, evenly spread from the first to the last."""
+    """Return a limited number of positions from 0 to count, evenly spaced, with the first and the last."""
     return [round(number * (count - 1) / (most - 1)) for number in range(most)] if count > most else list(range(count))
 
 
@@ -179,7 +177,7 @@ def _largest(values: Sequence[float | None]) -> float | None:
 
 
 def _load_axis(results: Sequence[StageResult]) -> tuple[list[float], Axis, str]:
-    """The places of stages on the lower axis, and what that is: their loads where these rise, or else their order."""
+    """Return the x positions of stages and the axis label: their loads if these increase, or else their order."""
     loads = [load_of(result) for result in results]
     numbers = [float(load) for load in loads if load is not None]
     if len(numbers) == len(results) > 1 and is_rising(results):
@@ -193,7 +191,7 @@ def _load_axis(results: Sequence[StageResult]) -> tuple[list[float], Axis, str]:
 
 
 def _labels(results: Sequence[StageResult]) -> list[str]:
-    """Short names of stages: their loads where all are of one kind, or else their numbers."""
+    """Return short stage labels: loads if all are of one kind, or else numbers."""
     loads = [load_of(result) for result in results]
     if len({result.loop for result in results}) == 1 and None not in loads:
         return [f"{load:,.4g}" for load in loads]
@@ -209,7 +207,7 @@ def _latency(figure: Callable[[Latency], float]) -> Figure:
 
 
 def _server_figures(model: str) -> tuple[Figure, Figure, Figure]:
-    """Batch size, queue time and inference time of a model."""
+    """Return batch size, queue time and inference time of a model."""
 
     def batch(result: StageResult) -> float | None:
         served = statistics_of(result, model)
@@ -240,7 +238,7 @@ def _failures(results: Sequence[StageResult], kinds: set[str]) -> list[float]:
 
 
 def _times(end: float) -> Iterator[tuple[float, str]]:
-    """Labels of a time axis: 40 s, 1:30, 2:15:00."""
+    """Format time axis labels: 40 s, 1:30, 2:15:00."""
     step = next((step for step in _TIME_STEPS if end / step <= _MAX_TIMES), _TIME_STEPS[-1])
     for at in range(0, int(end) + 1, step):
         minutes, seconds = divmod(at, 60)

@@ -1,1 +1,1 @@
-"""Runs the stages of a load test on client processes, and sums up what they report."""
+"""Load test runner: runs the stages on client processes and aggregates their reports."""

@@ -1,31 +1,37 @@
-"""Leads client processes through the stages of a load test, and sums up what they report."""
+"""Load runner: drives client processes through the stages of a load test and aggregates their reports."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from plansmith.errors import PlansmithError
+from plansmith.errors import EnvironmentFault, PlansmithError
+from plansmith.formatting import format_bytes
 from plansmith.loadtest.client.recorder import WARM_UP, RequestCounts
-from plansmith.loadtest.plan.schedule import ScheduledStage, schedule_stage
-from plansmith.loadtest.plan.stages import LoadPlan
-from plansmith.loadtest.results import Ending, ModelStatistics, ServerUsage, StageResult
-from plansmith.loadtest.runner.liveness import Liveness
-from plansmith.loadtest.runner.processes import ClientLost, ClientProcesses
+from plansmith.loadtest.connect import check_target
+from plansmith.loadtest.monitor import ServerMonitor
+from plansmith.loadtest.results import Ending, LoadReport, ModelStatistics, ServerUsage, StageResult
+from plansmith.loadtest.runner.processes import ClientLost, ClientProcesses, RemoteWorkers
 from plansmith.loadtest.runner.stage_results import (
+    Liveness,
     StageTimes,
+    Totals,
     exceeded_limit,
     flat_throughput,
     stage_notes,
     stage_result,
 )
-from plansmith.loadtest.runner.totals import Totals
-from plansmith.loadtest.server.monitor import ServerMonitor
-from plansmith.loadtest.server.preflight import check_target
+from plansmith.loadtest.stages import LoadPlan, ScheduledStage, schedule_stage, schedule_stages
 from plansmith.loadtest.target import LoadTarget
+from plansmith.system.gpus import CPU_INFO
 
 _TICK_SECONDS = 1.0
 _MIN_RATE_SECONDS = 0.25
@@ -39,7 +45,7 @@ INTERRUPTED = "it was interrupted"
 
 @dataclass(frozen=True)
 class Progress:
-    """How a load test goes; reported when a stage begins, about once a second, and while the last answers are awaited.
+    """Load test progress: reported at the start of a stage, about once a second, and while awaiting the last answers.
 
     Attributes:
         stage: its number, from 0; -1 in the warm-up.
@@ -67,7 +73,7 @@ class Progress:
 
 
 class LoadEnd(Exception):
-    """The test ends before its last stage.
+    """End of a load test before its last stage.
 
     Args:
         ending: how it ends.
@@ -82,7 +88,7 @@ class LoadEnd(Exception):
 
 @dataclass
 class _StageRun:
-    """A stage that began."""
+    """Stage run: the state of a stage that has begun."""
 
     scheduled: ScheduledStage
     began: float
@@ -97,7 +103,7 @@ class _StageRun:
 
 
 class LoadRunner:
-    """One load test that runs.
+    """Load test runner of one running test.
 
     Args:
         target: server and models.
@@ -132,11 +138,11 @@ class LoadRunner:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a stage began."""
+        """Whether any stage began."""
         return bool(self._stages)
 
     def run_stages(self, clients: ClientProcesses, stages: tuple[ScheduledStage, ...]) -> None:
-        """Warm up, and run one stage after the other.
+        """Run the warm-up, then one stage after another.
 
         Raises:
             LoadEnd: a stop condition is met, or the server is lost.
@@ -154,11 +160,11 @@ class LoadRunner:
             self._require_server()
 
     def results(self) -> list[StageResult]:
-        """The stages that began."""
+        """Return the results of the stages that began."""
         return [self._result(number) for number in range(len(self._stages))]
 
     def notes(self) -> list[str]:
-        """What has to be known to read the results correctly."""
+        """Return notes for interpreting the results correctly."""
         return [
             note
             for number, run in enumerate(self._stages)
@@ -166,7 +172,7 @@ class LoadRunner:
         ]
 
     def wind_down(self, clients: ClientProcesses, *, drains: bool) -> None:
-        """Stop the load, and receive the last reports.
+        """Stop the load and receive the last reports.
 
         Args:
             clients: the client processes.
@@ -194,7 +200,7 @@ class LoadRunner:
         return StageTimes(began, run.seconds, run.measured_seconds, run.scheduled.seconds, run.silent_seconds)
 
     def _await_start(self, clients: ClientProcesses, scheduled: ScheduledStage) -> None:
-        """Wait without load for a stage that has a start of its own."""
+        """Wait without load for a stage with its own start time."""
         if self._zero is None or scheduled.stage.at_seconds is None:
             return
         if self._zero + scheduled.at - time.monotonic() > _GAP_SECONDS:
@@ -203,7 +209,7 @@ class LoadRunner:
             self._receive(clients, self._zero + scheduled.at)
 
     def _run_stage(self, clients: ClientProcesses, number: int, scheduled: ScheduledStage) -> None:
-        """Run a stage; its counts stay where it ends early."""
+        """Run a stage; its counts are kept if it ends early."""
         self._number = number
         self._is_precise = False
         run = self._current = _StageRun(scheduled, time.monotonic())
@@ -245,7 +251,7 @@ class LoadRunner:
         clients.send("load", stage=self._number, is_first=False, users=0, spawn_rate=None, arrivals="")
 
     def _measure(self, clients: ClientProcesses, run: _StageRun, end: float) -> None:
-        """The part of a stage in which all users are there."""
+        """Run the measured part of a stage, in which all users are active."""
         monitor = None if self._number == WARM_UP else self._monitor
         if monitor is not None:
             monitor.begin()
@@ -272,7 +278,7 @@ class LoadRunner:
                 run.models, run.usage = monitor.end()
 
     def _receive(self, clients: ClientProcesses, deadline: float, until: str = "") -> bool:
-        """Receive events until a time, until one event, or until the stage is precise; whether the event came.
+        """Receive events until a deadline, an event, or sufficient precision; return whether the event arrived.
 
         Raises:
             LoadEnd: a limit is exceeded, or the server is lost.
@@ -313,7 +319,7 @@ class LoadRunner:
             self.totals.note_users(int(time.monotonic() - self._zero), self._users)
 
     def _report_progress(self, *, begins: bool = False) -> None:
-        """Report progress; of a stage that begins nothing is known, and what comes in now is of the previous one."""
+        """Report progress; a beginning stage has no figures yet, as incoming ones belong to the previous stage."""
         now, run = time.monotonic(), self._current
         if (elapsed := now - self._ticked) >= _MIN_RATE_SECONDS:  # a shorter time would exaggerate a single report
             self._throughput = self._answers / elapsed
@@ -337,7 +343,7 @@ class LoadRunner:
         )
 
     def _tick(self) -> None:
-        """About once a second."""
+        """Run periodic checks, about once a second."""
         self._report_progress()
         if loss := self._liveness.loss():
             kind, message = self.totals.last_failure
@@ -347,7 +353,7 @@ class LoadRunner:
         self._check_precision()
 
     def _require_limits(self) -> None:
-        """Raise LoadEnd where a limit is exceeded in the measured time of the stage."""
+        """Raise LoadEnd if a limit is exceeded in the measured time of the stage."""
         run = self._current
         if run is None or run.measured_from is None or self._number == WARM_UP or self._is_over:
             return
@@ -356,7 +362,7 @@ class LoadRunner:
             raise LoadEnd("threshold", reason)
 
     def _check_precision(self) -> None:
-        """Note whether the mean latency of the stage is known well enough."""
+        """Record whether the mean latency of the stage is precise enough."""
         run, width = self._current, self._plan.stop_when.confidence
         if width is None or run is None or run.measured_from is None or run.measured_seconds or self._zero is None:
             return
@@ -369,7 +375,7 @@ class LoadRunner:
             run.stopped = f"its mean latency is known to ± {interval:.1%}"
 
     def _require_rising_throughput(self) -> None:
-        """Raise LoadEnd where the throughput of the last stage is flat."""
+        """Raise LoadEnd if the throughput of the last stage is flat."""
         number = len(self._stages) - 1
         if number < 1 or self._plan.stop_when.flat_throughput is None:
             return
@@ -378,7 +384,7 @@ class LoadRunner:
             raise LoadEnd("threshold", reason)
 
     def _require_server(self) -> None:
-        """Check a server that refused connections to the end.
+        """Check a server that refused connections until the end.
 
         Raises:
             LoadEnd: it does not answer.
@@ -389,3 +395,118 @@ class LoadRunner:
             reason = f"{self._target.label} is lost: {error.message}"
             self._stages[-1].stopped = reason
             raise LoadEnd("server-lost", reason) from error
+
+
+_HIDDEN = "…"
+"""Stands in reports for the values of headers, which may be secrets."""
+
+
+def require_locust() -> None:
+    """Check that this machine can generate load, before anything is started for it.
+
+    Raises:
+        EnvironmentFault: Locust is not installed.
+    """
+    if importlib.util.find_spec("locust") is None:
+        raise EnvironmentFault("Locust is not installed", remedy="pip install 'plansmith[loadtest]'")
+
+
+def run_load(
+    target: LoadTarget,
+    plan: LoadPlan,
+    *,
+    folder: Path,
+    monitor: ServerMonitor | None = None,
+    workers: RemoteWorkers | None = None,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> LoadReport:
+    """Run a load test and report the results, even if the server or a client dies or the test is interrupted.
+
+    Args:
+        target: server and models.
+        plan: the stages.
+        folder: takes logs.
+        monitor: monitors the server.
+        workers: client processes on other machines that generate the load; None where those of this machine do.
+        progress: called about once a second.
+
+    Raises:
+        UsageError: stages that cannot be.
+        ServedCheckError: a model is not ready, or refuses its request.
+        EnvironmentFault: the server is not reached, or Locust is not installed.
+    """
+    plan = plan.with_warm_up()
+    stages = schedule_stages(plan)
+    require_locust()
+    configuration = check_target(target, plan.timeout_seconds)
+    runner = LoadRunner(target, plan, monitor, progress)
+    began, began_at = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
+    clients = ClientProcesses(target, plan, folder, workers)
+    ending, reason = _run(runner, clients, stages)
+    return LoadReport(
+        target=_reported(target),
+        plan=plan,
+        configuration=configuration,
+        machine=describe_machine(),
+        began_at=began_at,
+        seconds=time.monotonic() - began,
+        stages=tuple(runner.results()),
+        timeline=runner.totals.timeline(),
+        ending=ending,
+        reason=reason,
+        notes=(*_machine_notes(clients.machines), *runner.notes()),
+    )
+
+
+def _run(runner: LoadRunner, clients: ClientProcesses, stages: tuple[ScheduledStage, ...]) -> tuple[Ending, str]:
+    """Start the clients and run all stages; return how the test ended, and why.
+
+    Raises:
+        KeyboardInterrupt: no stage had begun.
+    """
+    try:
+        with clients:
+            return _run_stages(runner, clients, stages)
+    except KeyboardInterrupt:
+        if not runner.has_begun:
+            raise
+        return "interrupted", INTERRUPTED
+
+
+def _run_stages(runner: LoadRunner, clients: ClientProcesses, stages: tuple[ScheduledStage, ...]) -> tuple[Ending, str]:
+    """Run all stages and receive the final reports."""
+    ending: Ending = "done"
+    reason = ""
+    try:
+        runner.run_stages(clients, stages)
+    except LoadEnd as end:
+        ending, reason = end.ending, end.reason
+    except ClientLost as lost:
+        ending, reason = "client-lost", str(lost)
+    except KeyboardInterrupt:
+        ending, reason = "interrupted", INTERRUPTED
+    if ending != "client-lost":
+        runner.wind_down(clients, drains=ending in {"done", "threshold"})
+    return ending, reason
+
+
+def _machine_notes(machines: Sequence[str]) -> Iterator[str]:
+    if machines:
+        counts = (f"{machines.count(machine)} on {machine}" for machine in dict.fromkeys(machines))
+        yield f"the load came from client processes on other machines: {', '.join(counts)}"
+
+
+def _reported(target: LoadTarget) -> LoadTarget:
+    """Return the target without header values and payload folders, which are deleted with the test."""
+    models = tuple(model.model_copy(update={"payloads": ""}) for model in target.models)
+    return target.model_copy(update={"headers": dict.fromkeys(target.headers, _HIDDEN), "models": models})
+
+
+def describe_machine() -> str:
+    """Describe the CPU, the cores available to this process, and the memory."""
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    cores = len(os.sched_getaffinity(0))
+    lines = CPU_INFO.read_text(errors="replace").splitlines() if CPU_INFO.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    name = next(names, platform.machine())
+    return f"{name}, {cores} core{'' if cores == 1 else 's'}, {format_bytes(memory_bytes)}"

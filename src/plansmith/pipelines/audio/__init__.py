@@ -1,1 +1,1 @@
-"""Sound around a model."""
+"""Audio pre- and postprocessing."""

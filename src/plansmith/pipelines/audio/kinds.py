@@ -1,4 +1,4 @@
-"""What a model makes of sounds, told by its directory's files alone: labels, a transcript, or other tensors."""
+"""Audio model kinds, detected from the model directory's files alone: labels, a transcript, or other tensors."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _RECOGNISER = "ForCTC"
 
 
 def takes_sounds(folder: Path) -> bool:
-    """Whether a directory of transformers says how sounds become the model's input.
+    """Whether a transformers directory defines how audio becomes the model's input.
 
     Raises:
         SourceError: a file is no JSON.
     """
-    found = (read_json(folder / name) for name in PROCESSOR_FILES if (folder / name).is_file())
-    return any("sampling_rate" in str(one) for one in found)
+    documents = (read_json(folder / name) for name in PROCESSOR_FILES if (folder / name).is_file())
+    return any("sampling_rate" in str(document) for document in documents)
 
 
 def sound_output(folder: Path, task: str) -> RawOutput:
-    """What a model that hears sounds answers with, by its task or, where none is asked for, its configuration.
+    """Return the output kind of an audio model, by the requested task or its configuration.
 
     Raises:
         SourceError: the configuration is no JSON.

@@ -1,1 +1,1 @@
-"""NVIDIA DALI pipelines that make a model's input of encoded images, as the source's own preprocessing does."""
+"""NVIDIA DALI pipelines that preprocess encoded images like the source's own preprocessing."""

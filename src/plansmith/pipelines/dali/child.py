@@ -1,4 +1,4 @@
-"""Runs in a process of its own, with DALI: one pipeline is written or run, told and answered in JSON files.
+"""DALI child process: writes or runs one pipeline; requests and results are JSON files.
 
 Nothing of plansmith is imported here: DALI comes with a NumPy of its own. Called as
 `python child.py <request.json> <answer.json>`.
@@ -21,74 +21,74 @@ Settings = Mapping[str, Any]
 
 
 def main(request: Path, answer: Path) -> None:
-    """Do what the request says; what was found, or why it failed, goes into the answer."""
-    asked = json.loads(request.read_text())
-    sys.path.insert(0, asked["site"])
+    """Execute the request; the result, or why it failed, is written to the answer file."""
+    settings = json.loads(request.read_text())
+    sys.path.insert(0, settings["site"])
     try:
         from nvidia import dali
     except (ImportError, OSError) as error:
-        told = {"missing": str(error).splitlines()[0]}
+        response = {"missing": str(error).splitlines()[0]}
     else:
         try:
-            told = {"serialise": serialise, "run": run}[asked["call"]](dali, asked)
+            response = {"serialise": serialise, "run": run}[settings["call"]](dali, settings)
         except Exception as error:  # noqa: BLE001 - whatever it is, the parent tells of it; the traceback goes to the log
             traceback.print_exc()
-            told = {"failed": f"{type(error).__name__}: {error}", "version": dali.__version__}
-    answer.write_text(json.dumps(told))
+            response = {"failed": f"{type(error).__name__}: {error}", "version": dali.__version__}
+    answer.write_text(json.dumps(response))
 
 
-def serialise(dali: Any, asked: Settings) -> dict[str, Any]:
-    """Write the file that Triton's backend opens.
+def serialise(dali: Any, settings: Settings) -> dict[str, Any]:
+    """Write the serialized pipeline that Triton's backend opens.
 
     No device is given: with one, DALI asks for the GPU's driver, and whoever opens the file names the device anyway.
     """
     from nvidia.dali._utils.dali_trace import set_tracing
 
     set_tracing(enabled=False)  # the path and the lines of this program would be written into the file
-    Path(asked["out"]).write_bytes(_pipeline(dali, asked, None).serialize())
+    Path(settings["out"]).write_bytes(_pipeline(dali, settings, None).serialize())
     return {"version": dali.__version__}
 
 
-def run(dali: Any, asked: Settings) -> dict[str, Any]:
-    """Have a pipeline, or that of a recipe, answer: images one by one, each from a file, all tensors into one."""
+def run(dali: Any, settings: Settings) -> dict[str, Any]:
+    """Run a pipeline, or that of a recipe, on images one by one, each from a file; all tensors go into one."""
     import numpy as np
 
-    device_id = 0 if asked["device"] == "gpu" else None
-    if "pipeline" in asked:
-        content, device = Path(asked["pipeline"]).read_bytes(), {} if device_id is None else {"device_id": device_id}
+    device_id = 0 if settings["device"] == "gpu" else None
+    if "pipeline" in settings:
+        content, device = Path(settings["pipeline"]).read_bytes(), {} if device_id is None else {"device_id": device_id}
         pipeline = dali.Pipeline.deserialize(serialized_pipeline=content, batch_size=1, num_threads=1, **device)
     else:
-        pipeline = _pipeline(dali, {**asked, "batch": 1}, device_id)
-    found = []
-    for file in asked["images"]:
-        pipeline.feed_input(asked["input"], [np.fromfile(file, np.uint8)])
+        pipeline = _pipeline(dali, {**settings, "batch": 1}, device_id)
+    arrays = []
+    for file in settings["images"]:
+        pipeline.feed_input(settings["input"], [np.fromfile(file, np.uint8)])
         (tensors,) = pipeline.run()
-        found.append(np.array(tensors.as_cpu().as_array()))
-    np.save(asked["out"], np.concatenate(found))
+        arrays.append(np.array(tensors.as_cpu().as_array()))
+    np.save(settings["out"], np.concatenate(arrays))
     return {"version": dali.__version__}
 
 
-def _pipeline(dali: Any, asked: Settings, device_id: int | None) -> Any:
-    """The pipeline of a recipe."""
-    pipeline = dali.Pipeline(batch_size=asked["batch"], num_threads=1, device_id=device_id, **QUEUE)
+def _pipeline(dali: Any, settings: Settings, device_id: int | None) -> Any:
+    """Build the pipeline of a recipe."""
+    pipeline = dali.Pipeline(batch_size=settings["batch"], num_threads=1, device_id=device_id, **QUEUE)
     with pipeline:
-        pipeline.set_outputs(_defined(dali, asked["recipe"], asked))
+        pipeline.set_outputs(_defined(dali, settings["recipe"], settings))
     return pipeline
 
 
-def _defined(dali: Any, recipe: Settings, asked: Settings) -> Any:
-    """The recipe in DALI's operators. Sizes and places of crops are computed as Python would, to the pixel."""
+def _defined(dali: Any, recipe: Settings, settings: Settings) -> Any:
+    """Define the recipe with DALI operators. Crop sizes and positions match Python's to the pixel."""
     fn, types = dali.fn, dali.types
-    encoded = fn.external_source(name=asked["input"], device="cpu", dtype=types.UINT8, ndim=1)
+    encoded = fn.external_source(name=settings["input"], device="cpu", dtype=types.UINT8, ndim=1)
     order = recipe["order"]
     readers, upright = _readers(dali), recipe["upright"]
     image = readers.decoders.image(
         encoded,
-        device="mixed" if asked["device"] == "gpu" else "cpu",
+        device="mixed" if settings["device"] == "gpu" else "cpu",
         output_type=types.RGB if order == sorted(order) else types.BGR,
         jpeg_fancy_upsampling=True,  # as libjpeg does it, which Pillow decodes with
         adjust_orientation=upright,
-        **asked.get("decoder_hints", {}),
+        **settings.get("decoder_hints", {}),
     )
     sides = readers.peek_image_shape(encoded, adjust_orientation=upright, dtype=types.INT64)
     size = (sides[0], sides[1])
@@ -109,7 +109,7 @@ def _defined(dali: Any, recipe: Settings, asked: Settings) -> Any:
 
 
 def _readers(dali: Any) -> Any:
-    """What has the operators that read images and shapes, and are told whether to turn by the EXIF orientation.
+    """Return the operators that read images and shapes, with the option to apply the EXIF orientation.
 
     Those of `fn` are since DALI 2.2, and turn where nothing is said; before, they never turn, and those of
     `fn.experimental` are told. A file that says nothing means another thing to a newer DALI than to its own.
@@ -119,7 +119,7 @@ def _readers(dali: Any) -> Any:
 
 
 def _size(dali: Any, size: tuple[Any, Any], step: Settings) -> tuple[Any, Any]:
-    """Height and width after a resize: numbers, or DALI's terms where they follow from the image."""
+    """Return height and width after a resize: numbers, or DALI expressions if they depend on the image."""
     height, width = size
     if step["do"] == "exact":
         return step["height"], step["width"]
@@ -133,21 +133,23 @@ def _size(dali: Any, size: tuple[Any, Any], step: Settings) -> tuple[Any, Any]:
     )
 
 
-def _extreme(dali: Any, which: str, one: Any, other: Any) -> Any:
-    """The smaller or the larger of two sides; numbers alone are not for DALI."""
-    place = builtins if isinstance(one, int) and isinstance(other, int) else dali.math
-    return getattr(place, which)(one, other)
+def _extreme(dali: Any, which: str, first: Any, second: Any) -> Any:
+    """Return the smaller or larger of two sides; DALI does not accept plain numbers alone."""
+    place = builtins if isinstance(first, int) and isinstance(second, int) else dali.math
+    return getattr(place, which)(first, second)
 
 
 def _rounded(dali: Any, total: Any, parts: Any) -> Any:
-    """A quotient of whole numbers, rounded; halves to the even one."""
+    """Return an integer quotient, rounded half to even."""
     lower = total // parts
     twice = 2 * (total - lower * parts)
     return lower + _counted(dali, twice > parts) + _counted(dali, twice == parts) * _is_odd(lower)
 
 
 def _resized(dali: Any, image: Any, size: tuple[Any, Any], step: Settings) -> Any:
-    height, width = (one if isinstance(one, int) else dali.fn.cast(one, dtype=dali.types.FLOAT) for one in size)
+    height, width = (
+        length if isinstance(length, int) else dali.fn.cast(length, dtype=dali.types.FLOAT) for length in size
+    )
     interpolations = {"bilinear": "LINEAR", "bicubic": "CUBIC", "lanczos": "LANCZOS3"}
     return dali.fn.resize(
         image,
@@ -162,7 +164,7 @@ def _resized(dali: Any, image: Any, size: tuple[Any, Any], step: Settings) -> An
 
 def _cropped(dali: Any, image: Any, size: tuple[Any, Any], step: Settings, order: list[int]) -> Any:
     begin = [_start(dali, side, step[name], step) for side, name in zip(size, ("height", "width"), strict=True)]
-    if not all(isinstance(one, int) for one in begin):
+    if not all(isinstance(coordinate, int) for coordinate in begin):
         begin = dali.fn.cast(dali.fn.stack(*begin), dtype=dali.types.INT32)
     fill = step["fill"] * len(order) if len(step["fill"]) == 1 else step["fill"]
     return dali.fn.slice(
@@ -175,9 +177,9 @@ def _cropped(dali: Any, image: Any, size: tuple[Any, Any], step: Settings, order
     )
 
 
-def _start(dali: Any, side: Any, wanted: int, step: Settings) -> Any:
-    """Where a crop begins along one side; below zero where there is a border before the image."""
-    left_over = side - wanted
+def _start(dali: Any, side: Any, length: int, step: Settings) -> Any:
+    """Return the start of a crop along one side; negative if the image gets a border there."""
+    left_over = side - length
     inside = left_over // 2
     if step["rounding"] == "even":
         inside += _is_odd(left_over) * _is_odd(inside)
@@ -189,12 +191,12 @@ def _start(dali: Any, side: Any, wanted: int, step: Settings) -> Any:
 
 
 def _is_odd(number: Any) -> Any:
-    """1 or 0; DALI's terms know no remainder."""
+    """Return 1 if odd, else 0; DALI expressions have no modulo."""
     return number - 2 * (number // 2)
 
 
 def _counted(dali: Any, condition: Any) -> Any:
-    """1 where it holds, otherwise 0."""
+    """Return 1 if the condition holds, else 0."""
     return int(condition) if isinstance(condition, bool) else dali.fn.cast(condition, dtype=dali.types.INT64)
 
 

@@ -1,29 +1,147 @@
-"""The two parts that preprocess images with DALI: one that looks over what clients sent, and DALI's own."""
+"""DALI preprocessing parts: one checks the clients' images, the other is the DALI pipeline itself."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.config.pipeline import DaliOptions
-from plansmith.errors import UsageError
-from plansmith.pipelines.dali.agreement import MEAN_LEVELS
-from plansmith.pipelines.dali.pipelines import PIPELINE_FILE, run_pipeline, serialise_pipeline
-from plansmith.pipelines.dali.recipe import Recipe, recipe_from_settings
+from plansmith.errors import EngineError, EnvironmentFault, UsageError
+from plansmith.pipelines.dali.recipe import MEAN_LEVELS, Recipe, recipe_from_settings
 from plansmith.pipelines.draft import Draft, DraftPart
 from plansmith.pipelines.served.encoded import EncodedStep
 from plansmith.pipelines.served.images import ImagesStep
 from plansmith.pipelines.served.requests import Refusal
 from plansmith.records.model import BATCH, Device, Tensor
+from plansmith.system.files import scratch_folder
+from plansmith.system.process import tied_to
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Arrays = Mapping[str, NDArray[np.generic]]
+    from plansmith.records.arrays import Arrays
+
+
+CHILD = Path(__file__).with_name("child.py")
+PIPELINE_FILE = "model.dali"
+"""What Triton's backend looks for in a version's folder."""
+
+_DEADLINE_SECONDS = 300
+_LOG_LINES = 8
+_TO_PYTHON = "or write preprocessing: python into the spec"
+
+
+def serialise_pipeline(
+    recipe: Recipe,
+    out: Path,
+    *,
+    site: Path,
+    device: Device,
+    max_batch_size: int,
+    input_name: str,
+    decoder_hints: Mapping[str, int] | None = None,
+) -> str:
+    """Serialize a pipeline; reproducible for the same recipe and DALI version.
+
+    Args:
+        recipe: what it does.
+        out: the file, in a folder that is there.
+        site: the folder of `environment.dali_folder`, of the target's version.
+        device: what it runs on; "gpu" decodes JPEG and resizes there.
+        max_batch_size: of the configuration beside it.
+        input_name: of the tensor that holds encoded images.
+        decoder_hints: of `DaliOptions`, for a GPU.
+
+    Returns:
+        The version of DALI that wrote it.
+
+    Raises:
+        EnvironmentFault: DALI cannot be loaded, or takes too long.
+        EngineError: DALI refuses the pipeline.
+    """
+    request = {
+        "call": "serialise",
+        "recipe": recipe.model_dump(mode="json"),
+        "device": device,
+        "batch": max(max_batch_size, 1),
+        "input": input_name,
+        "decoder_hints": dict(decoder_hints or {}),
+        "out": str(out),
+    }
+    return str(_ask(request, site)["version"])
+
+
+def run_pipeline(
+    pipeline: Path | Recipe, images: Sequence[bytes], *, site: Path, input_name: str, device: Device = "cpu"
+) -> NDArray[np.generic]:
+    """Return the output of a pipeline, or that of a recipe, on a batch of images, on the device it was written for.
+
+    Raises:
+        EnvironmentFault: DALI cannot be loaded, or takes too long.
+        EngineError: it cannot decode one of them.
+    """
+    import numpy as np
+
+    with scratch_folder("dali") as scratch:
+        files = [Path(scratch, f"{number:06}") for number in range(len(images))]
+        for file, content in zip(files, images, strict=True):
+            file.write_bytes(content)
+        out = Path(scratch, "tensors.npy")
+        source = (
+            {"recipe": pipeline.model_dump(mode="json")}
+            if isinstance(pipeline, Recipe)
+            else {"pipeline": str(pipeline)}
+        )
+        request = {"call": "run", "images": [str(file) for file in files], "device": device, **source}
+        _ask({**request, "input": input_name, "out": str(out)}, site)
+        result: NDArray[np.generic] = np.load(out)
+    return result
+
+
+def _ask(request: Mapping[str, Any], site: Path) -> dict[str, Any]:
+    with scratch_folder("dali") as scratch:
+        request_file, answer_file = Path(scratch, "request.json"), Path(scratch, "answer.json")
+        request_file.write_text(json.dumps({**request, "site": str(site.absolute())}))
+        try:
+            done = subprocess.run(
+                [sys.executable, "-I", str(CHILD), str(request_file), str(answer_file)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                timeout=_DEADLINE_SECONDS,
+                check=False,
+                preexec_fn=tied_to(os.getpid()),
+            )
+        except subprocess.TimeoutExpired as error:
+            raise EnvironmentFault(
+                f"DALI did not end within {_DEADLINE_SECONDS} seconds", remedy=f"try again, {_TO_PYTHON}"
+            ) from error
+        sys.stderr.write(done.stdout)  # the worker's log
+        answer: dict[str, Any] = {}
+        with suppress(FileNotFoundError):
+            answer = json.loads(answer_file.read_text())
+    if "missing" in answer:
+        raise EnvironmentFault(
+            f"DALI of {site} cannot be loaded: {answer['missing']}",
+            remedy=f"take {site} away and install it again: plansmith serve-env add TARGET --dali, {_TO_PYTHON}",
+        )
+    if "failed" in answer or not answer:
+        tail = "\n".join([line for line in done.stdout.splitlines() if line.strip()][-_LOG_LINES:])
+        reason = answer.get("failed") or f"it ended with code {done.returncode}:\n{tail}"
+        raise EngineError(f"DALI refused the pipeline or an image: {reason}", remedy="write preprocessing: python")
+    return answer
+
 
 ENCODED_PART, DALI_PART = "encoded", "dali"
 """The names of the parts, in their order."""
@@ -42,7 +160,7 @@ harm requests of others. A request of several images is one batch all the same.
 
 @dataclass(frozen=True)
 class DaliPlace:
-    """Which DALI a pipeline is made with, and for what.
+    """DALI version and target of a pipeline.
 
     Args:
         site: the folder of `environment.dali_folder`, of the target's version.
@@ -58,7 +176,7 @@ class DaliPlace:
 
 
 def encoded_part(recipe: Recipe) -> DraftPart:
-    """The first one: takes the bytes of images, [batch, 1], and refuses what DALI could not decode."""
+    """Return the first part: takes the bytes of images, [batch, 1], and refuses what DALI could not decode."""
     return DraftPart(
         name=ENCODED_PART,
         step=EncodedStep,
@@ -76,7 +194,7 @@ def encoded_part(recipe: Recipe) -> DraftPart:
 
 
 def dali_part(recipe: Recipe, place: DaliPlace) -> DraftPart:
-    """The second one. Writing it raises EnvironmentFault or EngineError, as `serialise_pipeline` does."""
+    """Return the second part. Writing it raises EnvironmentFault or EngineError, as `serialise_pipeline` does."""
 
     def write(folder: Path) -> None:
         serialise_pipeline(
@@ -103,7 +221,7 @@ def dali_part(recipe: Recipe, place: DaliPlace) -> DraftPart:
 
 
 class DaliStep:
-    """What the second part does, in this process: on the CPU, whatever the target's device is.
+    """In-process step of the second part: on the CPU, whatever the target's device is.
 
     Settings:
         recipe: the fields of a `Recipe`.
@@ -111,30 +229,30 @@ class DaliStep:
     """
 
     def __init__(self, settings: Mapping[str, Any], folder: Path) -> None:
-        """See the class; the pipeline in the folder may be for a GPU that is not here."""
+        """See the class; the pipeline in the folder may be for a GPU that is absent here."""
         del folder
         self._recipe = Recipe.model_validate(settings["recipe"])
         self._site = Path(settings["site"])
 
     def answer(self, feeds: Sequence[Arrays]) -> Sequence[Arrays | Refusal]:
-        """The model's input for each request.
+        """Return the model's input for each request.
 
         Raises:
             EnvironmentFault: DALI cannot be loaded.
             EngineError: DALI refuses the pipeline, or cannot decode an image.
         """
         rows = [tuple(row.tobytes() for row in feed[ENCODED.name]) for feed in feeds]
-        return [{self._recipe.output: _made(self._recipe, images, self._site)} for images in rows]
+        return [{self._recipe.output: _request_tensor(self._recipe, images, self._site)} for images in rows]
 
 
 @lru_cache(maxsize=16)
-def _made(recipe: Recipe, images: tuple[bytes, ...], site: Path) -> NDArray[np.generic]:
-    """The tensor of a request: a process is started for it, and whoever holds pipelines against sources asks twice."""
+def _request_tensor(recipe: Recipe, images: tuple[bytes, ...], site: Path) -> NDArray[np.generic]:
+    """Return a request's tensor, cached: it starts a process, and comparisons with the source need it twice."""
     return run_pipeline(recipe, images, site=site, input_name=ENCODED.name)
 
 
 def with_dali(draft: Draft, place: DaliPlace) -> Draft:
-    """The same pipeline with DALI in the place of the part that reads images with Pillow.
+    """Return the pipeline with DALI in place of the Pillow part for images.
 
     Args:
         draft: whose first part is that one.

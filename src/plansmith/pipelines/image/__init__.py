@@ -1,1 +1,1 @@
-"""Images around a model."""
+"""Image pre- and postprocessing."""

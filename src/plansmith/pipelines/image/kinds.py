@@ -1,4 +1,7 @@
-"""What a model makes of images, told by its directory's files alone: labels, objects, a map, an embedding, a choice."""
+"""Image model kinds, detected from the model directory's files alone.
+
+Labels, objects, a map, an embedding, a choice.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from plansmith.pipelines.answer_kinds import RawKind
 from plansmith.records.model import SourceScheme
 from plansmith.records.pipeline import RawOutput
 from plansmith.sources.directory import read_config, read_json
+from plansmith.sources.huggingface.outputs import is_zero_shot
 from plansmith.sources.huggingface.processors import PROCESSOR_FILES, has_tokenizer
-from plansmith.sources.huggingface.zero_shot import is_zero_shot
 
 _TASKS: dict[str, RawOutput] = {
     "image-classification": "labels",
@@ -34,7 +37,7 @@ _HEADS: tuple[tuple[str, RawOutput], ...] = (
 
 
 def image_output(scheme: SourceScheme, folder: Path, task: str) -> RawOutput:
-    """What a model that reads images answers with, by its task or, where none is asked for, its configuration.
+    """Return the output kind of an image model, by the requested task or its configuration.
 
     Raises:
         SourceError: the configuration is no JSON.
@@ -53,19 +56,19 @@ def image_output(scheme: SourceScheme, folder: Path, task: str) -> RawOutput:
 
 
 def takes_images(scheme: SourceScheme, folder: Path) -> bool:
-    """Whether a directory says how images become the model's input.
+    """Whether a directory defines how images become the model's input.
 
     Raises:
         SourceError: a file is no JSON.
     """
     if scheme == "timm" or "pretrained_cfg" in read_config(folder):
         return True
-    found = (read_json(folder / name) for name in PROCESSOR_FILES if (folder / name).is_file())
-    return any(isinstance(one, dict) and _is_of_images(one) for one in found)
+    documents = (read_json(folder / name) for name in PROCESSOR_FILES if (folder / name).is_file())
+    return any(isinstance(document, dict) and _is_of_images(document) for document in documents)
 
 
 def require_tokenizer(folder: Path) -> None:
-    """See that texts that come with an image can become tokens.
+    """Require a tokenizer for the texts that come with an image.
 
     Raises:
         SourceError: they cannot.
@@ -78,7 +81,7 @@ def require_tokenizer(folder: Path) -> None:
 
 
 def _is_of_images(config: dict[str, object]) -> bool:
-    """Of the three files, one is of images alone, one holds every part by name, and one is of videos."""
+    """Whether this is an image processor: of the three files, one is for images, one for all parts, one for videos."""
     if "image_processor" in config or "image_processor_type" in config:
         return True
     # Older directories name a feature extractor, as do those of sounds, which have a sampling rate.

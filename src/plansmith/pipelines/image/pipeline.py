@@ -1,8 +1,8 @@
-"""The pipeline around a model of timm or transformers that reads images. Runs in the worker."""
+"""Image pipelines for timm and transformers models. Runs in the worker."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Literal
 
 from plansmith.config.pipeline import PipelineOptions
 from plansmith.errors import SourceError, UsageError
-from plansmith.pipelines.draft import Draft, DraftPart
+from plansmith.pipelines.draft import Draft, DraftPart, labels_part
 from plansmith.pipelines.image.kinds import IMAGES
 from plansmith.pipelines.image.preprocessing import EQUAL, MOST_PIXELS, Agreement
 from plansmith.pipelines.image.reference import (
     ImageSource,
+    files_of,
+    image_questions,
     infer_class_maps,
     infer_objects,
     infer_ranked,
     timm_source,
     transformers_source,
 )
-from plansmith.pipelines.image.samples import files_of, image_questions
 from plansmith.pipelines.image.zero_shot import (
     Candidates,
     candidate_inputs,
@@ -32,21 +33,21 @@ from plansmith.pipelines.image.zero_shot import (
     require_own_tokens,
     with_texts,
 )
-from plansmith.pipelines.labels import labels_part
 from plansmith.pipelines.served.images import ImagesStep
 from plansmith.pipelines.served.postprocessing.objects import OBJECTS, ObjectsStep
 from plansmith.pipelines.served.postprocessing.segmentation import CLASS_MAP, SEGMENTS, SegmentationStep
 from plansmith.pipelines.served.requests import Refusal
 from plansmith.records.model import BATCH, Component, OnnxModel, Tensor
 from plansmith.records.pipeline import RawOutput
-from plansmith.sources.huggingface.zero_shot import SCORES
+from plansmith.sources.huggingface.outputs import SCORES
 from plansmith.sources.loaded_model import LoadedModel
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Arrays = Mapping[str, NDArray[np.generic]]
+    from plansmith.records.arrays import Arrays
+
 
 IMAGE = "image"
 """The ensemble's input: encoded images."""
@@ -88,7 +89,7 @@ _POOLED = ("image_embeds", "pooler_output", "features")
 
 @dataclass(frozen=True)
 class _Behind:
-    """What follows a model: its parts, what clients get, and what it is held against.
+    """Postprocessing: the parts behind a model, the client outputs, and the reference function.
 
     `library`: in words; `sizes`: whether a part wants to know how large images were sent; `most_pixels`: that these may
     have.
@@ -104,7 +105,7 @@ class _Behind:
 
 @dataclass(frozen=True)
 class _Model:
-    """The model as the parts see it; `candidates` are None where nothing but an image is sent."""
+    """Model view: the model as the image parts see it; `candidates` are None if only an image is sent."""
 
     live: LoadedModel
     source: ImageSource
@@ -113,7 +114,7 @@ class _Model:
     candidates: Candidates | None = None
 
     def own_outputs(self, *names: str) -> _Behind:
-        """Some of its outputs as they are."""
+        """Return selected model outputs without postprocessing."""
         outputs = tuple(tensor for tensor in self.component.outputs if tensor.name in names)
 
         def ask(feed: Arrays) -> Arrays:
@@ -134,7 +135,7 @@ def plan_images(
     task: str,
     trust_remote_code: bool,
 ) -> Draft:
-    """What stands around a model so that clients can send images.
+    """Plan the pipeline of a model whose clients send images.
 
     Args:
         live: the source model in FP32.
@@ -166,19 +167,19 @@ def plan_images(
     return Draft(
         input="image",
         output=output,
-        before=(_images_part(model, images, mask, behind), *(one.part() for one in texts)),
+        before=(_images_part(model, images, mask, behind), *(text_input.part() for text_input in texts)),
         after=behind.parts,
-        inputs=(_RAW, *(one.raw for one in texts)),
+        inputs=(_RAW, *(text_input.raw for text_input in texts)),
         outputs=behind.outputs,
         questions=questions,
         ask=behind.ask,
-        source=f"{source.words}{behind.library}",
+        source=f"{source.description}{behind.library}",
         bounds=_bounds(source, images),
     )
 
 
 def _questions(model: _Model, images: Tensor, max_batch: int, *, one_size: bool) -> dict[str, Arrays]:
-    """Requests by name, to which the parts before the model answer as the source's own preprocessing does."""
+    """Return requests by name whose preprocessing matches the source's own."""
     questions: dict[str, Arrays] = {**image_questions(IMAGE, max_batch=max_batch, one_size=one_size)}
     for name, feed in questions.items():
         _require_agreement(model.source, images, feed, name)
@@ -190,7 +191,7 @@ def _questions(model: _Model, images: Tensor, max_batch: int, *, one_size: bool)
 
 
 def _images_part(model: _Model, images: Tensor, mask: Tensor | None, behind: _Behind) -> DraftPart:
-    """The part that makes a model's inputs of encoded images."""
+    """Return the part that turns encoded images into the model's inputs."""
     settings = model.source.recipe.settings(
         raw=IMAGE,
         name=images.name,
@@ -211,13 +212,13 @@ def _images_part(model: _Model, images: Tensor, mask: Tensor | None, behind: _Be
 
 
 def _image_inputs(component: Component, *, without: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-    """The model's input of images, and its mask of pixels if it has one."""
+    """Return the model's image input, and its pixel mask if it has one."""
     first, *others = (tensor for tensor in component.inputs if tensor not in without)
     masks = [tensor for tensor in others if tensor.name == _MASK and len(tensor.dims) == 3]
     if len(masks) < len(others) or len(first.dims) != 4 or not first.dtype.startswith("float"):
-        told = ", ".join(f"{t.name} {t.dtype} [{', '.join(map(str, t.dims))}]" for t in component.inputs)
+        description = ", ".join(f"{t.name} {t.dtype} [{', '.join(map(str, t.dims))}]" for t in component.inputs)
         raise UsageError(
-            f"pipeline.input is image, and the model takes {told}",
+            f"pipeline.input is image, and the model takes {description}",
             remedy="name a task that images alone are enough for (`task`), or leave `pipeline` out",
         )
     return first, masks[0] if masks else None
@@ -229,26 +230,26 @@ def _max_batch(images: Tensor, onnx: OnnxModel) -> int:
 
 
 def _bounds(source: ImageSource, images: Tensor) -> dict[str, float]:
-    """Of a source that resizes otherwise than the part does."""
+    """Return tolerances for a source whose resize differs from that of the part."""
     recipe = source.recipe
     return {} if recipe.agreement == EQUAL else {images.name: recipe.agreement.mean * recipe.values_per_level}
 
 
 def _require_fitting(source: ImageSource, images: Tensor) -> None:
-    """See that what the source makes of images is what the graph takes."""
-    made = (len(source.recipe.order), *(source.recipe.size or ()))
-    fixed = tuple(size if isinstance(dim, str) else dim for dim, size in zip(images.dims[1:], made, strict=False))
-    if fixed == made and len(made) == 3:
+    """Check that the source's preprocessed images fit the graph."""
+    shape = (len(source.recipe.order), *(source.recipe.size or ()))
+    fixed = tuple(size if isinstance(dim, str) else dim for dim, size in zip(images.dims[1:], shape, strict=False))
+    if fixed == shape and len(shape) == 3:
         return
     raise SourceError(
-        f"pipeline: images become {' x '.join(map(str, made))}, and the model's {images.name} is"
+        f"pipeline: images become {' x '.join(map(str, shape))}, and the model's {images.name} is"
         f" [{', '.join(map(str, images.dims))}]",
         remedy="export the model at the size of its processor (`shapes` in the spec)",
     )
 
 
 def _require_agreement(source: ImageSource, images: Tensor, feed: Arrays, name: str) -> None:
-    """See that the part for images does what the source's own preprocessing does, for one request."""
+    """Check that the image part agrees with the source's own preprocessing on one request."""
     import numpy as np
 
     settings = source.recipe.settings(raw=IMAGE, name=images.name, dtype="float32")
@@ -256,21 +257,24 @@ def _require_agreement(source: ImageSource, images: Tensor, feed: Arrays, name: 
         (answer,) = ImagesStep(settings, Path(folder)).answer([feed])
     if isinstance(answer, Refusal):
         raise SourceError(
-            f"pipeline: the part for images refuses plansmith's own ({name}): {answer.words}",
+            f"pipeline: the part for images refuses plansmith's own ({name}): {answer.message}",
             remedy="check that Pillow reads JPEG and PNG files here (python -m PIL)",
         )
-    found = distance(np.asarray(answer[images.name]), source.prepare(list(files_of(feed, IMAGE)))[images.name], source)
+    difference = distance(
+        np.asarray(answer[images.name]), source.prepare(list(files_of(feed, IMAGE)))[images.name], source
+    )
     allowed = source.recipe.agreement
-    if found.mean > allowed.mean or found.largest > allowed.largest:
+    if difference.mean > allowed.mean or difference.largest > allowed.largest:
         raise SourceError(
-            f"pipeline: {source.words.partition(',')[0]} does more than its settings say: the part for images is"
-            f" {found.mean:.3g} levels of 255 from it (mean; at most {found.largest:.3g}) for the request {name}",
+            f"pipeline: {source.description.partition(',')[0]} does more than its settings say: the part for images is"
+            f" {difference.mean:.3g} levels of 255 from it (mean; at most"
+            f" {difference.largest:.3g}) for the request {name}",
             remedy="leave `pipeline` out and send what the processor makes",
         )
 
 
 def distance(ours: NDArray[np.generic], own: NDArray[np.generic], source: ImageSource) -> Agreement:
-    """How far the part's tensor is from the source's own, in levels of 0 to 255: of the image where it is most."""
+    """Return the distance of the part's tensor from the source's own, in levels of 0 to 255, for the worst image."""
     import numpy as np
 
     levels = np.abs(ours.astype(np.float64) - own.astype(np.float64)) / source.recipe.values_per_level
@@ -295,16 +299,16 @@ def _ranked(source: ImageSource, top_k: int, feed: Arrays) -> Arrays:
 
 
 def _objects(model: _Model) -> _Behind:
-    found = {tensor.name: tensor for tensor in model.component.outputs if len(tensor.dims) == 3}
+    tensors = {tensor.name: tensor for tensor in model.component.outputs if len(tensor.dims) == 3}
     kind = type(model.source.processor).__name__.removesuffix("Pil")
-    if not {"logits", "pred_boxes"} <= found.keys() or kind not in _MOST_OBJECTS:
+    if not {"logits", "pred_boxes"} <= tensors.keys() or kind not in _MOST_OBJECTS:
         raise UsageError(
             "pipeline.output is objects, which needs logits and pred_boxes [batch, queries, …] and a processor that is"
             f" one of {', '.join(_MOST_OBJECTS)}, and the model has"
             f" {', '.join(t.name for t in model.component.outputs)} and {kind}",
             remedy="leave logits and pred_boxes among the spec's `outputs`, or write output: tensors under `pipeline`",
         )
-    logits, boxes = found["logits"], found["pred_boxes"]
+    logits, boxes = tensors["logits"], tensors["pred_boxes"]
     queries = logits.dims[1]
     objects = Tensor(name=OBJECTS, dtype="string", dims=(BATCH, 1))
     part = DraftPart(
@@ -330,7 +334,7 @@ def _objects(model: _Model) -> _Behind:
 
 
 def _segmentation(model: _Model) -> _Behind:
-    """A map in the size of the image: of whole numbers of 8 bits, as far as there are classes for them."""
+    """Return a segmentation map in the image's size: 8-bit integers if they can hold all classes."""
     logits = next((t for t in model.component.outputs if t.name == "logits" and len(t.dims) == 4), None)
     kind, names = type(model.source.processor).__name__.removesuffix("Pil"), model.source.labels
     if logits is None or kind not in _SEGMENTING or logits.dims[1] != len(names):
@@ -362,9 +366,9 @@ def _segmentation(model: _Model) -> _Behind:
 
 
 def _zero_shot(model: _Model) -> _Behind:
-    """The texts that came with an image, ranked."""
-    found = next((t for t in model.component.outputs if t.name == SCORES and len(t.dims) == 2), None)
-    if found is None or model.candidates is None:
+    """Rank the candidate texts sent with an image."""
+    scores = next((t for t in model.component.outputs if t.name == SCORES and len(t.dims) == 2), None)
+    if scores is None or model.candidates is None:
         sides = (model.component.inputs, model.component.outputs)
         inputs, outputs = (", ".join(tensor.name for tensor in side) for side in sides)
         raise UsageError(
@@ -372,13 +376,13 @@ def _zero_shot(model: _Model) -> _Behind:
             f" and the model takes {inputs} and gives {outputs}",
             remedy=f"leave `inputs` out of the spec, and {SCORES} among its `outputs`",
         )
-    part = ranking_part(found, model.candidates.raw)
+    part = ranking_part(scores, model.candidates.raw)
     ask = infer_zero_shot(model.live, model.source, model.candidates, images=IMAGE)
     return _Behind((part,), part.outputs, ask, ", its zero-shot image classification")
 
 
 def _embedding(model: _Model) -> _Behind:
-    """The model's own vector of an image; with sides of one pixel, where it leaves them."""
+    """Return the image embedding of the model itself, including spatial dims of size 1 if it keeps them."""
     return model.own_outputs(_output(model, _POOLED).name)
 
 
@@ -387,7 +391,7 @@ def _tensors(model: _Model) -> _Behind:
 
 
 def _output(model: _Model, names: tuple[str, ...]) -> Tensor:
-    """The first of some outputs that the model has as one row for each image."""
+    """Return the first of several outputs that has one row per image."""
     outputs = {tensor.name: tensor for tensor in model.component.outputs}
     for name in names:
         if name in outputs and (len(outputs[name].dims) == 2 or outputs[name].dims[2:] == (1, 1)):

@@ -1,19 +1,18 @@
-"""Asks the source's own library about encoded images: its preprocessing, PyTorch, its labels. Heavy worker only."""
+"""Image reference: the source library's own preprocessing, PyTorch and labels on encoded images. Heavy worker only."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from plansmith.data import synthetic
 from plansmith.errors import SourceError
-from plansmith.pipelines.image.preprocessing import ImageRecipe
-from plansmith.pipelines.image.processor_preprocessing import recipe_of
-from plansmith.pipelines.image.timm_preprocessing import recipe_from_transform
+from plansmith.pipelines.image.preprocessing import ImageRecipe, recipe_from_transform, recipe_of
 from plansmith.sources.directory import read_config
 from plansmith.sources.huggingface.processors import read_preprocessors
 from plansmith.sources.loaded_model import LoadedModel
@@ -24,6 +23,68 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     Pixels = NDArray[np.generic]
+
+
+_ORIENTATION = 0x0112
+_QUARTER_TURN = 6
+_QUALITY = 90
+
+
+def image_questions(raw: str, *, max_batch: int, one_size: bool = False) -> dict[str, dict[str, NDArray[np.generic]]]:
+    """Return image requests by name; deterministic.
+
+    Args:
+        raw: name of the tensor of encoded images.
+        max_batch: how many images a request may have.
+        one_size: whether those of a request have to be of one size.
+    """
+    photo, tall, wide = (_drawn(*size) for size in ((300, 400, 1), (500, 281, 2), (197, 640, 3)))
+    beside = [_drawn(300, 400, seed) for seed in (5, 6)] if one_size else [wide, tall]
+    see_through = photo.convert("RGBA")
+    see_through.putalpha(tall.convert("L").resize(photo.size))
+    turned = photo.getexif()
+    turned[_ORIENTATION] = _QUARTER_TURN
+    requests = {
+        "jpeg": [_encoded(photo, "JPEG")],
+        "png": [_encoded(tall, "PNG")],
+        "batch": [_encoded(beside[0], "JPEG"), _encoded(beside[1], "PNG"), _encoded(photo, "JPEG")],
+        "grey": [_encoded(photo.convert("L"), "JPEG"), _encoded(beside[0].convert("LA"), "PNG")],
+        "palette": [_encoded(tall.convert("P"), "PNG")],
+        "transparent": [_encoded(see_through, "PNG")],
+        "cmyk": [_encoded(wide.convert("CMYK"), "JPEG")],
+        "turned": [_encoded(photo, "JPEG", exif=turned)],
+        "tiny": [_encoded(_drawn(9, 7, 4), "PNG")],
+    }
+    return {name: {raw: bytes_array(files[:max_batch])} for name, files in requests.items()}
+
+
+def files_of(feed: Any, raw: str) -> Iterator[bytes]:
+    """Return the encoded images of a request, row by row."""
+    yield from feed[raw].reshape(-1).tolist()
+
+
+def bytes_array(files: Sequence[bytes]) -> NDArray[np.generic]:
+    """Return encoded images as an array for requests: [batch, 1]."""
+    import numpy as np
+
+    array = np.empty((len(files), 1), object)
+    array[:, 0] = files
+    return array
+
+
+def _drawn(height: int, width: int, seed: int) -> Image:
+    from PIL import Image
+
+    return Image.fromarray(synthetic.sample_images(1, height, width, seed=seed)[0])
+
+
+def _encoded(image: Image, file_format: str, **options: Any) -> bytes:
+    out = BytesIO()
+    if file_format == "JPEG":
+        options["quality"] = _QUALITY
+    image.save(out, file_format, **options)
+    return out.getvalue()
+
 
 # timm's names of weights say what they were trained on last: "a1_in1k", "augreg_in21k_ft_in1k".
 _IMAGENET = re.compile(r"(^|_)in(1k|12k|21k|22k)$")
@@ -37,7 +98,7 @@ Ranked = tuple[list[str], list[float]]
 
 @dataclass(frozen=True)
 class ImageSource:
-    """A source that reads images.
+    """Image source model.
 
     Args:
         recipe: its preprocessing, as the part for images does it.
@@ -45,7 +106,7 @@ class ImageSource:
         labels: of its classes, in their order; none where it has no classes.
         scoring: what makes scores of its logits.
         rank: the best labels of one encoded image, by its own library.
-        words: that library.
+        description: that library.
         processor: its image processor; None of timm.
     """
 
@@ -54,12 +115,12 @@ class ImageSource:
     labels: tuple[str, ...]
     scoring: Literal["softmax", "sigmoid", "none"]
     rank: Callable[[bytes, int], Ranked]
-    words: str
+    description: str
     processor: Any = None
 
 
 def timm_source(live: LoadedModel, folder: Path) -> ImageSource:
-    """A model of timm.
+    """Return a timm model as an image source.
 
     Raises:
         SourceError: its transform does something that the part for images cannot.
@@ -83,12 +144,12 @@ def timm_source(live: LoadedModel, folder: Path) -> ImageSource:
         scores, places = torch.from_numpy(logits[0]).softmax(-1).topk(top_k)
         return [labels[place] for place in places.tolist()], scores.tolist()
 
-    words = f"timm {timm.__version__}: its evaluation transform, PyTorch in FP32"
-    return ImageSource(recipe, prepare, labels, "softmax", rank, words)
+    description = f"timm {timm.__version__}: its evaluation transform, PyTorch in FP32"
+    return ImageSource(recipe, prepare, labels, "softmax", rank, description)
 
 
 def transformers_source(live: LoadedModel, folder: Path, *, trust_remote_code: bool) -> ImageSource:
-    """A model of transformers with an image processor.
+    """Return a transformers model with an image processor as an image source.
 
     Raises:
         SourceError: there is none, or it does something that the part for images cannot.
@@ -107,59 +168,59 @@ def transformers_source(live: LoadedModel, folder: Path, *, trust_remote_code: b
     config = module.model.config
 
     def prepare(files: Sequence[bytes]) -> Mapping[str, Pixels]:
-        made = [processor(images=load_image(open_image(file)), return_tensors="pt") for file in files]
-        pixels = torch.cat([one["pixel_values"] for one in made])
+        batches = [processor(images=load_image(open_image(file)), return_tensors="pt") for file in files]
+        pixels = torch.cat([entry["pixel_values"] for entry in batches])
         # A processor that fills nothing up makes no mask, and the model then takes all for the image.
         whole = torch.ones_like(pixels[:1, 0], dtype=torch.int64)
-        mask = torch.cat([one.get("pixel_mask", whole) for one in made])
-        known = {"pixel_values": pixels.numpy(), "pixel_mask": mask.numpy()}
-        return {tensor.name: known[tensor.name] for tensor in live.inputs.tensors if tensor.name in known}
+        mask = torch.cat([entry.get("pixel_mask", whole) for entry in batches])
+        arrays = {"pixel_values": pixels.numpy(), "pixel_mask": mask.numpy()}
+        return {tensor.name: arrays[tensor.name] for tensor in live.inputs.tensors if tensor.name in arrays}
 
     def rank(file: bytes, top_k: int) -> Ranked:
         kind: Any = transformers.ImageClassificationPipeline
         library = kind(model=module.model, image_processor=processor, device=module.model.device)
-        found = library(open_image(file), top_k=top_k)
-        return [one["label"] for one in found], [one["score"] for one in found]
+        answers = library(open_image(file), top_k=top_k)
+        return [entry["label"] for entry in answers], [entry["score"] for entry in answers]
 
     named = {int(number): str(name) for number, name in (config.id2label or {}).items()}
     labels = tuple(named.get(number, f"LABEL_{number}") for number in range(len(named)))
-    words = f"transformers {transformers.__version__}: {type(processor).__name__}, PyTorch in FP32"
-    return ImageSource(recipe_of(processor), prepare, labels, _scoring(config), rank, words, processor)
+    description = f"transformers {transformers.__version__}: {type(processor).__name__}, PyTorch in FP32"
+    return ImageSource(recipe_of(processor), prepare, labels, _scoring(config), rank, description, processor)
 
 
 def infer_ranked(source: ImageSource, files: Sequence[bytes], top_k: int) -> Mapping[str, Pixels]:
-    """The labels of encoded images, and their scores, by the source's own library."""
+    """Return the labels and scores of encoded images, by the source's own library."""
     import numpy as np
 
-    found = [source.rank(file, top_k) for file in files]
-    labels = np.empty((len(found), top_k), object)
-    for row, (names, _) in enumerate(found):
+    rankings = [source.rank(file, top_k) for file in files]
+    labels = np.empty((len(rankings), top_k), object)
+    for row, (names, _) in enumerate(rankings):
         labels[row] = [name.encode() for name in names]
-    return {"label": labels, "score": np.array([scores for _, scores in found], np.float32)}
+    return {"label": labels, "score": np.array([scores for _, scores in rankings], np.float32)}
 
 
 def infer_objects(
     source: ImageSource, live: LoadedModel, files: Sequence[bytes], threshold: float
 ) -> Mapping[str, Pixels]:
-    """The objects in encoded images, by transformers' object detection, as JSON."""
+    """Return the objects in encoded images, by transformers' object detection, as JSON."""
     import numpy as np
     import transformers
 
     module: Any = live.module
     kind: Any = transformers.ObjectDetectionPipeline
     library = kind(model=module.model, image_processor=source.processor, device=module.model.device)
-    found = np.empty((len(files), 1), object)
+    documents = np.empty((len(files), 1), object)
     for row, file in enumerate(files):
         objects = library(open_image(file), threshold=threshold)
-        told = [one | {"score": round(one["score"], _DIGITS)} for one in objects]
-        found[row, 0] = json.dumps(told, ensure_ascii=False).encode()
-    return {"objects": found}
+        records = [item | {"score": round(item["score"], _DIGITS)} for item in objects]
+        documents[row, 0] = json.dumps(records, ensure_ascii=False).encode()
+    return {"objects": documents}
 
 
 def infer_class_maps(
     source: ImageSource, live: LoadedModel, files: Sequence[bytes], dtype: str
 ) -> Mapping[str, Pixels]:
-    """The map of every encoded image by its processor's own postprocessing, and the classes in it as JSON."""
+    """Return the class map of every encoded image by its processor's own postprocessing, and its classes as JSON."""
     from types import SimpleNamespace
 
     import numpy as np
@@ -171,25 +232,25 @@ def infer_class_maps(
         image = load_image(open_image(file))
         output = SimpleNamespace(logits=torch.from_numpy(live.ask(source.prepare([file]))["logits"]))
         size = [(image.height, image.width)]
-        (found,) = source.processor.post_process_semantic_segmentation(output, target_sizes=size)
-        maps.append(found.numpy().astype(dtype))
-        told = [
-            {"id": number, "label": source.labels[number], "pixels": int((found == number).sum())}
-            for number in found.unique().tolist()
+        (class_map,) = source.processor.post_process_semantic_segmentation(output, target_sizes=size)
+        maps.append(class_map.numpy().astype(dtype))
+        records = [
+            {"id": number, "label": source.labels[number], "pixels": int((class_map == number).sum())}
+            for number in class_map.unique().tolist()
         ]
-        segments[row, 0] = json.dumps(told, ensure_ascii=False).encode()
+        segments[row, 0] = json.dumps(records, ensure_ascii=False).encode()
     return {"class_map": np.stack(maps), "segments": segments}
 
 
 def _scoring(config: Any) -> Literal["softmax", "sigmoid", "none"]:
-    """How transformers' image classification makes scores of logits."""
+    """Return how transformers' image classification turns logits into scores."""
     if config.problem_type == "regression":
         return "none"
     return "sigmoid" if config.problem_type == "multi_label_classification" or config.num_labels == 1 else "softmax"
 
 
 def _timm_labels(model: Any, folder: Path) -> tuple[str, ...]:
-    """The names that the directory has, or ImageNet's where the weights were trained on it; else numbers."""
+    """Return the directory's label names, or ImageNet's if the weights were trained on it; else numbers."""
     import timm
 
     count = int(getattr(model, "num_classes", 0) or 0)
@@ -205,7 +266,7 @@ def _timm_labels(model: Any, folder: Path) -> tuple[str, ...]:
 
 
 def open_image(file: bytes) -> Image:
-    """An encoded image."""
+    """Open an encoded image."""
     from PIL import Image
 
     return Image.open(BytesIO(file))

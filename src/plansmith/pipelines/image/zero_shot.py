@@ -1,4 +1,4 @@
-"""Texts that come with an image: their tokens before a model that compares both, and their ranks behind it.
+"""Zero-shot image classification: tokenizes candidate texts before the model and ranks them after it.
 
 Runs in the worker.
 """
@@ -15,22 +15,22 @@ from plansmith.config.pipeline import PipelineOptions
 from plansmith.errors import SourceError
 from plansmith.pipelines.draft import DraftPart
 from plansmith.pipelines.image.kinds import require_tokenizer
-from plansmith.pipelines.image.reference import ImageSource, open_image
-from plansmith.pipelines.image.samples import files_of
+from plansmith.pipelines.image.reference import ImageSource, files_of, open_image
 from plansmith.pipelines.served.candidates import CandidatesStep
 from plansmith.pipelines.served.postprocessing.labels import LABEL, SCORE
 from plansmith.pipelines.served.postprocessing.zero_shot import ZeroShotStep
 from plansmith.pipelines.served.requests import Refusal
 from plansmith.pipelines.text.tokenization import Wording, read_tokenization
 from plansmith.records.model import BATCH, AxisRange, Component, OnnxModel, Tensor
-from plansmith.sources.huggingface.zero_shot import TEXT_INPUTS
+from plansmith.sources.huggingface.outputs import TEXT_INPUTS
 from plansmith.sources.loaded_model import LoadedModel
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Arrays = Mapping[str, NDArray[np.generic]]
+    from plansmith.records.arrays import Arrays
+
 
 TEXTS = "texts"
 """The ensemble's input beside images: of each, the texts that may fit it."""
@@ -54,7 +54,7 @@ _LABELS = (
 
 @dataclass(frozen=True)
 class Candidates:
-    """The texts of every image, as a model takes them.
+    """Candidate texts of every image, as model inputs.
 
     Attributes:
         wording: how sentences become tokens.
@@ -70,11 +70,11 @@ class Candidates:
 
     @property
     def raw(self) -> Tensor:
-        """What clients send."""
+        """The raw input that clients send."""
         return Tensor(name=TEXTS, dtype="string", dims=(BATCH, self.tensors[0].dims[1]))
 
     def part(self) -> DraftPart:
-        """The part that makes the model's inputs of texts."""
+        """Return the part that turns candidate texts into model inputs."""
         settings = {
             "input": TEXTS,
             "template": self.template,
@@ -94,22 +94,22 @@ class Candidates:
         )
 
     def tokens(self, feed: Arrays) -> dict[str, NDArray[np.generic]]:
-        """The model's inputs of a request's texts, as the source's own tokenizer makes them."""
+        """Return the model inputs of a request's texts, by the source's own tokenizer."""
         texts = {self.wording.columns[0]: [self.template.format(text) for row in texts_of(feed) for text in row]}
-        made = self.wording.tokens(texts, self.tensors, least=self.wording.least)
-        return {name: array.reshape(*feed[TEXTS].shape, array.shape[-1]) for name, array in made.items()}
+        arrays = self.wording.tokens(texts, self.tensors, least=self.wording.least)
+        return {name: array.reshape(*feed[TEXTS].shape, array.shape[-1]) for name, array in arrays.items()}
 
 
 def candidate_inputs(component: Component) -> tuple[Tensor, ...]:
-    """Those of a model's inputs that are made of the texts of every image; none of a model that reads no images."""
-    found = tuple(tensor for tensor in component.inputs if tensor.name in TEXT_INPUTS and len(tensor.dims) == _RANK)
-    return found if len(found) < len(component.inputs) else ()
+    """Return the model inputs made from candidate texts; none for a model that reads no images."""
+    tensors = tuple(tensor for tensor in component.inputs if tensor.name in TEXT_INPUTS and len(tensor.dims) == _RANK)
+    return tensors if len(tensors) < len(component.inputs) else ()
 
 
 def read_candidates(
     live: LoadedModel, folder: Path, options: PipelineOptions, onnx: OnnxModel, *, task: str, trust_remote_code: bool
 ) -> Candidates | None:
-    """How the texts of every image become a graph's inputs; None of a graph that takes none.
+    """Return how candidate texts become a graph's inputs; None for a graph without such inputs.
 
     Args:
         live: the source model.
@@ -145,7 +145,7 @@ def read_candidates(
 
 
 def ranking_part(logits: Tensor, texts: Tensor) -> DraftPart:
-    """The part behind a model that compares images with texts.
+    """Return the part after a model that compares images with texts.
 
     Args:
         logits: the model's output [batch, texts].
@@ -165,7 +165,7 @@ def ranking_part(logits: Tensor, texts: Tensor) -> DraftPart:
 
 
 def with_texts(questions: Mapping[str, Arrays], counts: AxisRange) -> dict[str, Arrays]:
-    """Requests of images, each with texts: in numbers that the model takes, and other ones for every image.
+    """Add texts to image requests: in numbers that the model accepts, different for every image.
 
     Args:
         questions: by name, with images alone.
@@ -173,19 +173,19 @@ def with_texts(questions: Mapping[str, Arrays], counts: AxisRange) -> dict[str, 
     """
     import numpy as np
 
-    made: dict[str, Arrays] = {}
+    result: dict[str, Arrays] = {}
     for place, (name, feed) in enumerate(questions.items()):
         rows = len(next(iter(feed.values())))
         count = min(max(_COUNTS[place % len(_COUNTS)], counts.min), counts.max)
         texts = np.empty((rows, count), object)
         for row, column in np.ndindex(texts.shape):
             texts[row, column] = _LABELS[(place + row + column) % len(_LABELS)].encode()
-        made[name] = {**feed, TEXTS: texts}
-    return made
+        result[name] = {**feed, TEXTS: texts}
+    return result
 
 
 def require_own_tokens(candidates: Candidates, questions: Mapping[str, Arrays]) -> None:
-    """See that the part for texts makes the tokens that the source's own tokenizer makes.
+    """Require that the text part gives the same tokens as the source's own tokenizer.
 
     Args:
         candidates: how texts become tokens.
@@ -201,9 +201,11 @@ def require_own_tokens(candidates: Candidates, questions: Mapping[str, Arrays]) 
         part.write(Path(folder))
         step = CandidatesStep(part.settings, Path(folder))
         for name, feed in questions.items():
-            (made,) = step.answer([feed])
+            (token_arrays,) = step.answer([feed])
             own = candidates.tokens(feed)
-            if isinstance(made, Refusal) or any(not np.array_equal(made[one], own[one]) for one in own):
+            if isinstance(token_arrays, Refusal) or any(
+                not np.array_equal(token_arrays[input_name], own[input_name]) for input_name in own
+            ):
                 raise SourceError(
                     f"pipeline: {type(candidates.wording.tokenizer).__name__} does more than its fast form: the part"
                     f" for texts makes other tokens for the request {name}",
@@ -212,14 +214,14 @@ def require_own_tokens(candidates: Candidates, questions: Mapping[str, Arrays]) 
 
 
 def texts_of(feed: Arrays) -> list[list[str]]:
-    """The texts of a request, row by row."""
+    """Return the texts of a request, row by row."""
     return [[text.decode() for text in row] for row in feed[TEXTS].tolist()]
 
 
 def infer_zero_shot(
     live: LoadedModel, source: ImageSource, candidates: Candidates, *, images: str
 ) -> Callable[[Arrays], Arrays]:
-    """What asks transformers' zero-shot image classification, an image at a time.
+    """Return a function that runs transformers' zero-shot image classification, one image at a time.
 
     Args:
         live: the source model.
@@ -242,17 +244,17 @@ def infer_zero_shot(
     cut = {"truncation": True, "max_length": candidates.wording.max_length}
 
     def ranked(file: bytes, texts: Sequence[str]) -> list[dict[str, Any]]:
-        made = library.preprocess(
+        inputs = library.preprocess(
             open_image(file), list(texts), hypothesis_template=candidates.template, tokenizer_kwargs=cut
         )
-        found: list[dict[str, Any]] = library.postprocess(library.forward(made))
-        return found
+        answers: list[dict[str, Any]] = library.postprocess(library.forward(inputs))
+        return answers
 
     def ask(feed: Arrays) -> Arrays:
         rows = [ranked(*row) for row in zip(files_of(feed, images), texts_of(feed), strict=True)]
         labels = np.empty(feed[TEXTS].shape, object)
-        for row, found in enumerate(rows):
-            labels[row] = [one["label"].encode() for one in found]
-        return {LABEL: labels, SCORE: np.array([[one["score"] for one in row] for row in rows], np.float32)}
+        for row, answers in enumerate(rows):
+            labels[row] = [item["label"].encode() for item in answers]
+        return {LABEL: labels, SCORE: np.array([[item["score"] for item in row] for row in rows], np.float32)}
 
     return ask

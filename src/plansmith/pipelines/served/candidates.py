@@ -1,4 +1,4 @@
-"""Texts that come with an image become a model's inputs: each is put into a sentence, and the sentences into tokens."""
+"""Candidate texts of an image: inserted into prompt sentences, then tokenized into model inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .text import TextStep
 
 
 class CandidatesStep:
-    """Makes tokens of the texts of every image.
+    """Candidate text step: tokenizes the texts of every image.
 
     Settings:
         input: name of the texts, [batch, texts].
@@ -23,23 +23,23 @@ class CandidatesStep:
     """
 
     def __init__(self, settings: Mapping[str, Any], folder: Path) -> None:
-        """See the class; the folder holds the tokenizer."""
+        """See the class; the folder contains the tokenizer."""
         self._settings = settings
         self._tokens = TextStep(settings["tokens"], folder)
         (self._column,) = settings["tokens"]["columns"]
 
     def answer(self, feeds: Sequence[Arrays]) -> list[Arrays | Refusal]:
-        """The model's inputs [batch, texts, tokens], as long as the longest sentence of all requests."""
+        """Return the model's inputs [batch, texts, tokens], padded to the longest sentence of all requests."""
         requests = [self._sentences(feed[self._settings["input"]]) for feed in feeds]
-        asked = [{self._column: sentences} for sentences in requests if not isinstance(sentences, Refusal)]
-        made = iter(self._tokens.answer(asked))
+        token_feeds = [{self._column: sentences} for sentences in requests if not isinstance(sentences, Refusal)]
+        token_answers = iter(self._tokens.answer(token_feeds))
         return [
-            sentences if isinstance(sentences, Refusal) else _by_image(next(made), sentences.shape)
+            sentences if isinstance(sentences, Refusal) else _by_image(next(token_answers), sentences.shape)
             for sentences in requests
         ]
 
     def _sentences(self, texts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | Refusal:
-        """The sentences of a request's texts, or why there are none."""
+        """Return the sentences for a request's candidate texts, or why there are none."""
         name, fewest, most = (self._settings[key] for key in ("input", "fewest", "most"))
         count = texts.shape[1]
         if not fewest <= count <= most:

@@ -1,4 +1,4 @@
-"""Chains of models as a script asks them: each step is one model, whose tensors are the chain's by name."""
+"""Model chains called from a script: each step is one model, whose tensors belong to the chain by name."""
 
 from __future__ import annotations
 
@@ -20,26 +20,29 @@ It raises `Refused` where the model gives no answer.
 
 
 class Refused(Exception):
-    """A request gets no answer; the text is what its client is told. A script raises it, and may catch a model's."""
+    """Refused request: its client gets the text as error. Raised by scripts, which may also catch that of a model."""
 
 
 class NoSuchModel(KeyError):
-    """A script asks for a chain that there is none of."""
+    """Unknown chain: a script calls a chain that does not exist."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 class ModelCall(Protocol):
-    """A chain as a script calls it: tensors by keyword in, arrays by name out, which nobody may write into."""
+    """Chain as a callable for scripts: tensors by keyword in, read-only arrays by name out."""
 
     def __call__(self, *, parameters: Parameters | None = None, **tensors: Array) -> dict[str, Array]:
-        """The chain's outputs; parameters go with the request, such as max_new_tokens of a model that generates."""
+        """Run the chain and return its outputs.
+
+        Parameters go with the request, such as max_new_tokens for text generation.
+        """
         ...
 
 
 class Chains:
-    """The chains of a release.
+    """Model chains of a release.
 
     Args:
         settings: by name, the `steps` in their order, each with its `model` and with the chain's tensors for that
@@ -48,43 +51,46 @@ class Chains:
     """
 
     def __init__(self, settings: Mapping[str, Any], ask: Ask) -> None:
-        self._chains = {name: _Chain(name, told["steps"], tuple(told["outputs"])) for name, told in settings.items()}
+        self._chains = {
+            name: _Chain(name, chain_settings["steps"], tuple(chain_settings["outputs"]))
+            for name, chain_settings in settings.items()
+        }
         self._ask = ask
-        self._wanted: dict[str, list[str]] = {}  # of a model whatever any chain reads, so that equal steps are one
+        self._outputs: dict[str, list[str]] = {}  # of a model whatever any chain reads, so that equal steps are one
         for chain in self._chains.values():
             for step in chain.steps:
-                outputs = self._wanted.setdefault(step["model"], [])
+                outputs = self._outputs.setdefault(step["model"], [])
                 outputs += [name for name in step["outputs"] if name not in outputs]
 
     def of_request(self) -> Mapping[str, ModelCall]:
-        """The models that one request's script may ask, which remember for as long what they answered to what."""
-        return _Models(self._chains, self._ask, self._wanted)
+        """Return the models that a request's script may call, which cache their answers for that request."""
+        return _Models(self._chains, self._ask, self._outputs)
 
 
 class _Chain:
-    """One chain; its inputs are the tensors that none of its steps makes."""
+    """Chain of steps; its inputs are the tensors that none of its steps produces."""
 
     def __init__(self, name: str, steps: Sequence[Mapping[str, Any]], outputs: Sequence[str]) -> None:
         self.name, self.steps, self.outputs = name, steps, outputs
-        made: set[str] = set()
+        intermediate: set[str] = set()
         inputs: list[str] = []
         for step in steps:
-            inputs += [tensor for tensor in step["inputs"].values() if tensor not in {*made, *inputs}]
-            made |= set(step["outputs"].values())
+            inputs += [tensor for tensor in step["inputs"].values() if tensor not in {*intermediate, *inputs}]
+            intermediate |= set(step["outputs"].values())
         self.inputs = tuple(inputs)
 
-    def require(self, given: Mapping[str, Any]) -> None:
-        """See that a script gives what the chain takes, and nothing else."""
-        if {*given} != {*self.inputs}:
-            names = ", ".join(given) or "nothing"
+    def require(self, feed: Mapping[str, Any]) -> None:
+        """Check that a script passes exactly the inputs of the chain."""
+        if {*feed} != {*self.inputs}:
+            names = ", ".join(feed) or "nothing"
             raise TypeError(f"the model {self.name!r} takes {', '.join(self.inputs)}, and was given {names}")
 
 
 class _Models(Mapping[str, ModelCall]):
-    """What one request's script asks."""
+    """Models that the script calls for one request."""
 
-    def __init__(self, chains: Mapping[str, _Chain], ask: Ask, wanted: Mapping[str, Sequence[str]]) -> None:
-        self._chains, self._ask, self._wanted = chains, ask, wanted
+    def __init__(self, chains: Mapping[str, _Chain], ask: Ask, outputs: Mapping[str, Sequence[str]]) -> None:
+        self._chains, self._ask, self._outputs = chains, ask, outputs
         # With the answer the inputs themselves: while they live, nothing else has their identity.
         self._answered: dict[Any, tuple[Arrays, Arrays]] = {}
 
@@ -100,20 +106,20 @@ class _Models(Mapping[str, ModelCall]):
     def __len__(self) -> int:
         return len(self._chains)
 
-    def _run(self, chain: _Chain, given: Mapping[str, Any], parameters: Parameters) -> dict[str, Array]:
-        chain.require(given)
-        known = {name: on_the_wire(name, value) for name, value in given.items()}
+    def _run(self, chain: _Chain, inputs: Mapping[str, Any], parameters: Parameters) -> dict[str, Array]:
+        chain.require(inputs)
+        tensors = {name: on_the_wire(name, value) for name, value in inputs.items()}
         for step in chain.steps:
-            feed = {name: known[tensor] for name, tensor in step["inputs"].items()}
+            feed = {name: tensors[tensor] for name, tensor in step["inputs"].items()}
             answer = self._answer(step["model"], feed, parameters)
-            known |= {tensor: answer[name] for name, tensor in step["outputs"].items()}
-        return {name: known[name] for name in chain.outputs}
+            tensors |= {tensor: answer[name] for name, tensor in step["outputs"].items()}
+        return {name: tensors[name] for name in chain.outputs}
 
     def _answer(self, model: str, feed: Arrays, parameters: Parameters) -> Arrays:
         key = (model, tuple(sorted((name, id(array)) for name, array in feed.items())), *sorted(parameters.items()))
         if key in self._answered:
             return self._answered[key][1]
-        answered = self._ask(model, feed, self._wanted[model], parameters)
+        answered = self._ask(model, feed, self._outputs[model], parameters)
         answer = {name: frozen(array) for name, array in answered.items()}
         # What may be written into may hold something else by the next time.
         if not any(array.flags.writeable for array in feed.values()):
@@ -122,21 +128,21 @@ class _Models(Mapping[str, ModelCall]):
 
 
 def frozen(array: Array) -> Array:
-    """The same array, but for that nobody writes into it by this name."""
+    """Return a read-only view of the array."""
     view = array.view()
     view.flags.writeable = False
     return view
 
 
 def on_the_wire(name: str, value: Any) -> Array:
-    """An array as models take it: texts are bytes in an array of objects.
+    """Return an array in the form that models accept: texts are bytes in an object array.
 
     Raises:
         TypeError: it is no array, or one of other objects than texts.
     """
     if not isinstance(value, np.ndarray):
         raise TypeError(f"{name} is a {type(value).__name__}, and no array")
-    if value.dtype.kind not in "OUS" or (value.dtype.kind == "O" and all(type(one) is bytes for one in value.flat)):
+    if value.dtype.kind not in "OUS" or (value.dtype.kind == "O" and all(type(item) is bytes for item in value.flat)):
         return value
     texts = np.empty(value.shape, object)
     for place in np.ndindex(value.shape):

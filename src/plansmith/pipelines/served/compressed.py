@@ -1,4 +1,4 @@
-"""Reads FLAC and MP3 files with libsndfile, by the library soundfile: no more of a file than a model hears."""
+"""FLAC and MP3 reader on libsndfile through soundfile: reads no more of a file than the model uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNKNOWN_FRAMES = 1 << 62
 
 
 def read_compressed(file: bytes, most_seconds: float) -> tuple[np.ndarray[Any, Any], int]:
-    """Samples of -1 to 1 as floats of 32 bits, the mean of all channels, and their rate in Hz.
+    """Read samples from -1 to 1 as 32-bit floats, the mean of all channels, and their rate in Hz.
 
     Args:
         file: its bytes.
@@ -51,7 +51,7 @@ def _require_readable(opened: Any) -> None:
 
 
 def _decoded(opened: Any, most: int) -> np.ndarray[Any, Any]:
-    """At most so many samples of an open file."""
+    """Decode at most a given number of samples of an open file."""
     blocks: list[np.ndarray[Any, Any]] = []
     count = 0
     while count < most:

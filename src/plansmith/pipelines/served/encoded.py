@@ -1,4 +1,4 @@
-"""Hands encoded images on to NVIDIA DALI: the bytes of each as a row of numbers, with zeros behind the shorter ones.
+"""Encoded images for NVIDIA DALI: the bytes of each as a row of numbers, zero-padded to equal length.
 
 DALI answers a batch in which one image cannot be decoded with an error for all of it. So what is no JPEG or PNG, is
 damaged or cut off, or is too large, is refused here, for its own request alone and without decoding it.
@@ -17,7 +17,7 @@ from .requests import Arrays, Refusal
 
 
 class EncodedStep:
-    """Looks over encoded images, and lays them side by side.
+    """Encoded image step: checks encoded images and places their bytes in equal rows.
 
     Settings:
         input: name of the tensor of bytes, [batch, 1].
@@ -27,11 +27,11 @@ class EncodedStep:
     """
 
     def __init__(self, settings: Mapping[str, Any], folder: Path) -> None:  # noqa: ARG002 - every step is made like this
-        """See the class; nothing else lies in the folder that this needs."""
+        """See the class; needs no other files in the folder."""
         self._settings = settings
 
     def answer(self, feeds: Sequence[Arrays]) -> Sequence[Arrays | Refusal]:
-        """The rows for each request, or why there are none."""
+        """Return the rows of each request, or the reason for refusing it."""
         return [self._answered(feed[self._settings["input"]]) for feed in feeds]
 
     def _answered(self, files: np.ndarray[Any, Any]) -> Arrays | Refusal:

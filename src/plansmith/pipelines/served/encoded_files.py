@@ -1,4 +1,4 @@
-"""Whether the bytes of an image are a whole JPEG or PNG, read from their frame without decoding a pixel.
+"""JPEG and PNG completeness check: reads the file structure without decoding a pixel.
 
 JPEG: ITU-T T.81, annex B. PNG: https://www.w3.org/TR/png, chapters 5 and 11.
 """
@@ -22,11 +22,11 @@ _SIZES_OF_IHDR = 13
 
 
 class Unfit(Exception):
-    """Why an image cannot be decoded, or must not be."""
+    """Unfit image: why it cannot or must not be decoded."""
 
 
 def check_file(file: bytes, steps: Sequence[Mapping[str, Any]], most_pixels: int, *, whitened: bool) -> None:
-    """See that an image is whole, and small enough before and after it is resized.
+    """Require that an image is complete, and small enough before and after resizing.
 
     Args:
         file: its bytes.
@@ -56,8 +56,8 @@ def check_file(file: bytes, steps: Sequence[Mapping[str, Any]], most_pixels: int
 
 
 def _jpeg(file: bytes) -> tuple[int, int]:
-    """Width and height, from the frame's header; the scan must be there, and end."""
-    found: tuple[int, int] | None = None
+    """Return width and height from a JPEG's frame header; the scan must be present and complete."""
+    size: tuple[int, int] | None = None
     at = 2
     while at + 4 <= len(file):
         if file[at] != 0xFF:
@@ -68,15 +68,15 @@ def _jpeg(file: bytes) -> tuple[int, int]:
             continue
         length = int.from_bytes(file[at + 2 : at + 4], "big")
         if marker == _START_OF_SCAN:
-            if found is None or file.find(bytes([0xFF, _END_OF_IMAGE]), at + 2 + length) < 0:
+            if size is None or file.find(bytes([0xFF, _END_OF_IMAGE]), at + 2 + length) < 0:
                 break
-            return found
+            return size
         if marker == _END_OF_IMAGE or length < 2:
             break
         if marker in _OTHER_FRAMES:
             raise Unfit("it is a JPEG that is lossless, hierarchical or has arithmetic codes")
         if marker in _FRAMES:
-            found = _frame(file[at + 4 : at + 2 + length])
+            size = _frame(file[at + 4 : at + 2 + length])
         at += 2 + length
     raise Unfit("it is a JPEG that is cut off or damaged")
 
@@ -90,7 +90,7 @@ def _frame(header: bytes) -> tuple[int, int]:
 
 
 def _png(file: bytes, *, whitened: bool) -> tuple[int, int]:
-    """Width and height; all chunks must be whole, up to the one that ends the file."""
+    """Return a PNG's width and height; all chunks up to the final one must be complete."""
     size: tuple[int, int] | None = None
     at, has_pixels = len(_PNG), False
     while at + 12 <= len(file):
@@ -119,7 +119,7 @@ def _header(header: bytes) -> tuple[int, int]:
 
 
 def _resized(width: int, height: int, steps: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, int]]:
-    """Widths and heights after each step; turning an image by its EXIF orientation only exchanges the two."""
+    """Yield width and height after each step; applying the EXIF orientation only swaps the two."""
     for step in steps:
         if step["do"] == "shortest":
             shorter = min(width, height)

@@ -1,4 +1,4 @@
-"""The steps that bring an image to the size that a model takes: resizing by several rules, and cropping at the centre.
+"""Image framing to a model's input size: resizing by several rules, and center cropping.
 
 Each is a mapping with `do` and what it needs. A rule and its rounding are those of a library, so that sizes are equal
 to the pixel:
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class Unfit(Exception):
-    """Why an image cannot be brought to size."""
+    """Unfit image: why it cannot be brought to size."""
 
 
 def framed(image: Image, steps: list[Mapping[str, Any]], most_pixels: int) -> Image:
-    """An image after all steps.
+    """Return an image after all steps.
 
     Raises:
         Unfit: a side would vanish, or there would be more pixels than may be.
@@ -51,7 +51,7 @@ def _resized(image: Image, step: Mapping[str, Any], most_pixels: int) -> Image:
 
 
 def _size(size: tuple[int, int], step: Mapping[str, Any]) -> tuple[int, int]:
-    """Width and height after a resize."""
+    """Return width and height after a resize."""
     width, height = size
     if step["do"] == "exact":
         return step["width"], step["height"]
@@ -66,14 +66,14 @@ def _size(size: tuple[int, int], step: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _fitted(width: int, height: int, step: Mapping[str, Any]) -> tuple[int, int]:
-    """As DETR does it and, with a multiple, as YOLOS does (image processors of transformers)."""
+    """Fit a size as DETR does and, with a multiple, as YOLOS does (image processors of transformers)."""
     shorter, longer, side, multiple = min(width, height), max(width, height), step["side"], step["multiple"]
-    wanted: float = side
+    target: float = side
     if longer / shorter * side > step["longest"]:
-        wanted = step["longest"] * shorter / longer
-        side = round(wanted)
+        target = step["longest"] * shorter / longer
+        side = round(target)
     if side != shorter or (multiple > 1 and width < height):
-        longer = int(wanted * longer / shorter)
+        longer = int(target * longer / shorter)
         shorter = side
     across, down = (shorter, longer) if width < height else (longer, shorter)
     return across - across % multiple, down - down % multiple
@@ -91,9 +91,9 @@ def _cropped(image: Image, step: Mapping[str, Any]) -> Image:
     return canvas
 
 
-def _start(side: int, wanted: int, step: Mapping[str, Any]) -> int:
-    """Where a crop begins along one side; below zero where there is a border before the image."""
-    left_over = side - wanted
+def _start(side: int, length: int, step: Mapping[str, Any]) -> int:
+    """Return the start of a crop along one side; negative if the image gets a border there."""
+    left_over = side - length
     if left_over < 0:
         return -(-left_over // 2) if step["before"] == "less" else -((1 - left_over) // 2)
     return left_over // 2 if step["rounding"] == "down" else round(left_over / 2)

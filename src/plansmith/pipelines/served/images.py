@@ -1,4 +1,4 @@
-"""Makes the model's input of the bytes of images: JPEG, PNG and other files.
+"""Image decoding: turns the bytes of JPEG, PNG and other files into the model's input.
 
 What cannot be read, or is so large that reading it would harm others, is refused for its own request alone.
 """
@@ -23,7 +23,7 @@ _LEVELS = 256
 
 
 class ImagesStep:
-    """Decodes, brings to size, scales and normalises.
+    """Image step: decodes, resizes, scales and normalizes.
 
     Settings:
         input: name of the tensor of bytes, [batch, 1].
@@ -45,7 +45,7 @@ class ImagesStep:
     """
 
     def __init__(self, settings: Mapping[str, Any], folder: Path) -> None:
-        """See the class; nothing else lies in the folder that this needs."""
+        """See the class; needs no other files in the folder."""
         del folder
         self._settings = settings
         levels = np.arange(_LEVELS, dtype=np.float64)[None]
@@ -54,14 +54,14 @@ class ImagesStep:
         self._values = ((levels * settings["scale"] - mean) / std).astype(settings["dtype"])
 
     def answer(self, feeds: Sequence[Arrays]) -> Sequence[Arrays | Refusal]:
-        """The model's input for each request, or why there is none."""
+        """Return the model's input for each request, or the reason for refusing it."""
         return [self._answered(feed[self._settings["input"]]) for feed in feeds]
 
     def _answered(self, files: np.ndarray[Any, Any]) -> Arrays | Refusal:
         settings = self._settings
         rows = files.reshape(-1).tolist()
         shape = (len(rows), len(settings["order"]), settings["height"], settings["width"])
-        made = (np.zeros if settings["padded"] else np.empty)(shape, settings["dtype"])
+        batch = (np.zeros if settings["padded"] else np.empty)(shape, settings["dtype"])
         mask = np.zeros((len(rows), *shape[2:]) if settings["mask"] else 0, settings["mask_dtype"] or bool)
         sizes = np.empty((len(rows), 2), np.int32)
         for row, file in enumerate(rows):
@@ -71,14 +71,14 @@ class ImagesStep:
                 return Refusal(f"{settings['input']}: the image in row {row} is refused: {problem}")
             height, width, _ = pixels.shape
             for to, channel in enumerate(settings["order"]):
-                made[row, to, :height, :width] = self._values[channel][pixels[..., channel]]
+                batch[row, to, :height, :width] = self._values[channel][pixels[..., channel]]
             if settings["mask"]:
                 mask[row, :height, :width] = 1
-        named = {settings["output"]: made, settings["mask"]: mask, settings["sizes"]: sizes}
+        named = {settings["output"]: batch, settings["mask"]: mask, settings["sizes"]: sizes}
         return {name: array for name, array in named.items() if name}
 
     def _pixels(self, file: bytes) -> tuple[np.ndarray[Any, Any], tuple[int, int]]:
-        """Levels of one image in its final size, [height, width, channels], and the height and width that it had.
+        """Return an image in its final size, [height, width, channels], and its original height and width.
 
         Raises:
             Unfit: there is no such image in these bytes.
@@ -109,7 +109,7 @@ class ImagesStep:
         return pixels if pixels.ndim == 3 else pixels[..., None], (image.height, image.width)
 
     def _decoded(self, file: bytes) -> Image.Image:
-        """An image in the mode, upright where that is asked for; of several in a file, the first."""
+        """Decode an image in the color mode, upright if required; of several in a file, the first."""
         from PIL import Image, ImageOps
 
         settings = self._settings

@@ -1,4 +1,4 @@
-"""What every part of a pipeline is to Triton's Python backend: one call for all requests of an execution."""
+"""Base of all pipeline parts for Triton's Python backend: one call for all requests of an execution."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ SETTINGS_FILE = "settings.json"
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why one request gets no answer; the others of its batch do."""
+    """Refusal of one request; the others of its batch are answered."""
 
-    words: str
+    message: str
 
 
 class Step(Protocol):
-    """What a part does with requests."""
+    """Pipeline step: the work of a part on requests."""
 
     def __init__(self, settings: Mapping[str, Any], folder: Path) -> None:
-        """Make it ready: `settings` as they were written beside it, `folder` where its other files lie."""
+        """Set up the step: `settings` as stored with it, `folder` with its other files."""
 
     def answer(self, feeds: Sequence[Arrays]) -> Sequence[Arrays | Refusal]:
-        """One answer, or refusal, for each request: arrays by name, batch first. Texts are bytes in arrays of objects.
+        """Return an answer or refusal per request: arrays by name, batch first. Texts are bytes in object arrays.
 
         Requests may have different batch sizes; each answer has as many rows as its request.
         """
@@ -37,12 +37,12 @@ class Step(Protocol):
 
 
 class PartModel:
-    """One instance of a part, as Triton's Python backend wants it; `step` is what it does."""
+    """Part model: one instance of a part for Triton's Python backend; `step` does the work."""
 
     step: type[Step]
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Read the settings; args are Triton's words about the instance."""
+        """Read the settings; args are Triton's description of the instance."""
         folder = Path(args["model_repository"], args["model_version"])
         # Triton's Python takes the locale's encoding for files, which in containers is ASCII.
         self._step = self.step(json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8")), folder)
@@ -53,7 +53,7 @@ class PartModel:
 
         feeds = [{tensor.name(): tensor.as_numpy() for tensor in request.inputs()} for request in requests]
         return [
-            pb_utils.InferenceResponse(error=pb_utils.TritonError(answer.words))
+            pb_utils.InferenceResponse(error=pb_utils.TritonError(answer.message))
             if isinstance(answer, Refusal)
             else pb_utils.InferenceResponse(
                 [pb_utils.Tensor(name, np.ascontiguousarray(answer[name])) for name in request.requested_output_names()]

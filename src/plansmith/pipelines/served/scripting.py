@@ -1,4 +1,4 @@
-"""A person's script that answers requests: it asks the models of its release, and decides what becomes of it.
+"""User scripts that answer requests: they call the models of their release and combine the results.
 
 The script has a function `answer(inputs, models)`. `inputs` are the arrays of one request by name, batch first, texts
 as bytes in arrays of objects, and nobody may write into them; `models` are callables by name that take tensors by
@@ -35,15 +35,15 @@ _NUMBERS = itertools.count()
 
 
 class WrongAnswer(Refused):
-    """A script failed, which is the cause, or answered with something else than it is to."""
+    """Wrong answer of a script: it failed, with the cause attached, or returned outputs that it does not declare."""
 
 
 class BadScript(Exception):
-    """A script cannot be used at all; the text says why."""
+    """Unusable script; the message says why."""
 
 
 def load_script(file: Path) -> ModuleType:
-    """Import a script, and leave no bytecode beside it.
+    """Import a script without leaving bytecode next to it.
 
     Raises:
         BadScript: it cannot be imported, or has no function that can be called as scripts are.
@@ -58,7 +58,7 @@ def load_script(file: Path) -> ModuleType:
         exec(compile(file.read_bytes(), str(file), "exec"), module.__dict__)  # noqa: S102 - it is what is served
     except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
-        raise BadScript(f"{file.name} cannot be imported: {_words(error)}{_line_in(file, error)}") from error
+        raise BadScript(f"{file.name} cannot be imported: {_error_line(error)}{_line_in(file, error)}") from error
     _require_function(module, file.name)
     return module
 
@@ -78,7 +78,7 @@ def _require_function(module: ModuleType, file: str) -> None:
 def run_script(
     module: ModuleType, feed: Arrays, chains: Chains, outputs: Sequence[Mapping[str, Any]]
 ) -> dict[str, Array]:
-    """What a script answers to one request.
+    """Return a script's answer to one request.
 
     Args:
         module: from `load_script`.
@@ -98,14 +98,14 @@ def run_script(
         raise
     except (Exception, SystemExit) as error:
         where = _line_in(Path(str(module.__file__)), error)
-        raise WrongAnswer(f"the script failed: {_words(error)}{where}") from error
+        raise WrongAnswer(f"the script failed: {_error_line(error)}{where}") from error
     if not isinstance(answer, Mapping):
         raise WrongAnswer(f"the script answered with a {type(answer).__name__}, and not with arrays by name")
     return {output["name"]: _checked(answer, output, rows) for output in outputs}
 
 
 def _checked(answer: Mapping[str, Any], output: Mapping[str, Any], rows: int) -> Array:
-    """One array of an answer, as it goes to the client."""
+    """Validate one array of a response and return it in the form sent to the client."""
     name, dtype, dims = output["name"], output["dtype"], output["dims"]
     if name not in answer:
         has = ", ".join(map(str, answer)) or "nothing"
@@ -114,21 +114,23 @@ def _checked(answer: Mapping[str, Any], output: Mapping[str, Any], rows: int) ->
         array = on_the_wire(name, answer[name])
     except TypeError as error:
         raise WrongAnswer(f"the script's answer: {error}") from None
-    found = _TEXT if array.dtype.kind == "O" else array.dtype.name
-    if found != dtype:
-        raise WrongAnswer(f"the script's answer: {name} is {found}, and has to be {dtype}")
+    actual = _TEXT if array.dtype.kind == "O" else array.dtype.name
+    if actual != dtype:
+        raise WrongAnswer(f"the script's answer: {name} is {actual}, and has to be {dtype}")
     sizes = [rows, *dims[1:]]
     if array.ndim != len(sizes) or any(
         isinstance(size, int) and size != own for size, own in zip(sizes, array.shape, strict=True)
     ):
-        told = f"{list(dims)}, for a request of {rows} row{'s' * (rows != 1)}".replace("'", "")
-        raise WrongAnswer(f"the script's answer: {name} has the shape {list(array.shape)}, and has to have {told}")
+        expected_shape = f"{list(dims)}, for a request of {rows} row{'s' * (rows != 1)}".replace("'", "")
+        raise WrongAnswer(
+            f"the script's answer: {name} has the shape {list(array.shape)}, and has to have {expected_shape}"
+        )
     return np.ascontiguousarray(array, None if dtype == _TEXT else np.dtype(dtype))
 
 
-def _words(error: BaseException) -> str:
-    said = str(error).strip()
-    return f"{type(error).__name__}: {said.splitlines()[0]}" if said else type(error).__name__
+def _error_line(error: BaseException) -> str:
+    message = str(error).strip()
+    return f"{type(error).__name__}: {message.splitlines()[0]}" if message else type(error).__name__
 
 
 def _line_in(file: Path, error: BaseException) -> str:
@@ -139,14 +141,14 @@ def _line_in(file: Path, error: BaseException) -> str:
 
 
 class ScriptModel:
-    """One instance of a script, as Triton's Python backend wants it.
+    """Script model: one instance of a script for Triton's Python backend.
 
     The requests of an execution are answered at once, in threads: while one waits for a model, another one runs, and
     the models can join what they are asked.
     """
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Read the settings and import the script; args are Triton's words about the instance."""
+        """Read the settings and import the script; args are Triton's description of the instance."""
         folder = Path(args["model_repository"], args["model_version"])
         settings = json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
         self._outputs = settings["outputs"]
@@ -155,7 +157,7 @@ class ScriptModel:
         self._threads = ThreadPoolExecutor(_THREADS)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """Answer all requests of an execution, each for itself."""
+        """Answer all requests of an execution, each separately."""
         import triton_python_backend_utils as pb_utils
 
         feeds = [{tensor.name(): tensor.as_numpy() for tensor in request.inputs()} for request in requests]
@@ -172,7 +174,7 @@ class ScriptModel:
         return responses
 
     def finalize(self) -> None:
-        """Let the threads go."""
+        """Release the threads."""
         self._threads.shutdown()
 
     def _answer(self, feed: Arrays) -> dict[str, Array] | Refused:
@@ -183,12 +185,12 @@ class ScriptModel:
 
 
 def _trace(error: BaseException | None) -> list[str]:
-    """Where a script failed, as Python tells it; a line each, as Triton writes an entry of its log in one line."""
+    """Format the traceback of a script error in separate lines, as a Triton log entry takes one line."""
     return [] if error is None else "".join(traceback.format_exception(error)).splitlines()
 
 
-def _ask_triton(model: str, feed: Arrays, wanted: Sequence[str], parameters: Parameters) -> Arrays:
-    """Have another model of the server answer.
+def _ask_triton(model: str, feed: Arrays, outputs: Sequence[str], parameters: Parameters) -> Arrays:
+    """Call another model of the server.
 
     Raises:
         Refused: it does not; in its own words.
@@ -197,7 +199,7 @@ def _ask_triton(model: str, feed: Arrays, wanted: Sequence[str], parameters: Par
 
     request = pb_utils.InferenceRequest(
         model_name=model,
-        requested_output_names=list(wanted),
+        requested_output_names=list(outputs),
         inputs=[pb_utils.Tensor(name, np.ascontiguousarray(array)) for name, array in feed.items()],
         # A model on a GPU would leave its outputs there, where NumPy does not reach.
         preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU),

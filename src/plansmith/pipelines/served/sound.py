@@ -1,4 +1,4 @@
-"""Makes the model's input of the bytes of sound files: the wave itself, or the logarithm of its mel spectrum."""
+"""Audio preprocessing: turns sound files into the model's input, the waveform or its log-mel spectrogram."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VARIANCE_FLOOR = 1e-7
 
 
 class SoundStep:
-    """Decodes, mixes down to one channel, resamples, and makes features.
+    """Audio step: decodes, mixes down to one channel, resamples, and extracts features.
 
     Settings:
         input: name of the tensor of bytes, [batch, 1].
@@ -31,7 +31,7 @@ class SoundStep:
     """
 
     def __init__(self, settings: Mapping[str, Any], folder: Path) -> None:
-        """See the class; a spectrum's mel filters lie in the folder."""
+        """See the class; the mel filters of a spectrogram are in the folder."""
         self._settings = settings
         if settings["compressed"]:  # a server that lacks the library is to say so when it loads the part
             import soundfile  # noqa: F401
@@ -40,7 +40,7 @@ class SoundStep:
         self._filters = np.load(folder / settings["spectrum"]["filters"]) if settings["spectrum"] else None
 
     def answer(self, feeds: Sequence[Arrays]) -> Sequence[Arrays | Refusal]:
-        """The model's input for each request, or why there is none."""
+        """Return the model's input for each request, or the reason for refusing it."""
         return [self._answered(feed[self._settings["input"]]) for feed in feeds]
 
     def _answered(self, files: np.ndarray[Any, Any]) -> Arrays | Refusal:
@@ -52,24 +52,24 @@ class SoundStep:
             except Unheard as problem:
                 return Refusal(f"{settings['input']}: the sound in row {row} is refused: {problem}")
         if self._filters is not None:
-            made = np.stack([spectrum_of(wave, settings["spectrum"], self._filters) for wave in waves])
-            return {settings["output"]: made.astype(settings["dtype"])}
+            batch = np.stack([spectrum_of(wave, settings["spectrum"], self._filters) for wave in waves])
+            return {settings["output"]: batch.astype(settings["dtype"])}
         lengths = [len(wave) for wave in waves]
         if len(set(lengths)) > 1 and not settings["mask"]:
             return Refusal(
                 f"{settings['input']}: the sounds of one request have {min(lengths)} to {max(lengths)} samples, and the"
                 " model has no mask for what is padded: send them in requests of their own"
             )
-        made = np.zeros((len(waves), max(lengths)), settings["dtype"])
+        batch = np.zeros((len(waves), max(lengths)), settings["dtype"])
         for row, wave in enumerate(waves):
-            made[row, : len(wave)] = wave
+            batch[row, : len(wave)] = wave
         mask = np.arange(max(lengths)) < np.array(lengths)[:, None]
-        return {settings["output"]: made} | (
+        return {settings["output"]: batch} | (
             {settings["mask"]: mask.astype(settings["mask_dtype"])} if settings["mask"] else {}
         )
 
     def _wave(self, file: bytes) -> np.ndarray[Any, Any]:
-        """One sound at the model's rate.
+        """Return one audio clip at the model's sampling rate.
 
         Raises:
             Unheard: there is none in the bytes, or it is too short or too long.
@@ -90,7 +90,7 @@ class SoundStep:
 
 
 def read_sound(file: bytes, most_seconds: float, *, compressed: bool) -> tuple[np.ndarray[Any, Any], int]:
-    """Samples of -1 to 1 as floats of 32 bits, the mean of all channels, and their rate in Hz.
+    """Read samples from -1 to 1 as 32-bit floats, the mean of all channels, and their rate in Hz.
 
     Args:
         file: its bytes.
@@ -108,7 +108,7 @@ def read_sound(file: bytes, most_seconds: float, *, compressed: bool) -> tuple[n
 
 
 def spectrum_of(wave: np.ndarray[Any, Any], how: Mapping[str, Any], filters: np.ndarray[Any, Any]) -> Any:
-    """The logarithm of a mel spectrum.
+    """Return the log-mel spectrogram.
 
     Args:
         wave: samples of one channel.

@@ -1,4 +1,4 @@
-"""Where tokens stand in their text: from and up to which character."""
+"""Token offsets: the start and end character of each token in its text."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ UNPLACED = -1
 
 
 def token_spans(row: Encoding) -> np.ndarray[Any, Any]:
-    """[tokens, 2]: of all tokens but special ones."""
+    """Return the spans [tokens, 2] of all tokens except special ones."""
     spans = np.array(row.offsets, np.int32).reshape(-1, 2)
     spans[np.array(row.special_tokens_mask, bool)] = UNPLACED
     return spans
 
 
 def word_spans(row: Encoding, side: int) -> np.ndarray[Any, Any]:
-    """[tokens, 2]: of the whole word that each token of one text of a pair is a part of.
+    """Return spans [tokens, 2]: of the whole word that contains each token of one text of a pair.
 
     Args:
         row: tokens of a pair.
         side: which text of it: 0 or 1.
     """
     spans = np.full((len(row.ids), 2), UNPLACED, np.int32)
-    words: dict[int, tuple[int, int]] = {}
+    ranges: dict[int, tuple[int, int]] = {}
     ours = [
         (place, word, offset)
         for place, (sequence, word, offset) in enumerate(zip(row.sequence_ids, row.word_ids, row.offsets, strict=True))
@@ -34,8 +34,8 @@ def word_spans(row: Encoding, side: int) -> np.ndarray[Any, Any]:
     ]
     for _, word, (begin, end) in ours:
         if word is not None:
-            low, high = words.get(word, (begin, end))
-            words[word] = min(low, begin), max(high, end)
+            low, high = ranges.get(word, (begin, end))
+            ranges[word] = min(low, begin), max(high, end)
     for place, word, offset in ours:
-        spans[place] = offset if word is None else words[word]
+        spans[place] = offset if word is None else ranges[word]
     return spans

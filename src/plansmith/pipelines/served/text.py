@@ -1,4 +1,4 @@
-"""Texts become a model's inputs: one call of the tokenizer for all requests of an execution, and one length for all."""
+"""Text preprocessing: one tokenizer call for all requests of an execution, padded to one length."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Rows = list[Any]  # a text each, or a pair of texts
 
 
 class TextStep:
-    """Makes tokens of texts, or of pairs of texts.
+    """Text step: tokenizes texts, or pairs of texts.
 
     Settings:
         columns: names of the inputs, in the order in which the tokenizer takes them: one, or two of a pair.
@@ -43,24 +43,24 @@ class TextStep:
         self._tokenizer.encode_special_tokens = settings["split_special_tokens"]
 
     def answer(self, feeds: Sequence[Arrays]) -> list[Arrays | Refusal]:
-        """The model's inputs, as long as the longest text of all requests."""
+        """Return the model's inputs, padded to the longest text of all requests."""
         encoded = self._encoded([self._rows(feed) for feed in feeds])
         whole = [row for rows in encoded if not isinstance(rows, Refusal) for row in rows]
         if not whole:
             return [rows for rows in encoded if isinstance(rows, Refusal)]
-        made = self._filled(whole)
+        batch = self._filled(whole)
         answers: list[Arrays | Refusal] = []
         begin = 0
         for rows in encoded:
             if isinstance(rows, Refusal):
                 answers.append(rows)
                 continue
-            answers.append({name: array[begin : begin + len(rows)] for name, array in made.items()})
+            answers.append({name: array[begin : begin + len(rows)] for name, array in batch.items()})
             begin += len(rows)
         return answers
 
     def _rows(self, feed: Arrays) -> Rows | Refusal:
-        """The texts of a request as the tokenizer takes them."""
+        """Return the texts of a request in the tokenizer's input format."""
         columns: list[list[str]] = []
         for name in self._settings["columns"]:
             texts: list[str] = []
@@ -77,7 +77,7 @@ class TextStep:
         return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
     def _encoded(self, requests: Sequence[Rows | Refusal]) -> list[list[Encoding] | Refusal]:
-        """The tokens of all rows in one call; where that fails, of each request by itself, to find whose fault it is.
+        """Tokenize all rows in one call; if that fails, each request alone, to find the faulty one.
 
         A question that leaves no room for its context makes it fail.
         """
@@ -90,8 +90,8 @@ class TextStep:
                 refusal = Refusal(f"the texts cannot become tokens: {error}")
                 return [rows if isinstance(rows, Refusal) else refusal for rows in requests]
             return [rows if isinstance(rows, Refusal) else self._encoded([rows])[0] for rows in requests]
-        found = [rows if isinstance(rows, Refusal) else [next(left) for _ in rows] for rows in requests]
-        return [rows if isinstance(rows, Refusal) else _without_nothing(rows) for rows in found]
+        encodings = [rows if isinstance(rows, Refusal) else [next(left) for _ in rows] for rows in requests]
+        return [rows if isinstance(rows, Refusal) else _without_nothing(rows) for rows in encodings]
 
     def _tokens(self, rows: Rows) -> list[Encoding]:
         if not rows:
@@ -101,23 +101,23 @@ class TextStep:
         return encode(rows)
 
     def _filled(self, rows: Sequence[Encoding]) -> dict[str, np.ndarray[Any, Any]]:
-        """Arrays of one length, filled up on the side that the tokenizer fills."""
+        """Pad arrays to one length, on the tokenizer's padding side."""
         counts = [len(row.ids) for row in rows]
         step = self._settings["step"]
         length = -(-max(self._settings["least"], *counts) // step) * step
         begins = [length - count if self._settings["padding_side"] == "left" else 0 for count in counts]
-        made: dict[str, np.ndarray[Any, Any]] = {}
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
         for name, dtype in self._settings["outputs"].items():
-            made[name] = np.full((len(rows), length), self._settings["padding"][name], np.dtype(dtype))
+            arrays[name] = np.full((len(rows), length), self._settings["padding"][name], np.dtype(dtype))
             for place, (row, begin, count) in enumerate(zip(rows, begins, counts, strict=True)):
-                made[name][place, begin : begin + count] = _VALUES[name](row)
+                arrays[name][place, begin : begin + count] = _VALUES[name](row)
         if self._settings["spans"]:
             side = self._settings["answers_from"]
             spans = np.full((len(rows), length, 2), UNPLACED, np.int32)
             for place, (row, begin, count) in enumerate(zip(rows, begins, counts, strict=True)):
                 spans[place, begin : begin + count] = token_spans(row) if side is None else word_spans(row, side)
-            made[self._settings["spans"]] = spans
-        return made
+            arrays[self._settings["spans"]] = spans
+        return arrays
 
 
 _VALUES = {
@@ -128,6 +128,6 @@ _VALUES = {
 
 
 def _without_nothing(rows: list[Encoding]) -> list[Encoding] | Refusal:
-    """The rows of a request, unless one has no token at all: no model answers to that."""
+    """Return the rows of a request; refuse it if a row has no tokens, as no model can process that."""
     empty = next((place for place, row in enumerate(rows) if not row.ids), None)
     return rows if empty is None else Refusal(f"row {empty} is empty: the model's tokenizer makes no token of it")

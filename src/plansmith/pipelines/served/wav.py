@@ -1,4 +1,4 @@
-"""Reads WAV files, and brings sound to one channel and another rate."""
+"""WAV reader, with downmixing to one channel and resampling."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _AT_ONCE = 1 << 20
 
 
 class Unheard(Exception):
-    """Why some bytes are no sound."""
+    """Invalid audio data; the message says why."""
 
 
 def read_wav(file: bytes) -> tuple[np.ndarray[Any, Any], int]:
-    """Samples of -1 to 1 as floats of 32 bits, the mean of all channels, and their rate in Hz.
+    """Read samples from -1 to 1 as 32-bit floats, the mean of all channels, and their rate in Hz.
 
     Raises:
         Unheard: the bytes are no WAV file of PCM or floats, or hold no sound.
@@ -61,7 +61,7 @@ def read_wav(file: bytes) -> tuple[np.ndarray[Any, Any], int]:
 
 
 def require_usual(channels: int, rate: int, samples: str) -> None:
-    """See that a header tells of a sound that somebody may have recorded.
+    """Require that a header describes a plausible recording.
 
     Args:
         channels: of the file.
@@ -89,24 +89,24 @@ def _numbers(data: bytes, kind: int, bits: int) -> np.ndarray[Any, Any]:
     raise Unheard(f"it has samples of kind {kind} with {bits} bits, and PCM of 8 to 32 bits or floats are read")
 
 
-def length_at(count: int, rate: int, wanted: int) -> int:
-    """How many samples `resampled` makes of so many."""
-    return -(-count * wanted // rate)
+def length_at(count: int, rate: int, target_rate: int) -> int:
+    """Return the number of samples that `resampled` makes of a number of samples."""
+    return -(-count * target_rate // rate)
 
 
-def resampled(samples: np.ndarray[Any, Any], rate: int, wanted: int) -> np.ndarray[Any, Any]:
-    """The same sound at another rate, by a sinc in a Hann window."""
-    if rate == wanted:
+def resampled(samples: np.ndarray[Any, Any], rate: int, target_rate: int) -> np.ndarray[Any, Any]:
+    """Resample audio with a Hann-windowed sinc filter."""
+    if rate == target_rate:
         return samples
-    divisor = math.gcd(rate, wanted)
-    old, new = rate // divisor, wanted // divisor
+    divisor = math.gcd(rate, target_rate)
+    old, new = rate // divisor, target_rate // divisor
     # Times are in samples of the old rate; the band ends below the half of the lower rate.
     band = _ROLLOFF * min(1.0, new / old)
     reach = math.ceil(_ZEROS / band)
-    count = length_at(len(samples), rate, wanted)
+    count = length_at(len(samples), rate, target_rate)
     padded = np.concatenate([np.zeros(reach), samples.astype(np.float64), np.zeros(reach + 1)])
     offsets = np.arange(-reach, reach + 1)
-    made = np.empty(count, np.float32)
+    output = np.empty(count, np.float32)
     step = max(1, _AT_ONCE // len(offsets))
     for first in range(0, count, step):
         places = np.arange(first, min(first + step, count), dtype=np.int64) * old
@@ -114,5 +114,5 @@ def resampled(samples: np.ndarray[Any, Any], rate: int, wanted: int) -> np.ndarr
         distance = (offsets[None] - fraction[:, None]) * band
         window = np.where(np.abs(distance) < _ZEROS, np.cos(distance * (np.pi / _ZEROS / 2)) ** 2, 0.0)
         weights = np.sinc(distance) * window * band
-        made[first : first + len(places)] = (padded[before[:, None] + offsets + reach] * weights).sum(axis=1)
-    return made
+        output[first : first + len(places)] = (padded[before[:, None] + offsets + reach] * weights).sum(axis=1)
+    return output

@@ -1,1 +1,1 @@
-"""Text around a model."""
+"""Text pre- and postprocessing."""

@@ -1,4 +1,4 @@
-"""What a model makes of texts, told by its directory's files alone: labels, tags, answers, filled masks, vectors."""
+"""Text model kinds, detected from the model directory's files alone: labels, tags, answers, filled masks, vectors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _PAIR_HEAD = "ForNextSentencePrediction"
 
 
 def text_output(folder: Path, task: str) -> RawOutput:
-    """What a model that reads texts answers with, by its task or, where none is asked for, its configuration.
+    """Return the output kind of a text model, by the requested task or its configuration.
 
     Raises:
         SourceError: the configuration is no JSON.
@@ -65,7 +65,7 @@ def text_output(folder: Path, task: str) -> RawOutput:
 
 
 def takes_pairs(folder: Path, task: str) -> bool:
-    """Whether a classifier judges two texts at once."""
+    """Whether a classifier takes text pairs."""
     config = read_config(folder)
     if task == "next-sentence-prediction" or any(key in config for key in _CROSS):
         return True

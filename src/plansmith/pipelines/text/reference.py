@@ -1,4 +1,4 @@
-"""What the source's own library answers to texts: its tokenizer, PyTorch, its postprocessing. Runs in the worker.
+"""Text reference: the source library's own tokenizer, PyTorch and postprocessing. Runs in the worker.
 
 Served parts are held against this, so nothing here comes from them. Where texts stand in no batch in the library's
 own pipeline, each goes to the model by itself and without padding.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from plansmith.pipelines.text.samples import as_texts
+from plansmith.data.synthetic import sample_texts
 from plansmith.pipelines.text.tokenization import Texts, Wording
 from plansmith.sources.loaded_model import LoadedModel
 
@@ -19,7 +19,72 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Arrays = Mapping[str, NDArray[np.generic]]
+    from plansmith.records.arrays import Arrays
+
+
+_EMOJI = "Grüße aus Zürich 👩‍🚀🚀: naïve café, 東京は夜, привет\N{COMBINING ACUTE ACCENT}!"
+_ROWS = 8
+_WORDS = (1, 40, 12, 90, 5, 25)
+_MOST_TOKENS_OF_A_WORD = 8
+
+
+def text_questions(
+    columns: Sequence[str], *, max_batch: int, longest: int, empty: bool, complete: Callable[[str], str] = str
+) -> dict[str, Arrays]:
+    """Return text requests by name.
+
+    Args:
+        columns: names of the inputs; of a pair, the second text is what is asked about or compared.
+        max_batch: most rows of a request.
+        longest: most tokens of a text; more are cut off.
+        empty: whether an empty text makes tokens.
+        complete: makes of a text what the model can be asked, such as one with a mask in it.
+    """
+    hard = [_EMOJI, sample_texts(1, 3 * longest, offset=5)[0], *([""] if empty else [])]
+    mixed = [sample_texts(1, length, offset=3 * length)[0] for length in _WORDS]
+    # What is hard stands between usual texts, and so shows what it does to its neighbours.
+    rows = [text for pair in zip(mixed, [*hard, *mixed[len(hard) :]], strict=False) for text in pair]
+    single = {"one-short": sample_texts(1, 3), "one-long": sample_texts(1, longest // 2, offset=11)}
+    named = single | {
+        "emoji": hard[:1],
+        "very-long": hard[1:2],
+        **({"empty": [""]} if empty else {}),
+        "mixed": list(dict.fromkeys(rows))[: min(_ROWS, max_batch)],
+    }
+    return {name: _request(columns, [complete(text) for text in texts]) for name, texts in named.items()}
+
+
+def with_mask(text: str, *, mask: str, longest: int, truncation_side: str) -> str:
+    """Insert a mask in the middle of a text, or at the end that is not truncated if the text may be too long.
+
+    Args:
+        text: without one.
+        mask: the token's text.
+        longest: most tokens of a text.
+        truncation_side: "left" or "right": the end that is cut off.
+    """
+    words = text.split(" ")
+    place = len(words) // 2
+    if len(words) > longest // _MOST_TOKENS_OF_A_WORD:
+        place = len(words) if truncation_side == "left" else 0
+    return " ".join(filter(None, [*words[:place], mask, *words[place:]]))
+
+
+def _request(columns: Sequence[str], texts: Sequence[str]) -> Arrays:
+    if len(columns) == 1:
+        return {columns[0]: as_texts(texts)}
+    firsts = sample_texts(len(texts), 6, offset=17)
+    return {columns[0]: as_texts(firsts), columns[1]: as_texts(texts)}
+
+
+def as_texts(texts: Sequence[str]) -> NDArray[np.generic]:
+    """Return texts as an array for requests: [batch, 1] of bytes."""
+    import numpy as np
+
+    array = np.empty((len(texts), 1), object)
+    array[:, 0] = [text.encode() for text in texts]
+    return array
+
 
 _DIGITS = 6
 """Of a tag's score behind the point."""
@@ -27,7 +92,7 @@ _DIGITS = 6
 
 @dataclass(frozen=True)
 class ReferenceRunner:
-    """The source model with its own tokenizer.
+    """Reference runner: the source model with its own tokenizer.
 
     Args:
         live: the model.
@@ -38,31 +103,31 @@ class ReferenceRunner:
     wording: Wording
 
     def tensors(self, feed: Arrays) -> Arrays:
-        """The model's outputs to a whole request, filled up to its longest text."""
+        """Return the model's outputs to a complete request, padded to its longest text."""
         texts = {name: [text.decode() for text in feed[name].reshape(-1).tolist()] for name in self.wording.columns}
         return self.live.ask(self.wording.tokens(texts, self.live.inputs.tensors, least=self.wording.least))
 
     def rows(self, feed: Arrays) -> list[Texts]:
-        """The texts of every row of a request."""
+        """Return the texts of every row of a request."""
         names = self.wording.columns
         columns = ([text.decode() for text in feed[name].reshape(-1).tolist()] for name in names)
         return [dict(zip(names, ([text] for text in row), strict=True)) for row in zip(*columns, strict=True)]
 
     def alone(self, texts: Texts) -> dict[str, NDArray[np.generic]]:
-        """The model's outputs to one row."""
+        """Return the model's outputs to a single row."""
         return self.live.ask(self.wording.tokens(texts, self.live.inputs.tensors, least=self.wording.lengths.min))
 
     def library_pipeline(self, kind: str) -> Any:
-        """A pipeline of transformers around the model, by the name of its class."""
+        """Return a transformers pipeline around the model, by its class name."""
         import transformers
 
         module: Any = self.live.module  # its `model` is that of transformers
-        made = getattr(transformers, kind)
-        return made(model=module.model, tokenizer=self.wording.tokenizer, device=self.live.device)
+        pipeline_class = getattr(transformers, kind)
+        return pipeline_class(model=module.model, tokenizer=self.wording.tokenizer, device=self.live.device)
 
 
 def infer_tensors(asking: ReferenceRunner, names: Mapping[str, str]) -> Callable[[Arrays], Arrays]:
-    """The model's own outputs.
+    """Return the model's own outputs.
 
     Args:
         asking: the source.
@@ -71,13 +136,13 @@ def infer_tensors(asking: ReferenceRunner, names: Mapping[str, str]) -> Callable
 
     def ask(feed: Arrays) -> Arrays:
         answer = asking.tensors(feed)
-        return {given: answer[name] for name, given in names.items()}
+        return {alias: answer[name] for name, alias in names.items()}
 
     return ask
 
 
 def infer_pooled(asking: ReferenceRunner, output: str, mode: str) -> Callable[[Arrays], Arrays]:
-    """Token vectors of the model, pooled in PyTorch as sentence-transformers does it.
+    """Return the token vectors of the model, pooled in PyTorch as sentence-transformers does.
 
     Args:
         asking: the source.
@@ -86,14 +151,14 @@ def infer_pooled(asking: ReferenceRunner, output: str, mode: str) -> Callable[[A
     """
     import torch
 
-    from plansmith.sources.huggingface.pooling import pool
+    from plansmith.sources.huggingface.heads import pool
 
     def ask(feed: Arrays) -> Arrays:
         rows = []
         for texts in asking.rows(feed):
             tokens = torch.from_numpy(asking.alone(texts)[output])
-            made = asking.wording.tokens(texts, asking.live.inputs.tensors, least=asking.wording.lengths.min)
-            mask = torch.from_numpy(made["attention_mask"]) if "attention_mask" in made else None
+            batch = asking.wording.tokens(texts, asking.live.inputs.tensors, least=asking.wording.lengths.min)
+            mask = torch.from_numpy(batch["attention_mask"]) if "attention_mask" in batch else None
             rows.append(pool(mode, tokens, mask))
         return {"sentence_embedding": torch.cat(rows).numpy()}
 
@@ -101,7 +166,7 @@ def infer_pooled(asking: ReferenceRunner, output: str, mode: str) -> Callable[[A
 
 
 def infer_labels(asking: ReferenceRunner, output: str, top_k: int, function: str | None) -> Callable[[Arrays], Arrays]:
-    """Labels by transformers' text classification.
+    """Return labels by transformers' text classification.
 
     Args:
         asking: the source.
@@ -117,12 +182,14 @@ def infer_labels(asking: ReferenceRunner, output: str, top_k: int, function: str
     chosen = None if function is None else ClassificationFunction(function)
 
     def ask(feed: Arrays) -> Arrays:
-        found = []
+        answers = []
         for texts in asking.rows(feed):
             logits = torch.from_numpy(asking.alone(texts)[output])
-            found.append(library.postprocess({"logits": logits}, function_to_apply=chosen, top_k=top_k, _legacy=False))
-        labels = np.concatenate([as_texts([one["label"] for one in row]).T for row in found])
-        return {"label": labels, "score": np.array([[one["score"] for one in row] for row in found], np.float32)}
+            answers.append(
+                library.postprocess({"logits": logits}, function_to_apply=chosen, top_k=top_k, _legacy=False)
+            )
+        labels = np.concatenate([as_texts([entry["label"] for entry in row]).T for row in answers])
+        return {"label": labels, "score": np.array([[entry["score"] for entry in row] for row in answers], np.float32)}
 
     return ask
 
@@ -130,7 +197,7 @@ def infer_labels(asking: ReferenceRunner, output: str, top_k: int, function: str
 def infer_scores(
     asking: ReferenceRunner, output: str, names: Sequence[str], function: str | None
 ) -> Callable[[Arrays], Arrays]:
-    """Scores of all classes by transformers' text classification, in the order of their names; as `infer_labels`."""
+    """Return the scores of all classes by transformers' text classification, in name order; as `infer_labels`."""
     import numpy as np
 
     ask_all = infer_labels(asking, output, len(names), function)
@@ -145,7 +212,7 @@ def infer_scores(
 
 
 def infer_tags(asking: ReferenceRunner, output: str) -> Callable[[Arrays], Arrays]:
-    """Entities by transformers' token classification, aggregation_strategy="simple"."""
+    """Return entities by transformers' token classification, aggregation_strategy="simple"."""
     import torch
     from transformers.pipelines.token_classification import AggregationStrategy
 
@@ -158,16 +225,16 @@ def infer_tags(asking: ReferenceRunner, output: str) -> Callable[[Arrays], Array
     }
 
     def entities(text: str) -> list[dict[str, Any]]:
-        (made,) = library.preprocess(text, is_split_into_words=False, tokenizer_params=dict(options))
+        (encoding,) = library.preprocess(text, is_split_into_words=False, tokenizer_params=dict(options))
         logits = torch.from_numpy(asking.alone({"text": [text]})[output])
-        count = made["input_ids"].shape[1]
+        count = encoding["input_ids"].shape[1]
         # Rows are filled up where the model takes no length as short as theirs.
         left = asking.wording.tokenizer.padding_side == "left"
-        kept = logits[:, logits.shape[1] - count :] if left else logits[:, :count]
-        found: list[dict[str, Any]] = library.postprocess(
-            [{**made, "logits": kept}], aggregation_strategy=AggregationStrategy.SIMPLE
+        token_logits = logits[:, logits.shape[1] - count :] if left else logits[:, :count]
+        tags: list[dict[str, Any]] = library.postprocess(
+            [{**encoding, "logits": token_logits}], aggregation_strategy=AggregationStrategy.SIMPLE
         )
-        return [one | {"score": round(float(one["score"]), _DIGITS)} for one in found]
+        return [entity | {"score": round(float(entity["score"]), _DIGITS)} for entity in tags]
 
     def ask(feed: Arrays) -> Arrays:
         rows = [entities(text.decode()) for text in feed["text"].reshape(-1).tolist()]
@@ -177,7 +244,7 @@ def infer_tags(asking: ReferenceRunner, output: str) -> Callable[[Arrays], Array
 
 
 def infer_fill_mask(asking: ReferenceRunner, top_k: int) -> Callable[[Arrays], Arrays]:
-    """Tokens for masks by transformers' fill-mask pipeline, each text by itself.
+    """Return tokens for masks by transformers' fill-mask pipeline, each text separately.
 
     Args:
         asking: the source.
@@ -193,15 +260,15 @@ def infer_fill_mask(asking: ReferenceRunner, top_k: int) -> Callable[[Arrays], A
         rows = [library(text, top_k=top_k, tokenizer_kwargs=options) for text in texts]
         columns = {"token": "token_str", "sequence": "sequence"}
         return {
-            name: np.concatenate([as_texts([one[key] for one in row]).T for row in rows])
+            name: np.concatenate([as_texts([candidate[key] for candidate in row]).T for row in rows])
             for name, key in columns.items()
-        } | {"score": np.array([[one["score"] for one in row] for row in rows], np.float32)}
+        } | {"score": np.array([[candidate["score"] for candidate in row] for row in rows], np.float32)}
 
     return ask
 
 
 def infer_answers(asking: ReferenceRunner, starts: str, ends: str) -> Callable[[Arrays], Arrays]:
-    """Answers by the rules of transformers 4's question answering, which later releases have no pipeline for.
+    """Return answers by the rules of transformers 4's question answering, whose pipeline later releases lack.
 
     Written out plainly: every span of at most fifteen tokens of the context, the twelve likeliest of them, each widened
     to whole words, those of the same words counted together.
@@ -209,12 +276,12 @@ def infer_answers(asking: ReferenceRunner, starts: str, ends: str) -> Callable[[
     import numpy as np
 
     def ask(feed: Arrays) -> Arrays:
-        found = [_answer(asking, texts, starts, ends) for texts in asking.rows(feed)]
+        answers = [_answer(asking, texts, starts, ends) for texts in asking.rows(feed)]
         return {
-            "answer": as_texts([row[0] for row in found]),
-            "score": np.array([[row[1]] for row in found], np.float32),
-            "start": np.array([[row[2]] for row in found], np.int32),
-            "end": np.array([[row[3]] for row in found], np.int32),
+            "answer": as_texts([row[0] for row in answers]),
+            "score": np.array([[row[1]] for row in answers], np.float32),
+            "start": np.array([[row[2]] for row in answers], np.int32),
+            "end": np.array([[row[3]] for row in answers], np.int32),
         }
 
     return ask
@@ -228,8 +295,8 @@ def _answer(asking: ReferenceRunner, texts: Texts, starts: str, ends: str) -> tu
 
     wording = asking.wording
     columns = [list(texts[name]) for name in wording.order]
-    made = wording.tokenizer(*columns, truncation=wording.truncation, max_length=wording.max_length)
-    encoding, side = made.encodings[0], wording.order.index("context")
+    batch = wording.tokenizer(*columns, truncation=wording.truncation, max_length=wording.max_length)
+    encoding, side = batch.encodings[0], wording.order.index("context")
     answer = asking.alone(texts)
     count = len(encoding.ids)
     begin = answer[starts].shape[1] - count if wording.tokenizer.padding_side == "left" else 0
@@ -253,15 +320,15 @@ def _answer(asking: ReferenceRunner, texts: Texts, starts: str, ends: str) -> tu
 def _merged(
     spans: Sequence[tuple[float, int, int]], encoding: Any, side: int, context: str
 ) -> tuple[str, float, int, int]:
-    """The best of spans of tokens, as text, score, begin and end."""
+    """Return the best token span, as text, score, begin and end."""
     answers: dict[str, tuple[str, float, int, int]] = {}
     for score, first, last in spans:
-        words = [encoding.token_to_word(token) for token in (first, last)]
-        if None in words:
+        word_indices = [encoding.token_to_word(token) for token in (first, last)]
+        if None in word_indices:
             low, high = encoding.offsets[first][0], encoding.offsets[last][1]
         else:
-            low, high = (encoding.word_to_chars(word, side)[end] for end, word in enumerate(words))
+            low, high = (encoding.word_to_chars(word, side)[end] for end, word in enumerate(word_indices))
         text = context[low:high]
-        known = answers.get(text.lower(), (text, 0.0, low, high))
-        answers[text.lower()] = (known[0], known[1] + score, *known[2:])
-    return max(answers.values(), key=lambda one: one[1], default=("", 0.0, 0, 0))
+        entry = answers.get(text.lower(), (text, 0.0, low, high))
+        answers[text.lower()] = (entry[0], entry[1] + score, *entry[2:])
+    return max(answers.values(), key=lambda answer: answer[1], default=("", 0.0, 0, 0))

@@ -1,4 +1,4 @@
-"""How a source makes tokens of texts: its own tokenizer, how long texts may be, and the part that does the same served.
+"""Tokenization of a source model: its tokenizer, its maximum length, and the served part that does the same.
 
 Runs in the worker.
 """
@@ -36,7 +36,7 @@ _LEAVE_OUT = "leave `pipeline` out, or name another model"
 
 @dataclass(frozen=True)
 class Wording:
-    """How texts become tokens.
+    """Tokenization of texts.
 
     Args:
         tokenizer: the source's own, of transformers.
@@ -59,7 +59,7 @@ class Wording:
     least: int
 
     def tokens(self, texts: Texts, tensors: Sequence[Tensor], *, least: int) -> Arrays:
-        """The inputs of the PyTorch model, as the source's own tokenizer makes them.
+        """Return the inputs of the PyTorch model, by the source's own tokenizer.
 
         Args:
             texts: a column each.
@@ -70,7 +70,7 @@ class Wording:
         first, second = [self.prompt + text for text in texts[self.order[0]]], None
         if len(self.order) > 1:
             second = list(texts[self.order[1]])
-        made = self.tokenizer(
+        batch = self.tokenizer(
             first,
             second,
             padding=True,
@@ -79,14 +79,14 @@ class Wording:
             return_token_type_ids="token_type_ids" in names,
             return_attention_mask=True,
         )
-        length = whole_length(max(least, len(made["input_ids"][0])), self.lengths.step)
-        if length > len(made["input_ids"][0]):
-            made = self.tokenizer.pad(made, padding="max_length", max_length=length)
-        made = made.convert_to_tensors("np")
-        return {tensor.name: made[tensor.name].astype(tensor.dtype) for tensor in tensors}
+        length = whole_length(max(least, len(batch["input_ids"][0])), self.lengths.step)
+        if length > len(batch["input_ids"][0]):
+            batch = self.tokenizer.pad(batch, padding="max_length", max_length=length)
+        batch = batch.convert_to_tensors("np")
+        return {tensor.name: batch[tensor.name].astype(tensor.dtype) for tensor in tensors}
 
     def settings(self, outputs: Sequence[Tensor], spans: str, answers_from: int | None) -> dict[str, Any]:
-        """What the served step is told (see `pipeline.served.text`)."""
+        """Return the settings of the served step (see `pipeline.served.text`)."""
         fills = {
             "input_ids": self.tokenizer.pad_token_id,
             "attention_mask": 0,
@@ -109,7 +109,7 @@ class Wording:
         }
 
     def write(self, folder: Path) -> None:
-        """Write the tokenizer as the library `tokenizers` reads it, without the length that it was last used with."""
+        """Write the tokenizer as a file of the `tokenizers` library, without padding and truncation."""
         from tokenizers import Tokenizer
 
         written = Tokenizer.from_str(self.tokenizer.backend_tokenizer.to_str())
@@ -119,7 +119,7 @@ class Wording:
 
 
 def whole_length(length: int, step: int) -> int:
-    """The next multiple of a step."""
+    """Return the next multiple of a step."""
     return -(-length // step) * step
 
 
@@ -133,7 +133,7 @@ def read_tokenization(
     task: str,
     trust_remote_code: bool,
 ) -> Wording:
-    """How a directory's tokenizer makes the inputs of the graph.
+    """Return how a directory's tokenizer makes the graph's inputs.
 
     Args:
         live: the loaded model.
@@ -184,7 +184,7 @@ def read_tokenization(
 
 
 def fast_tokenizer(tokenizer: Any, folder: Path) -> Any:
-    """The tokenizer, if the library `tokenizers` can run it; what transformers can convert, it did while reading it.
+    """Return the tokenizer if `tokenizers` can run it; transformers converts it on loading if it can.
 
     Raises:
         SourceError: it cannot.
@@ -205,19 +205,19 @@ def fast_tokenizer(tokenizer: Any, folder: Path) -> Any:
 
 
 def cleans_up(tokenizer: Any) -> bool:
-    """Whether transformers takes the spaces before punctuation away when this fast tokenizer decodes: not of BPE."""
+    """Whether transformers removes spaces before punctuation on decoding with this fast tokenizer; not for BPE."""
     anyway = getattr(tokenizer, "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", False)
     is_bpe = type(tokenizer.backend_tokenizer.model).__name__ == "BPE"
     return bool(tokenizer.clean_up_tokenization_spaces) and (not is_bpe or bool(anyway))
 
 
 def _lengths(onnx: OnnxModel) -> AxisRange:
-    """The lengths that the graph takes; raises where texts alone do not make its inputs."""
+    """Return the sequence lengths that the graph accepts; raise if its inputs need more than text."""
     inputs = {tensor.name: tensor for tensor in onnx.components["model"].inputs}
     strange = [name for name, tensor in inputs.items() if name not in _MADE or len(tensor.dims) != 2]
     if strange or "input_ids" not in inputs:
-        what = ", ".join(strange) or "no input_ids"
-        raise UsageError(f"pipeline.input is text, and the model takes {what}", remedy=_LEAVE_OUT)
+        description = ", ".join(strange) or "no input_ids"
+        raise UsageError(f"pipeline.input is text, and the model takes {description}", remedy=_LEAVE_OUT)
     dim = inputs["input_ids"].dims[1]
     return AxisRange(min=dim, opt=dim, max=dim) if isinstance(dim, int) else onnx.axes[dim]
 
@@ -225,7 +225,7 @@ def _lengths(onnx: OnnxModel) -> AxisRange:
 def _longest(
     tokenizer: Any, live: LoadedModel, folder: Path, options: PipelineOptions, lengths: AxisRange, *, embeds: bool
 ) -> int:
-    """Most tokens of a text: what the spec says, else what tokenizer, model, its authors and the graph allow."""
+    """Return the maximum token count: from the spec, else as tokenizer, model, its authors and the graph permit."""
     if options.max_length is not None:
         if options.max_length > lengths.max:
             raise UsageError(
@@ -240,14 +240,14 @@ def _longest(
 
 
 def _settle_sentences(tokenizer: Any, folder: Path) -> str:
-    """Make a tokenizer lower its texts where sentence-transformers is told to; what stands before all of them."""
+    """Apply sentence-transformers' lowercasing to the tokenizer; return the prompt that precedes all texts."""
     from tokenizers import normalizers
 
-    said = read_json(folder / _LENGTH_FILE) if (folder / _LENGTH_FILE).is_file() else {}
-    if said.get("do_lower_case"):
+    length_settings = read_json(folder / _LENGTH_FILE) if (folder / _LENGTH_FILE).is_file() else {}
+    if length_settings.get("do_lower_case"):
         backend = tokenizer.backend_tokenizer
-        known = [backend.normalizer] if backend.normalizer is not None else []
-        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *known])
-    told = read_json(folder / _PROMPT_FILE) if (folder / _PROMPT_FILE).is_file() else {}
-    name = told.get("default_prompt_name")
-    return str((told.get("prompts") or {}).get(name) or "") if name else ""
+        existing = [backend.normalizer] if backend.normalizer is not None else []
+        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *existing])
+    prompt_settings = read_json(folder / _PROMPT_FILE) if (folder / _PROMPT_FILE).is_file() else {}
+    name = prompt_settings.get("default_prompt_name")
+    return str((prompt_settings.get("prompts") or {}).get(name) or "") if name else ""

@@ -1,1 +1,1 @@
-"""Endpoints in AWS: their current state, and the requests that create, change, show and delete them."""
+"""Endpoint deployment in AWS: current state, and requests that create, update, describe and delete endpoints."""

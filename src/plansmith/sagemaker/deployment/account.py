@@ -1,4 +1,4 @@
-"""The services of AWS that an endpoint needs, in one region and with the caller's credentials."""
+"""AWS services that an endpoint needs, in one region and with the caller's credentials."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from plansmith.errors import EnvironmentFault, PlansmithError, RepositoryError, 
 from plansmith.records.destination import Location
 from plansmith.sagemaker.endpoint.desired import ArchiveUpload, is_archive
 from plansmith.sagemaker.endpoint.spec import EndpointSpec
-from plansmith.sagemaker.upload import plan_upload, upload_archive
+from plansmith.sagemaker.registry import plan_upload, upload_archive
 from plansmith.stores.backend.object_store import Moved, untold
 from plansmith.stores.backend.s3 import S3Objects
-from plansmith.system.aws.call import Call, require_valid
-from plansmith.system.aws.s3.bucket import Bucket, ExpectedError
-from plansmith.system.aws.s3.errors import DENIED, refusal_in
-from plansmith.system.aws.service import AwsService
+from plansmith.system.aws.bucket import Bucket, ExpectedError
+from plansmith.system.aws.s3_errors import DENIED, refusal_in
+from plansmith.system.aws.service import AwsService, Call, require_valid
 
 SAGEMAKER = "sagemaker"
 _SUBJECTS = {
@@ -36,7 +35,7 @@ _NO_BUCKET, _CLOSED = "404", "403"  # the answers to HEAD have no body that says
 
 
 class Account:
-    """The services of an endpoint; a context manager. Nothing is asked of them until something is needed.
+    """AWS services of an endpoint; a context manager. Makes no call before one is needed.
 
     Args:
         spec: the endpoint.
@@ -59,11 +58,11 @@ class Account:
             service.close()
 
     def call(self, operation: str, service: str = SAGEMAKER, **parameters: Any) -> Any:
-        """The answer of a service."""
+        """Call a service and return its response."""
         return self._services[service].call(operation, **parameters)
 
     def find(self, operation: str, service: str = SAGEMAKER, **parameters: Any) -> Any | None:
-        """The answer of a service; None where what is named does not exist."""
+        """Call a service and return its response; None if the named resource does not exist."""
         try:
             return self.call(operation, service, **parameters)
         except (UsageError, EnvironmentFault) as error:
@@ -72,11 +71,11 @@ class Account:
             raise
 
     def pages(self, operation: str, field: str, service: str = SAGEMAKER, **parameters: Any) -> Iterator[Any]:
-        """All that a service lists under a field of its answers."""
+        """Return all items that a service lists under a field, over all pages."""
         return self._services[service].pages(operation, field, **parameters)
 
     def tags(self, arn: str) -> dict[str, str]:
-        """The tags of a resource of SageMaker."""
+        """Return the tags of a SageMaker resource."""
         return {tag["Key"]: tag["Value"] for tag in self.pages("list_tags", "Tags", ResourceArn=arn)}
 
     def execute(self, call: Call) -> None:
@@ -98,7 +97,7 @@ class Account:
         return not plan_upload(self._folder(upload.folder), upload.archive).sent
 
     def upload(self, upload: ArchiveUpload, progress: Moved = untold) -> None:
-        """Send an archive to the bucket, unless it is there.
+        """Upload an archive to the bucket, unless it exists.
 
         Args:
             upload: the archive, which was written.
@@ -116,7 +115,7 @@ class Account:
 
     def archive_keys(self) -> list[str]:
         """The keys of all archives of the endpoint, below the endpoint's prefix."""
-        return [held.key for held in self._folder("").below("") if is_archive(held.key)]
+        return [entry.key for entry in self._folder("").below("") if is_archive(entry.key)]
 
     def remove_archive(self, key: str) -> None:
         """Delete an archive.
@@ -127,7 +126,7 @@ class Account:
         self._folder("").remove([key])
 
     def require_buckets(self) -> None:
-        """Check that the buckets of archives and of captured data are there, and in the endpoint's region.
+        """Require that the buckets of archives and of captured data exist in the endpoint's region.
 
         That of captured data may be closed to the caller: only the execution role writes to it.
 
@@ -141,7 +140,7 @@ class Account:
             self._require_bucket(bucket, "captures data in its own region only", closed=(_CLOSED, DENIED))
 
     def _require_bucket(self, bucket: Bucket, rule: str, closed: tuple[str, ...] = ()) -> None:
-        """Check one bucket; answers that say that it is closed to the caller pass."""
+        """Check one bucket; access-denied responses are accepted."""
         try:
             answer = bucket.call("head_bucket", answers=(_NO_BUCKET, *closed))
         except ExpectedError as answered:
@@ -160,7 +159,7 @@ class Account:
             )
 
     def require_role(self) -> None:
-        """Check that the execution role is in the caller's account, exists, and trusts SageMaker.
+        """Require that the execution role exists in the caller's account and trusts SageMaker.
 
         Existence and trust are not checked where the caller may not read the role (`iam:GetRole`), and nothing where
         STS cannot be reached.
@@ -196,7 +195,7 @@ class Account:
             )
 
     def _folder(self, name: str) -> S3Objects:
-        """A folder of archives; the folder of all for an empty name."""
+        """Describe a folder of archives; the common folder for an empty name."""
         if name not in self._folders:
             to = f"s3://{self.spec.bucket_name}/{self.spec.archive_prefix}{name}".rstrip("/")
             key = self.spec.bucket_kms_key
@@ -206,7 +205,7 @@ class Account:
 
 
 def is_missing(error: PlansmithError) -> bool:
-    """Whether AWS refused because something that was named does not exist."""
+    """Whether AWS refused because a named resource does not exist."""
     refusal = refusal_in(error.__cause__) if isinstance(error.__cause__, Exception) else None
     if refusal is None:
         return False
@@ -214,13 +213,13 @@ def is_missing(error: PlansmithError) -> bool:
 
 
 def is_taken(error: PlansmithError) -> bool:
-    """Whether AWS refused to create what exists, or to change an endpoint that is changing."""
+    """Whether AWS refused because the resource exists, or the endpoint is already changing."""
     refusal = refusal_in(error.__cause__) if isinstance(error.__cause__, Exception) else None
     return refusal is not None and (refusal.code == _IN_USE or bool(_TAKEN.search(refusal.message)))
 
 
 def is_uncertain(error: PlansmithError) -> bool:
-    """Whether a request may have been carried out, as no answer says that it was not."""
+    """Whether a request may have been executed, as no response rules it out."""
     if not (isinstance(error, EnvironmentFault) and error.transient):
         return False
     refusal = refusal_in(error.__cause__) if isinstance(error.__cause__, Exception) else None

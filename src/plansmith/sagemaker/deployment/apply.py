@@ -1,20 +1,361 @@
-"""Carries out the plan of a deployment; what fails is rolled back."""
+"""Deployment execution: applies the plan of a deployment and rolls back failures."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from plansmith.errors import EnvironmentFault, PlansmithError, RepositoryError, ServedCheckError, UsageError
+from plansmith.formatting import format_bytes
+from plansmith.records.model import Record
 from plansmith.sagemaker.deployment.account import Account, is_missing, is_taken, is_uncertain
-from plansmith.sagemaker.deployment.current import IN_SERVICE, config_names, is_owned
+from plansmith.sagemaker.deployment.current import (
+    IN_SERVICE,
+    Polling,
+    StillPendingError,
+    all_variants,
+    config_names,
+    is_owned,
+    wait_for_endpoint,
+)
 from plansmith.sagemaker.deployment.plan import DeploymentPlan
-from plansmith.sagemaker.deployment.rollback import roll_back
-from plansmith.sagemaker.deployment.smoke_test import SmokeRequest, SmokeResult, run_smoke_test
-from plansmith.sagemaker.deployment.waiter import Polling, Progress, StillPendingError, wait_for_endpoint
+from plansmith.sagemaker.endpoint.desired import DesiredState, VariantArchives
+from plansmith.sagemaker.endpoint.spec import EndpointSpec
+from plansmith.sagemaker.endpoint.variant import VariantSpec
+from plansmith.sagemaker.signatures import ServedModel, check_example, model_from_release, stored_example
 from plansmith.stores.backend.object_store import Moved, untold
-from plansmith.system.aws.call import Call
+from plansmith.system.aws.sagemaker_runtime import MAX_BODY_BYTES, MODEL_ERROR, EndpointError
+from plansmith.system.aws.service import Call, require_valid
+from plansmith.system.tasks import Progress
+from plansmith.triton.client.request_inputs import checked_feed
+from plansmith.triton.client.sagemaker.client import DEFAULT_TIMEOUT_SECONDS, EndpointConnection, SageMakerClient
+from plansmith.triton.client.sagemaker.invocation import TARGET_MODEL, TARGET_VARIANT, Invocation
+from plansmith.triton.client.sagemaker.transports import RuntimeTransport
+from plansmith.triton.repository.repository import ModelRepository
+
+_STATUS_REMEDY = "plansmith sagemaker status SPEC.yaml shows more"
+_SCALING_OPERATIONS = {
+    "delete_scaling_policy",
+    "deregister_scalable_target",
+    "put_scaling_policy",
+    "register_scalable_target",
+}
+_INVERSES = {
+    "create_endpoint_config": ("delete_endpoint_config", "EndpointConfigName"),
+    "create_model": ("delete_model", "ModelName"),
+}
+
+
+def roll_back(
+    account: Account, plan: DeploymentPlan, executed: Sequence[Call], polling: Polling, progress: Progress
+) -> str:
+    """Roll back the executed requests of a plan. Keeps archives, and what another run changed in the meantime.
+
+    Args:
+        account: of the endpoint.
+        plan: of the deployment.
+        executed: its requests that were carried out, or may have been.
+        polling: how the endpoint is waited for.
+        progress: told each step.
+
+    Returns:
+        The outcome, as a sentence.
+
+    Raises:
+        StillPendingError: the endpoint takes longer than the limit to roll back.
+        PlansmithError: AWS refuses it.
+    """
+    return _Rollback(account, plan, executed, polling, progress).run()
+
+
+@dataclass(frozen=True)
+class _Rollback:
+    account: Account
+    plan: DeploymentPlan
+    executed: Sequence[Call]
+    polling: Polling
+    progress: Progress
+
+    def run(self) -> str:
+        operations = {call.operation for call in self.executed}
+        if "create_endpoint" in operations:
+            outcome = self._delete_endpoint()
+        elif self.plan.previous and ("update_endpoint" in operations or not self.plan.begins_with("update_endpoint")):
+            outcome = self._restore_endpoint()
+        else:
+            self._end_scaling()
+            outcome = self._untouched()
+        used = self._used_names()
+        for call in reversed(self.executed):
+            operation, field = _INVERSES.get(call.operation, ("", ""))
+            if operation and call.parameters[field] not in used:
+                self._execute(operation, {field: call.parameters[field]})
+        for call in self.plan.restoring if operations & _SCALING_OPERATIONS else ():
+            self.account.execute(call)
+        return outcome
+
+    def _delete_endpoint(self) -> str:
+        """Delete the endpoint after a failed first deployment."""
+        endpoint = self._wait()  # one that is being created cannot be deleted
+        if endpoint is None:
+            return "there is no endpoint"
+        if self.plan.config not in config_names(endpoint):
+            return self._changed_meanwhile(endpoint)
+        self._end_scaling()
+        self._execute("delete_endpoint", {"EndpointName": self.plan.endpoint})
+        left = self._wait()
+        if left is not None:
+            message = f"{self.plan.endpoint} is {left['EndpointStatus']} after it was deleted"
+            raise EnvironmentFault(message, remedy=_STATUS_REMEDY)
+        return "it was the first deployment: the endpoint, its configuration and its models were deleted again"
+
+    def _restore_endpoint(self) -> str:
+        """Restore the endpoint's previous configuration after a failed update."""
+        previous = self.plan.previous
+        endpoint = self._wait()
+        if endpoint is None:
+            return "there is no endpoint any more"
+        if not config_names(endpoint) & {self.plan.config, previous}:
+            return self._changed_meanwhile(endpoint)
+        self._end_scaling()
+        if not _serves(endpoint, previous):
+            names = {"EndpointName": self.plan.endpoint, "EndpointConfigName": previous}
+            self._execute("update_endpoint", {**names, **self.plan.retention})
+            endpoint = self._wait() or {"EndpointStatus": "gone"}
+            if not _serves(endpoint, previous):
+                message = f"{self.plan.endpoint} is {endpoint['EndpointStatus']}, and not back at {previous}"
+                raise EnvironmentFault(message, remedy=_STATUS_REMEDY)
+        return f"the endpoint serves {previous} again, as before"
+
+    def _untouched(self) -> str:
+        if self.plan.begins_with("create_endpoint"):
+            return "no endpoint was created"
+        if self.plan.waits and not self.plan.previous:
+            return "an earlier run created it: plansmith sagemaker delete SPEC.yaml --yes deletes it"
+        return "the endpoint is as it was"
+
+    def _changed_meanwhile(self, endpoint: dict[str, Any]) -> str:
+        config = endpoint["EndpointConfigName"]
+        return f"another deployment gave {self.plan.endpoint} {config} meanwhile, and it was left with that"
+
+    def _end_scaling(self) -> None:
+        """End the scaling that this run started."""
+        if any(call.operation == "register_scalable_target" for call in self.executed):
+            for call in self.plan.unscaling:
+                self.account.find(call.operation, call.service, **call.parameters)
+
+    def _used_names(self) -> set[str]:
+        """Return the names of the configurations and models that the endpoint needs now."""
+        endpoint = self.account.find("describe_endpoint", EndpointName=self.plan.endpoint)
+        names = config_names(endpoint) if endpoint else set()
+        for config in sorted(names):
+            description = self.account.find("describe_endpoint_config", EndpointConfigName=config) or {}
+            names |= {variant["ModelName"] for variant in all_variants(description) if "ModelName" in variant}
+        return names
+
+    def _wait(self) -> dict[str, Any] | None:
+        return wait_for_endpoint(self.account, self.plan.endpoint, self.polling, self.progress)
+
+    def _execute(self, operation: str, parameters: dict[str, Any]) -> None:
+        call = Call(service="sagemaker", operation=operation, parameters=parameters)
+        self.progress(call.summary)
+        require_valid(call)
+        self.account.find(call.operation, **call.parameters)
+
+
+def _serves(endpoint: dict[str, Any], config: str) -> bool:
+    return bool(endpoint["EndpointStatus"] == IN_SERVICE and endpoint["EndpointConfigName"] == config)
+
+
+_SINGLE_ANSWER_TYPES = (None, "infer")
+_BODY_REMEDY = "name a smaller request in smoke_test.body, or write smoke_test: false"
+
+
+class SmokeRequest(Record):
+    """Smoke test request: from a file, or from a release together with its expected answer.
+
+    Attributes:
+        endpoint: the endpoint's name.
+        region: the endpoint's.
+        body_file: the file with the request's body; empty for the request of a release.
+        content_type: of the file.
+        release: the release, as MODEL@VERSION; empty for a file.
+        repository: the model repository of the release.
+        variant: which one answers; empty where there is one.
+        target_model: the archive that answers; empty but for multi-model variants.
+    """
+
+    endpoint: str
+    region: str
+    body_file: str = ""
+    content_type: str = ""
+    release: str = ""
+    repository: str = ""
+    variant: str = ""
+    target_model: str = ""
+
+    @property
+    def subject(self) -> str:
+        """The variant or model that answers."""
+        model = f" with {self.target_model}" if self.target_model else ""
+        return f"{f'variant {self.variant}' if self.variant else self.endpoint}{model}"
+
+    @property
+    def request(self) -> str:
+        """The content of the request."""
+        return f"the request of {self.body_file or self.release}"
+
+
+class SmokeResult(Record):
+    """Result of an answered request.
+
+    Attributes:
+        subject: who answered.
+        request: what was sent.
+        compared: whether the answer was compared with the release's.
+        seconds: the time until the answer was there.
+    """
+
+    subject: str
+    request: str
+    compared: bool
+    seconds: float
+
+
+def smoke_requests(spec: EndpointSpec, archives: VariantArchives, desired: DesiredState) -> list[SmokeRequest]:
+    """Return the smoke test requests of an endpoint, to each production variant.
+
+    The file that the spec names; or what the releases hold, of a multi-model variant by the first archive of each. A
+    release that holds no request, or gives several answers to one, is not tested.
+
+    Args:
+        spec: the endpoint.
+        archives: of its variants.
+        desired: its desired state.
+
+    Raises:
+        UsageError: a request is larger than SageMaker takes.
+        RepositoryError: a release is missing or damaged.
+    """
+    if spec.smoke_test is None:
+        return []
+    if spec.smoke_test.body:
+        _require_size(Path(spec.smoke_test.body))
+    requests = []
+    for variant in spec.variants:
+        target_models = desired.target_models.get(variant.name, ("",))
+        base = SmokeRequest(
+            endpoint=spec.name,
+            region=spec.region,
+            variant=variant.name if len(spec.variants) > 1 else "",
+            target_model=target_models[0],
+        )
+        if spec.smoke_test.body:
+            file = {"body_file": spec.smoke_test.body, "content_type": spec.smoke_test.content_type}
+            requests.append(base.model_copy(update=file))
+            continue
+        releases: dict[str, str] = {}
+        for archive, target_model in zip(archives[variant.name], target_models, strict=True):
+            releases.setdefault(archive.releases[0], target_model)
+        for release, target_model in releases.items():
+            values = {"release": release, "repository": spec.repository, "target_model": target_model}
+            request = base.model_copy(update=values)
+            requests += [request] if _is_testable(request, variant) else []
+    return requests
+
+
+def run_smoke_test(requests: Sequence[SmokeRequest]) -> Iterator[SmokeResult]:
+    """Send the smoke test requests one after another.
+
+    Raises:
+        ServedCheckError: a container refuses one, or its answer is wrong.
+        EnvironmentFault: the endpoint cannot be reached, or the caller may not invoke it.
+    """
+    for request in requests:
+        start = time.monotonic()
+        try:
+            _send(request)
+        except PlansmithError as error:
+            raise _failure(request, error) from error
+        seconds = round(time.monotonic() - start, 3)
+        yield SmokeResult(
+            subject=request.subject, request=request.request, compared=bool(request.release), seconds=seconds
+        )
+
+
+def _require_size(body: Path) -> None:
+    size = body.stat().st_size
+    if size > MAX_BODY_BYTES:
+        raise UsageError(
+            f"{body} has {size} bytes, and SageMaker takes {format_bytes(MAX_BODY_BYTES)}", remedy=_BODY_REMEDY
+        )
+
+
+def _is_testable(request: SmokeRequest, variant: VariantSpec) -> bool:
+    """Whether a release holds a request that the variant answers with a single response.
+
+    Raises:
+        UsageError: the request is larger than SageMaker takes.
+    """
+    model = _model(request)
+    example = stored_example(model)
+    if example is None or model.signature.is_decoupled:
+        return False
+    if variant.environment.inference_type not in _SINGLE_ANSWER_TYPES:
+        return False
+    with _client(request, model) as client:
+        try:
+            client.invocations(checked_feed(model.signature, example.feed))
+        except UsageError as error:
+            raise UsageError(f"{request.request} cannot be sent: {error.message}", remedy=_BODY_REMEDY) from error
+    return True
+
+
+def _send(request: SmokeRequest) -> None:
+    if request.release:
+        model = _model(request)
+        with _client(request, model) as client:
+            check_example(client, model)
+        return
+    headers = {TARGET_VARIANT: request.variant, TARGET_MODEL: request.target_model}
+    named = {name: value for name, value in headers.items() if value}
+    transport = RuntimeTransport(request.endpoint, region=request.region, timeout_seconds=DEFAULT_TIMEOUT_SECONDS)
+    with closing(EndpointConnection(transport, headers=named)) as connection:
+        invocation = Invocation(Path(request.body_file).read_bytes(), request.content_type, named)
+        answer = connection.send(invocation, request.target_model or request.endpoint)
+    if not answer.body:
+        raise ServedCheckError("the answer is empty", remedy="see that the file is a request of the model")
+
+
+def _failure(request: SmokeRequest, error: PlansmithError) -> PlansmithError:
+    """Return an error for a failure of the endpoint, or of the connection to it."""
+    message = f"{request.subject} does not answer {request.request} as it should: {error.message}"
+    cause = error.__cause__
+    is_from_container = isinstance(cause, EndpointError) and cause.code == MODEL_ERROR
+    if isinstance(error, EnvironmentFault) and not is_from_container:
+        return EnvironmentFault(message, remedy=error.remedy, transient=error.transient)
+    logs = f"aws logs tail /aws/sagemaker/Endpoints/{request.endpoint} --region {request.region}"
+    return ServedCheckError(message, remedy=f"see why: {logs}")
+
+
+def _model(request: SmokeRequest) -> ServedModel:
+    return model_from_release(ModelRepository(Path(request.repository)), request.release)
+
+
+def _client(request: SmokeRequest, model: ServedModel) -> SageMakerClient:
+    return SageMakerClient(
+        request.endpoint,
+        signature=model.signature,
+        model=model.name,
+        region=request.region,
+        target_model=request.target_model,
+        target_variant=request.variant,
+    )
+
 
 # What was created a moment ago may not be known everywhere yet:
 # docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateEndpoint.html.
@@ -26,7 +367,7 @@ _PAUSE_SECONDS = 2.0
 
 @dataclass
 class Deployment:
-    """One run of a plan.
+    """Deployment run of a plan.
 
     Attributes:
         account: of the endpoint.
@@ -43,7 +384,7 @@ class Deployment:
     executed: list[Call] = field(default_factory=list)
 
     def apply(self, plan: DeploymentPlan, requests: Sequence[SmokeRequest]) -> list[SmokeResult]:
-        """Carry out a plan, wait for the endpoint, and run its smoke test.
+        """Execute a plan, wait for the endpoint, and run its smoke test.
 
         Args:
             plan: the requests.
@@ -79,7 +420,7 @@ class Deployment:
         return results
 
     def execute(self, call: Call) -> None:
-        """Send one request; what another run created meanwhile counts as created.
+        """Send one request; resources that another run created in the meantime count as created.
 
         Raises:
             PlansmithError: AWS refuses it or cannot be asked.
@@ -104,7 +445,7 @@ class Deployment:
                 return
 
     def _is_updated(self, plan: DeploymentPlan) -> bool:
-        """Whether another run changes the endpoint to the plan's configuration, or has done so.
+        """Whether another run is changing the endpoint to the plan's configuration, or has done so.
 
         Raises:
             RepositoryError: somebody changed the endpoint to another configuration since it was planned.
@@ -122,7 +463,7 @@ class Deployment:
         return False
 
     def _is_in_effect(self, call: Call) -> bool:
-        """Whether what a request creates exists, for this endpoint; or the endpoint changes to its configuration."""
+        """Whether a request's resource exists for this endpoint, or the endpoint is changing to its configuration."""
         kind = call.operation.removeprefix("create_")
         if call.operation in _ENDPOINT_OPERATIONS:
             endpoint = self.account.find("describe_endpoint", EndpointName=call.parameters["EndpointName"])
@@ -153,7 +494,7 @@ class Deployment:
             )
 
     def _tag(self, plan: DeploymentPlan) -> None:
-        """Note at the endpoint that it passed its smoke test, so that a later deployment can roll back to it.
+        """Tag the endpoint as having passed its smoke test, so that a later deployment can roll back to it.
 
         Raises:
             PlansmithError: AWS refuses it; the endpoint serves nevertheless.
@@ -169,7 +510,7 @@ class Deployment:
             ) from error
 
     def _rolled_back(self, plan: DeploymentPlan, error: PlansmithError) -> PlansmithError:
-        """Roll back; the error with its outcome."""
+        """Roll back; return the error with the outcome."""
         self.progress(f"failed, rolling back: {error.message.splitlines()[0]}")
         try:
             outcome = roll_back(self.account, plan, self.executed, self.polling, self.progress)

@@ -1,16 +1,19 @@
-"""The current state of an endpoint in AWS."""
+"""Current state of an endpoint in AWS."""
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from pydantic import Field
 
-from plansmith.errors import RepositoryError
+from plansmith.errors import EnvironmentFault, RepositoryError
 from plansmith.records.model import Record
 from plansmith.sagemaker.deployment.account import Account
-from plansmith.sagemaker.endpoint.auto_scaling import NAMESPACE, POLICY_FIELD, SERVICE, resource_id
-from plansmith.sagemaker.endpoint.desired import OWNER_TAG, DesiredState
+from plansmith.sagemaker.endpoint.desired import NAMESPACE, OWNER_TAG, POLICY_FIELD, SERVICE, DesiredState, resource_id
+from plansmith.system.tasks import Progress
 
 IN_SERVICE = "InService"
 DELETING = "Deleting"
@@ -19,7 +22,7 @@ TRANSITIONAL = ("Creating", "Updating", "SystemUpdating", "RollingBack")
 
 
 class EndpointState(Record):
-    """An endpoint.
+    """State of an endpoint.
 
     Attributes:
         arn: its ARN.
@@ -41,7 +44,7 @@ class EndpointState(Record):
 
 
 class ResourceState(Record):
-    """A model or an endpoint configuration.
+    """State of a model or an endpoint configuration.
 
     Attributes:
         arn: its ARN.
@@ -53,7 +56,7 @@ class ResourceState(Record):
 
 
 class ScalingState(Record):
-    """How a variant scales.
+    """Scaling state of a variant.
 
     Attributes:
         limits: MinCapacity and MaxCapacity.
@@ -65,7 +68,7 @@ class ScalingState(Record):
 
 
 class CurrentState(Record):
-    """What there is in AWS of an endpoint.
+    """Current state of an endpoint in AWS.
 
     Attributes:
         endpoint: the endpoint; None where there is none.
@@ -87,7 +90,7 @@ class CurrentState(Record):
 
 
 def read_current_state(account: Account, desired: DesiredState) -> CurrentState:
-    """What there is of all that is desired.
+    """Read the current state of all desired resources.
 
     Raises:
         EnvironmentFault: AWS cannot be asked, or does not allow it.
@@ -108,7 +111,7 @@ def read_current_state(account: Account, desired: DesiredState) -> CurrentState:
 
 
 def require_owned(desired: DesiredState, current: CurrentState) -> None:
-    """Check that nothing that exists belongs to somebody else.
+    """Require that no existing resource belongs to another owner.
 
     Raises:
         RepositoryError: something was not created by plansmith.
@@ -129,7 +132,7 @@ def require_owned(desired: DesiredState, current: CurrentState) -> None:
 
 
 def find_endpoint(account: Account, name: str) -> EndpointState | None:
-    """An endpoint; None where there is none."""
+    """Return an endpoint; None if it does not exist."""
     description = account.find("describe_endpoint", EndpointName=name)
     if description is None:
         return None
@@ -149,24 +152,24 @@ def find_endpoint(account: Account, name: str) -> EndpointState | None:
 
 
 def all_variants(description: dict[str, Any]) -> list[dict[str, Any]]:
-    """The variants in SageMaker's description of an endpoint or configuration, the shadow variants last."""
+    """Return the variants in SageMaker's description of an endpoint or configuration, shadow variants last."""
     return [*description.get("ProductionVariants", ()), *description.get("ShadowProductionVariants", ())]
 
 
 def config_names(description: dict[str, Any]) -> set[str]:
-    """The configurations that an endpoint serves and changes to, in SageMaker's description of it."""
+    """Return the configurations that an endpoint serves or changes to, in SageMaker's description of it."""
     pending = description.get("PendingDeploymentSummary", {}).get("EndpointConfigName")
     return {name for name in (description.get("EndpointConfigName"), pending) if name}
 
 
 def read_instance_types(account: Account, config: str) -> dict[str, str]:
-    """The instance types of a configuration by variant; none where it does not exist any more."""
+    """Read the instance types of a configuration by variant; none if it no longer exists."""
     description = account.find("describe_endpoint_config", EndpointConfigName=config) if config else None
     return {variant["VariantName"]: variant.get("InstanceType", "") for variant in all_variants(description or {})}
 
 
 def read_scaling(account: Account, endpoint: str, variants: list[str]) -> dict[str, ScalingState]:
-    """How those of some variants scale that do."""
+    """Read the scaling of those variants that have auto scaling."""
     names = {resource_id(endpoint, variant): variant for variant in variants}
     if not names:
         return {}
@@ -190,12 +193,12 @@ def _policies(account: Account, resource: str) -> dict[str, dict[str, Any]]:
 
 
 def is_owned(tags: dict[str, str], endpoint: str) -> bool:
-    """Whether tags say that something was created for an endpoint by plansmith."""
+    """Whether tags mark a resource as created by plansmith for an endpoint."""
     return tags.get(OWNER_TAG) == endpoint
 
 
 def _resources(account: Account, kind: str, names: list[str]) -> dict[str, ResourceState]:
-    """Those of some models or configurations that exist."""
+    """Return those of several models or configurations that exist."""
     field = "".join(part.capitalize() for part in kind.split("_"))
     states: dict[str, ResourceState] = {}
     for name in names:
@@ -204,3 +207,122 @@ def _resources(account: Account, kind: str, names: list[str]) -> dict[str, Resou
             arn = description[f"{field}Arn"]
             states[name] = ResourceState(arn=arn, tags=account.tags(arn))
     return states
+
+
+T = TypeVar("T")
+
+_MAX_FAULTS = 5
+
+
+class StillPendingError(Exception):
+    """Time limit exceeded while an endpoint or job is still pending; it continues in AWS.
+
+    Attributes:
+        status: its state.
+    """
+
+    def __init__(self, status: str) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Polling:
+    """Polling settings for waiting on an endpoint or job.
+
+    Attributes:
+        limit_seconds: how long.
+        interval_seconds: the time between two requests.
+    """
+
+    limit_seconds: float = 3600
+    interval_seconds: float = 15
+
+
+@dataclass(frozen=True)
+class Observation(Generic[T]):
+    """Observation of a pending resource at one moment.
+
+    Attributes:
+        value: what AWS says of it.
+        status: its state.
+        line: its progress, for a person.
+        is_pending: whether its state ends by itself.
+    """
+
+    value: T
+    status: str
+    line: str
+    is_pending: bool
+
+
+def wait_while_pending(observe: Callable[[], Observation[T]], polling: Polling, progress: Progress) -> T:
+    """Wait until a resource leaves its transitional state.
+
+    Args:
+        observe: asks AWS for it.
+        polling: how long and how often.
+        progress: told what changed.
+
+    Raises:
+        StillPendingError: it takes longer than the limit.
+        EnvironmentFault: AWS cannot be asked, several times in a row.
+    """
+    deadline = time.monotonic() + polling.limit_seconds
+    faults, line, status = 0, "", "pending"
+    while True:
+        try:
+            observation = observe()
+        except EnvironmentFault as error:
+            faults += 1
+            if not error.transient or faults == _MAX_FAULTS:
+                raise
+        else:
+            faults = 0
+            if not observation.is_pending:
+                return observation.value
+            if observation.line != line:
+                progress(observation.line)
+            line, status = observation.line, observation.status
+        if time.monotonic() >= deadline:
+            raise StillPendingError(status)
+        time.sleep(polling.interval_seconds)
+
+
+def wait_for_endpoint(account: Account, endpoint: str, polling: Polling, progress: Progress) -> dict[str, Any] | None:
+    """Wait until an endpoint leaves its transitional state.
+
+    Args:
+        account: of the endpoint.
+        endpoint: its name.
+        polling: how long and how often.
+        progress: told what changed.
+
+    Returns:
+        SageMaker's description of it; None when it is gone.
+
+    Raises:
+        StillPendingError, EnvironmentFault: as `wait_while_pending`.
+    """
+
+    def observe() -> Observation[dict[str, Any] | None]:
+        description = account.find("describe_endpoint", EndpointName=endpoint)
+        if description is None:
+            return Observation(None, "", "", is_pending=False)
+        status = description["EndpointStatus"]
+        return Observation(description, status, _progress_line(description), status in (*TRANSITIONAL, DELETING))
+
+    return wait_while_pending(observe, polling, progress)
+
+
+def _progress_line(description: dict[str, Any]) -> str:
+    """Format the states of an endpoint and its variants: `Updating: main 1 of 2 instances (Creating)`."""
+    pending = description.get("PendingDeploymentSummary", {})
+    parts = []
+    for variant in pending.get("ProductionVariants") or description.get("ProductionVariants", ()):
+        current, desired = variant.get("CurrentInstanceCount"), variant.get("DesiredInstanceCount")
+        instances = f" {current} of {desired} instances" if None not in (current, desired) else ""
+        states = ", ".join(state["Status"] for state in variant.get("VariantStatus", ()))
+        parts.append(f"{variant['VariantName']}{instances}{f' ({states})' if states else ''}")
+    status = str(description["EndpointStatus"])
+    return f"{status}: {'; '.join(parts)}" if parts else status

@@ -1,37 +1,60 @@
-"""From the file of an endpoint to a checked plan with its smoke test, and to an endpoint that is as the file says."""
+"""Deployment: from the endpoint file to a checked plan with its smoke test, and to the deployed endpoint."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
-from plansmith.errors import PlansmithError
+from plansmith.errors import EnvironmentFault, PlansmithError, RepositoryError, UsageError
 from plansmith.records.model import Record
-from plansmith.sagemaker.deployment.account import Account
-from plansmith.sagemaker.deployment.apply import Deployment
-from plansmith.sagemaker.deployment.current import CurrentState, read_current_state
+from plansmith.sagemaker.deployment.account import Account, is_missing
+from plansmith.sagemaker.deployment.apply import Deployment, SmokeRequest, smoke_requests
+from plansmith.sagemaker.deployment.current import (
+    DELETING,
+    TRANSITIONAL,
+    CurrentState,
+    Polling,
+    ScalingState,
+    find_endpoint,
+    is_owned,
+    read_current_state,
+    read_instance_types,
+    read_scaling,
+    wait_for_endpoint,
+)
 from plansmith.sagemaker.deployment.plan import DeploymentPlan, make_plan
-from plansmith.sagemaker.deployment.smoke_test import SmokeRequest, smoke_requests
-from plansmith.sagemaker.deployment.waiter import Polling, Progress
+from plansmith.sagemaker.description import EndpointDescription, VariantDescription, describe_endpoint
 from plansmith.sagemaker.endpoint.checks import require_serveable
-from plansmith.sagemaker.endpoint.desired import DesiredState, desired_state
-from plansmith.sagemaker.endpoint.loader import read_endpoint
-from plansmith.sagemaker.endpoint.spec import EndpointSpec
-from plansmith.sagemaker.endpoint.variant_archives import (
+from plansmith.sagemaker.endpoint.desired import (
+    NAMESPACE,
+    OWNER_TAG,
+    RELEASES_TAG,
+    SERVICE,
+    DesiredState,
     VariantArchives,
+    deregister_call,
+    desired_state,
+    name_stem,
+    parse_releases,
     plan_variant_archives,
     planned_archives,
+    resource_id,
     write_variant_archives,
 )
+from plansmith.sagemaker.endpoint.loader import read_endpoint
+from plansmith.sagemaker.endpoint.spec import EndpointSpec
 from plansmith.sagemaker.registry import with_approved_releases
 from plansmith.stores.backend.object_store import Moved, untold
-from plansmith.system.aws.call import require_valid
 from plansmith.system.aws.client import has_credentials
+from plansmith.system.aws.service import Call, require_valid
+from plansmith.system.tasks import Progress
 
 
 @dataclass(frozen=True)
 class PlannedDeployment:
-    """A deployment that was checked.
+    """Checked deployment with its plan.
 
     Attributes:
         spec: the endpoint.
@@ -49,13 +72,13 @@ class PlannedDeployment:
 
     @property
     def untested(self) -> list[str]:
-        """The production variants that no request of the smoke test goes to."""
+        """The production variants that no smoke test request reaches."""
         variants = {request.variant for request in self.requests}
         return [variant.name for variant in self.spec.variants if not variants & {"", variant.name}]
 
 
 def read_released_endpoint(path: Path) -> EndpointSpec:
-    """The endpoint of a file, with the releases that are approved where its variants have model package groups.
+    """Read an endpoint file, with the approved releases of variants that name model package groups.
 
     Args:
         path: the file.
@@ -67,7 +90,7 @@ def read_released_endpoint(path: Path) -> EndpointSpec:
 
 
 def prepare_archives(spec: EndpointSpec, output: Path, *, dry_run: bool, progress: Moved = untold) -> VariantArchives:
-    """The archives of all variants, written unless they are there.
+    """Write the archives of all variants, unless they exist.
 
     Args:
         spec: the endpoint.
@@ -88,7 +111,7 @@ def prepare_archives(spec: EndpointSpec, output: Path, *, dry_run: bool, progres
 def plan_deployment(
     spec: EndpointSpec, archives: VariantArchives, account: Account, *, dry_run: bool
 ) -> PlannedDeployment:
-    """Check a deployment, and plan it by what there is in AWS; nothing is changed.
+    """Check a deployment and plan it from the current state in AWS; changes nothing.
 
     Args:
         spec: the endpoint.
@@ -114,7 +137,7 @@ def plan_deployment(
 
 
 class EndpointOutcome(Record):
-    """What was done with one endpoint of several.
+    """Outcome of one endpoint among several.
 
     Attributes:
         file: its file.
@@ -132,18 +155,18 @@ class EndpointOutcome(Record):
 
     @property
     def summary(self) -> str:
-        """What was done, in one line."""
+        """The outcome in one line."""
         if self.error:
             return f"failed: {self.error}"
         return f"serves {self.config}" + ("" if self.requests else ", as before")
 
     def row(self) -> dict[str, str]:
-        """It as a row of a table."""
+        """Return the outcome as a table row."""
         return {"file": Path(self.file).name, "endpoint": self.endpoint, "outcome": self.summary}
 
 
 def failed_outcome(path: Path, error: PlansmithError) -> EndpointOutcome:
-    """What is told of an endpoint that could not be deployed, with its name where its file says one.
+    """Return the outcome of an endpoint that could not be deployed, with its name if its file gives one.
 
     Args:
         path: the file.
@@ -157,7 +180,7 @@ def failed_outcome(path: Path, error: PlansmithError) -> EndpointOutcome:
 
 
 def deploy_endpoint(path: Path, output: Path, polling: Polling, progress: Progress) -> EndpointOutcome:
-    """Make an endpoint what its file says.
+    """Deploy an endpoint as its file describes.
 
     Args:
         path: the file.
@@ -176,3 +199,216 @@ def deploy_endpoint(path: Path, output: Path, polling: Polling, progress: Progre
     plan = planned.plan
     requests = len(plan.uploads) + len(plan.calls)
     return EndpointOutcome(file=str(path), endpoint=spec.name, config=plan.config, requests=requests)
+
+
+@dataclass(frozen=True)
+class DeletionPlan:
+    """Deletion plan of an endpoint.
+
+    Attributes:
+        calls: the requests, in their order.
+        archives: the keys of archives, below the endpoint's prefix.
+    """
+
+    calls: list[Call]
+    archives: list[str]
+
+    @property
+    def count(self) -> int:
+        """The number of resources to delete."""
+        return len(self.calls) + len(self.archives)
+
+
+def plan_deletion(account: Account, *, with_archives: bool) -> DeletionPlan:
+    """Plan the deletion; omits resources that do not exist or are already being deleted.
+
+    Args:
+        account: of the endpoint.
+        with_archives: whether its archives are deleted, too.
+
+    Raises:
+        RepositoryError: plansmith did not create the endpoint, or it is changing.
+    """
+    name = account.spec.name
+    calls: list[Call] = []
+    endpoint = find_endpoint(account, name)
+    if endpoint is not None:
+        if not is_owned(endpoint.tags, name):
+            raise RepositoryError(
+                f"the endpoint {name} was not created by plansmith: it has no tag {OWNER_TAG}",
+                remedy=f"its owner deletes it; see: aws sagemaker list-tags --resource-arn {endpoint.arn}",
+            )
+        if endpoint.status in TRANSITIONAL:
+            raise RepositoryError(
+                f"the endpoint {name} is {endpoint.status}, and SageMaker does not delete it now",
+                remedy="wait until that is done (plansmith sagemaker status SPEC.yaml), and run the same command again",
+                transient=True,
+            )
+    if endpoint is not None and endpoint.status != DELETING:
+        variants = sorted(read_instance_types(account, endpoint.config))
+        calls += [deregister_call(name, variant) for variant in read_scaling(account, name, variants)]
+        calls.append(_delete_call("delete_endpoint", "EndpointName", name))
+    for config in _owned_names(account, "endpoint_configs", "EndpointConfig"):
+        calls.append(_delete_call("delete_endpoint_config", "EndpointConfigName", config))
+    for model in _owned_names(account, "models", "Model"):
+        calls.append(_delete_call("delete_model", "ModelName", model))
+    return DeletionPlan(calls, account.archive_keys() if with_archives else [])
+
+
+def delete(account: Account, plan: DeletionPlan, polling: Polling, progress: Progress) -> None:
+    """Execute a deletion. The resources that the endpoint needs are deleted after it.
+
+    Args:
+        account: of the endpoint.
+        plan: of `plan_deletion`.
+        polling: how the endpoint is waited for.
+        progress: told each step.
+
+    Raises:
+        StillPendingError: the endpoint takes longer than the limit to go.
+        RepositoryError: it cannot be deleted.
+        EnvironmentFault: it is not allowed, or AWS cannot be asked.
+    """
+    if not any(call.operation == "delete_endpoint" for call in plan.calls):
+        _wait_until_gone(account, polling, progress)
+    for call in plan.calls:
+        progress(call.summary)
+        account.execute(call)
+        if call.operation == "delete_endpoint":
+            _wait_until_gone(account, polling, progress)
+    for key in plan.archives:
+        progress(f"delete {account.spec.archive_prefix}{key}")
+        account.remove_archive(key)
+
+
+def _wait_until_gone(account: Account, polling: Polling, progress: Progress) -> None:
+    left = wait_for_endpoint(account, account.spec.name, polling, progress)
+    if left is not None:
+        raise RepositoryError(
+            f"the endpoint {account.spec.name} is {left['EndpointStatus']}: {left.get('FailureReason', '')}",
+            remedy="run the same command again",
+        )
+
+
+def _owned_names(account: Account, kind: str, field: str) -> Iterator[str]:
+    """Return names of models or configurations that plansmith created for the endpoint."""
+    name = account.spec.name
+    for row in account.pages(f"list_{kind}", f"{field}s", NameContains=name_stem(name)):
+        if is_owned(account.tags(row[f"{field}Arn"]), name):
+            yield row[f"{field}Name"]
+
+
+def _delete_call(operation: str, field: str, name: str) -> Call:
+    return Call(service="sagemaker", operation=operation, parameters={field: name})
+
+
+_MAX_EVENTS = 5
+
+
+class VariantStatus(VariantDescription):
+    """Status of a variant, with plansmith's own facts on it.
+
+    Attributes:
+        releases: what its archives were made of, as MODEL@VERSION.
+        more_releases: how many more there are than the model's tag has room for.
+        min_instances: the fewest instances that it scales to; None where it does not scale.
+        max_instances: the most.
+    """
+
+    releases: tuple[str, ...] = ()
+    more_releases: int = 0
+    min_instances: int | None = None
+    max_instances: int | None = None
+
+
+class Event(Record):
+    """Event of an endpoint.
+
+    Attributes:
+        time: when.
+        message: what.
+    """
+
+    time: datetime
+    message: str
+
+
+class EndpointStatus(Record):
+    """Status of an endpoint, with plansmith's own facts on it.
+
+    Attributes:
+        description: SageMaker's.
+        is_owned: whether plansmith created it.
+        variants: the production variants, then the shadow variants.
+        events: the last ones, newest first.
+        unknown: what could not be read, and why.
+    """
+
+    description: EndpointDescription
+    is_owned: bool
+    variants: tuple[VariantStatus, ...]
+    events: tuple[Event, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+def read_status(account: Account) -> EndpointStatus | None:
+    """Read the status of the account's endpoint; None if it does not exist.
+
+    Raises:
+        EnvironmentFault: AWS cannot be asked, or does not allow it.
+    """
+    name = account.spec.name
+    try:
+        description = describe_endpoint(name, account.region, with_models=True)
+    except (UsageError, EnvironmentFault) as error:
+        if is_missing(error):
+            return None
+        raise
+    unknown: list[str] = []
+    scaling: dict[str, ScalingState] = {}
+    activities: list[Event] = []
+    try:
+        scaling = read_scaling(account, name, [variant.name for variant in description.variants if not variant.shadow])
+        activities = [event for variant in scaling for event in _scaling_events(account, name, variant)]
+    except EnvironmentFault as error:  # auto scaling is a service of its own, with permissions of its own
+        unknown.append(f"auto scaling: {error.message}; {error.remedy}")
+    events = sorted([*_changes(description), *activities], key=lambda event: event.time, reverse=True)
+    return EndpointStatus(
+        description=description,
+        is_owned=is_owned(account.tags(description.arn), name),
+        variants=tuple(_variant_status(account, variant, scaling) for variant in description.variants),
+        events=tuple(events[:_MAX_EVENTS]),
+        unknown=tuple(unknown),
+    )
+
+
+def _variant_status(account: Account, variant: VariantDescription, scaling: dict[str, ScalingState]) -> VariantStatus:
+    limits = scaling[variant.name].limits if variant.name in scaling else {}
+    tag = account.tags(variant.model.arn).get(RELEASES_TAG, "") if variant.model else ""
+    releases, more = parse_releases(tag)
+    return VariantStatus(
+        **dict(variant),
+        releases=releases,
+        more_releases=more,
+        min_instances=limits.get("MinCapacity"),
+        max_instances=limits.get("MaxCapacity"),
+    )
+
+
+def _changes(endpoint: EndpointDescription) -> Iterator[Event]:
+    yield Event(time=endpoint.created, message="created")
+    if endpoint.changed != endpoint.created:
+        failure = f": {endpoint.failure}" if endpoint.failure else ""
+        yield Event(time=endpoint.changed, message=f"became {endpoint.status}{failure}")
+
+
+def _scaling_events(account: Account, endpoint: str, variant: str) -> Iterator[Event]:
+    answer = account.call(
+        "describe_scaling_activities",
+        SERVICE,
+        ServiceNamespace=NAMESPACE,
+        ResourceId=resource_id(endpoint, variant),
+        MaxResults=_MAX_EVENTS,
+    )
+    for activity in answer["ScalingActivities"]:
+        yield Event(time=activity["StartTime"].astimezone(UTC), message=f"{variant}: {activity['Description']}")

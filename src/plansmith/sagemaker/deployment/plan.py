@@ -1,4 +1,4 @@
-"""The requests that lead from the current to the desired state of an endpoint: a pure function."""
+"""Deployment plan: the requests that lead from the current to the desired state of an endpoint; a pure function."""
 
 from __future__ import annotations
 
@@ -18,28 +18,26 @@ from plansmith.sagemaker.deployment.current import (
     ScalingState,
     require_owned,
 )
-from plansmith.sagemaker.endpoint.auto_scaling import (
+from plansmith.sagemaker.endpoint.desired import (
     POLICY_FIELD,
     POLICY_PREFIX,
-    delete_policy_call,
-    deregister_call,
-    policy_call,
-    register_call,
-)
-from plansmith.sagemaker.endpoint.desired import (
     RELEASES_TAG,
     VERIFIED_TAG,
     ArchiveUpload,
     DesiredState,
+    delete_policy_call,
+    deregister_call,
+    policy_call,
+    register_call,
     tag_list,
 )
-from plansmith.system.aws.call import Call
+from plansmith.system.aws.service import Call
 
 _CHANGEABLE = (IN_SERVICE, "OutOfService")
 
 
 class DeploymentPlan(Record):
-    """The requests of a deployment, in their order.
+    """Deployment plan: its requests in order.
 
     Attributes:
         endpoint: its name.
@@ -73,7 +71,7 @@ class DeploymentPlan(Record):
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """All requests but the uploads."""
+        """All requests except the uploads."""
         return (*self.before, *self.after, *self.tagging)
 
     @property
@@ -82,12 +80,12 @@ class DeploymentPlan(Record):
         return not (self.uploads or self.calls or self.waits)
 
     def begins_with(self, operation: str) -> bool:
-        """Whether an operation is among those up to the one that begins to change the endpoint."""
+        """Whether an operation is among the requests up to the one that starts to change the endpoint."""
         return any(call.operation == operation for call in self.before)
 
 
 def make_plan(desired: DesiredState, current: CurrentState) -> DeploymentPlan:
-    """The requests of a deployment; none where nothing has to change.
+    """Return the requests of a deployment; none if nothing has to change.
 
     Raises:
         RepositoryError: something belongs to somebody else, or the endpoint is in the wrong state.
@@ -130,7 +128,7 @@ def make_plan(desired: DesiredState, current: CurrentState) -> DeploymentPlan:
 
 
 def _previous(desired: DesiredState, endpoint: EndpointState) -> str:
-    """The configuration that is served; where it is the desired one and not verified, the one verified before it."""
+    """Return the current configuration; if it is the desired, unverified one, the last verified one."""
     if endpoint.config != desired.config_name:
         return endpoint.config
     verified = endpoint.tags.get(VERIFIED_TAG, "")
@@ -138,7 +136,7 @@ def _previous(desired: DesiredState, endpoint: EndpointState) -> str:
 
 
 def _tagging(desired: DesiredState, current: CurrentState) -> Iterator[Call]:
-    """Notes the releases of models whose archives changed, and that the endpoint passed its smoke test."""
+    """Yield calls that tag the releases of models with changed archives, and the passed smoke test."""
     for call in desired.models:
         model = current.models.get(call.parameters["ModelName"])
         releases = next(tag for tag in call.parameters["Tags"] if tag["Key"] == RELEASES_TAG)
@@ -153,7 +151,7 @@ def _tagging(desired: DesiredState, current: CurrentState) -> Iterator[Call]:
 def _endpoint_changes(
     desired: DesiredState, endpoint: EndpointState | None, retention: dict[str, Any], *, updates: bool
 ) -> Iterator[Call]:
-    """Creates or changes the endpoint itself and its tags; tags of others stay."""
+    """Yield calls that create or update the endpoint and its tags; foreign tags are kept."""
     names = {"EndpointName": desired.endpoint, "EndpointConfigName": desired.config_name}
     if endpoint is None:
         yield _sagemaker("create_endpoint", {**names, "Tags": tag_list(desired.tags)})
@@ -166,7 +164,7 @@ def _endpoint_changes(
 
 
 def _retention(desired: DesiredState, current: CurrentState) -> dict[str, Any]:
-    """Keeps the number of instances that scaled variants have come to.
+    """Return the parameters that retain the current instance counts of scaled variants.
 
     SageMaker keeps it for all variants or for none, and so only where the others have as many as they should:
     UpdateEndpoint in docs.aws.amazon.com/sagemaker/latest/APIReference.
@@ -182,7 +180,7 @@ def _retention(desired: DesiredState, current: CurrentState) -> dict[str, Any]:
 
 
 def _unscaled_variants(desired: DesiredState, current: CurrentState, *, updates: bool) -> Iterator[str]:
-    """Variants that must not scale while the endpoint changes: removed ones, and those with another instance type.
+    """Return variants that must not scale during the update: removed ones, and those with another instance type.
 
     docs.aws.amazon.com/sagemaker/latest/dg/endpoint-scaling-update.html
     """
@@ -193,7 +191,7 @@ def _unscaled_variants(desired: DesiredState, current: CurrentState, *, updates:
 
 
 def _scaling_changes(desired: DesiredState, current: CurrentState, unscaled: list[str]) -> Iterator[Call]:
-    """Lets variants scale; nothing for what is so already."""
+    """Yield calls that configure auto scaling of variants; none for what is already configured."""
     for name, calls in desired.scaling.items():
         state = current.scaling.get(name) if name not in unscaled else None
         policies = {call.parameters.get("PolicyName") for call in calls}
@@ -213,7 +211,7 @@ def _is_in_effect(call: Call, state: ScalingState | None) -> bool:
 
 
 def _restoring(endpoint: str, current: CurrentState, variants: list[str]) -> Iterator[Call]:
-    """Lets variants scale as they do now."""
+    """Yield calls that restore the current auto scaling of variants."""
     for name in variants:
         state = current.scaling[name]
         yield register_call(endpoint, name, state.limits)
@@ -222,7 +220,7 @@ def _restoring(endpoint: str, current: CurrentState, variants: list[str]) -> Ite
 
 
 def _require_changeable(desired: DesiredState, endpoint: EndpointState) -> None:
-    """An endpoint in service can be changed; one that changes to the desired state is waited for."""
+    """Check that the endpoint can be updated: in service, or already changing to the desired state."""
     if endpoint.status in _CHANGEABLE:
         return
     goal = endpoint.pending_config or endpoint.config

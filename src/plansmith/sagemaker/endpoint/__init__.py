@@ -1,1 +1,1 @@
-"""An endpoint as a person describes it, and what follows from that without asking AWS."""
+"""Endpoint specification as the user writes it, and what follows from it without calling AWS."""

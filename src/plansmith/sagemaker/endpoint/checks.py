@@ -1,4 +1,4 @@
-"""Whether the instances and images of an endpoint can serve its archives: known before anything is created."""
+"""Endpoint checks: whether its instances and images can serve its archives, before anything is created."""
 
 from __future__ import annotations
 
@@ -8,18 +8,24 @@ from plansmith.compilers.trt.versions import is_same, loads_in, numbers_of
 from plansmith.errors import EngineError, UsageError
 from plansmith.formatting import format_bytes
 from plansmith.sagemaker.archives import Archive
-from plansmith.sagemaker.endpoint.container import Image, resolve_image
-from plansmith.sagemaker.endpoint.images import container_target, driver_warning, versions
-from plansmith.sagemaker.endpoint.instances import InstanceType, fitting_instances, instances, known_instance
+from plansmith.sagemaker.endpoint.desired import Image, VariantArchives, resolve_image
+from plansmith.sagemaker.endpoint.instances import (
+    InstanceType,
+    container_target,
+    driver_warning,
+    fitting_instances,
+    instances,
+    known_instance,
+    versions,
+)
 from plansmith.sagemaker.endpoint.spec import EndpointSpec
 from plansmith.sagemaker.endpoint.variant import VariantSpec
-from plansmith.sagemaker.endpoint.variant_archives import VariantArchives
 
 _AMPERE = (8, 0)
 
 
 def require_serveable(spec: EndpointSpec, archives: VariantArchives) -> None:
-    """Check that every variant can serve its archives.
+    """Require that every variant can serve its archives.
 
     Raises:
         EngineError: lists every reason why one cannot.
@@ -37,7 +43,7 @@ def require_serveable(spec: EndpointSpec, archives: VariantArchives) -> None:
 
 
 def instance_warnings(spec: EndpointSpec, archives: VariantArchives) -> list[str]:
-    """What to know about the GPUs of the instances and their drivers, a line for each variant that it concerns."""
+    """Return warnings on instance GPUs and their drivers, a line per affected variant."""
     lines = []
     for variant in spec.all_variants:
         image = resolve_image(spec.region, variant, archives[variant.name])
@@ -51,7 +57,7 @@ def instance_warnings(spec: EndpointSpec, archives: VariantArchives) -> list[str
 
 
 def serving_instances(archive: Archive) -> list[str]:
-    """The instance types that can serve an archive, by what is known of both; those without GPUs for a CPU's."""
+    """Return the instance types that can serve an archive, as far as known; those without GPUs for a CPU archive."""
     return [
         name
         for name, instance in instances().items()
@@ -76,7 +82,7 @@ def _variant_reasons(region: str, variant: VariantSpec, archives: Sequence[Archi
 
 
 def _image_reasons(archive: Archive, image: Image) -> Iterator[str]:
-    """Whether the image's TensorRT loads the plans: its own, or version-compatible ones of an older version."""
+    """Return why the image's TensorRT cannot load the plans: not its version, nor older version-compatible ones."""
     built, present = archive.tensorrt, image.target.tensorrt
     if built is None or present is None or is_same(built, present):
         return

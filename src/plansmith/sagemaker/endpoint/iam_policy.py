@@ -1,4 +1,4 @@
-"""The least that IAM has to allow for an endpoint: its deployer, its operator, and its execution role.
+"""Least-privilege IAM policies of an endpoint: for its deployer, its operator, and its execution role.
 
 Actions and resources: docs.aws.amazon.com/service-authorization/latest/reference, the pages of SageMaker, Application
 Auto Scaling and S3. The execution role's: docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-roles.html.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from plansmith.sagemaker.endpoint.desired import DesiredState, job_stem, name_pattern, name_stem
-from plansmith.sagemaker.endpoint.images import ecr_image, partition_of
+from plansmith.sagemaker.endpoint.instances import ecr_image, partition_of
 from plansmith.sagemaker.endpoint.spec import EndpointSpec
 
 _VERSION = "2012-10-17"
@@ -61,7 +61,7 @@ Policy = dict[str, Any]
 
 
 def deployer_policy(spec: EndpointSpec, desired: DesiredState) -> Policy:
-    """What `deploy`, `status` and `delete` need.
+    """Return the policy for `deploy`, `status` and `delete`.
 
     Names of configurations have a form that no other endpoint's have. Names of models hold the variant's, too, so that
     the policy of an endpoint bert allows the same with the models of bert-prod; `delete` takes only what has the tag of
@@ -102,12 +102,12 @@ def deployer_policy(spec: EndpointSpec, desired: DesiredState) -> Policy:
 
 
 def recommender_policy(spec: EndpointSpec) -> Policy:
-    """What `recommend` needs besides the deployer's policy: the endpoint's own jobs."""
+    """Return the policy for `recommend`, in addition to the deployer's: the endpoint's own jobs."""
     return {"Version": _VERSION, "Statement": [_allow("Jobs", _sagemaker(_JOB_ACTIONS), [_Arns(spec).jobs])]}
 
 
 def recommender_role_policy(spec: EndpointSpec) -> Policy:
-    """What the execution role needs for jobs of `recommend`, besides `execution_policy`.
+    """Return the policy of the execution role for `recommend` jobs, in addition to `execution_policy`.
 
     A job creates endpoints under names of its own, invokes and deletes them. AWS names AmazonSageMakerFullAccess for it
     and lists no actions; these are the actions of that policy which such work takes.
@@ -129,7 +129,7 @@ def recommender_role_policy(spec: EndpointSpec) -> Policy:
 
 
 def operator_policy(spec: EndpointSpec) -> Policy:
-    """What `invoke`, `status`, `metrics` and `verify` need, which change nothing."""
+    """Return the read-only policy for `invoke`, `status`, `metrics` and `verify`."""
     arns = _Arns(spec)
     statements = [
         _allow("Invoke", _sagemaker(["InvokeEndpoint"]), [arns.endpoint]),
@@ -142,7 +142,7 @@ def operator_policy(spec: EndpointSpec) -> Policy:
 
 
 def execution_policy(spec: EndpointSpec, desired: DesiredState) -> Policy:
-    """What the execution role needs: reading archives and images, writing logs and metrics."""
+    """Return the policy of the execution role: reading archives and images, writing logs and metrics."""
     arns = _Arns(spec)
     group = f"arn:{arns.partition}:logs:{spec.region}:{spec.account}:log-group:/aws/sagemaker/Endpoints/{spec.name}"
     logs = [f"logs:{name}" for name in _LOG_ACTIONS]
@@ -176,13 +176,13 @@ def execution_policy(spec: EndpointSpec, desired: DesiredState) -> Policy:
 
 
 def trust_policy() -> Policy:
-    """Who may assume the execution role."""
+    """Return the trust policy: the principals that may assume the execution role."""
     statement = {"Effect": "Allow", "Principal": {"Service": _SERVICE}, "Action": "sts:AssumeRole"}
     return {"Version": _VERSION, "Statement": [statement]}
 
 
 def _scaling_statements(arns: _Arns) -> list[dict[str, Any]]:
-    """Auto scaling works through alarms, and at first in the caller's name; `plansmith sagemaker alarms` has its own.
+    """Return scaling statements: alarms, and initially the caller's rights; `plansmith sagemaker alarms` has its own.
 
     docs.aws.amazon.com/sagemaker/latest/dg/endpoint-auto-scaling-prerequisites.html
     """
@@ -198,7 +198,7 @@ def _scaling_statements(arns: _Arns) -> list[dict[str, Any]]:
 
 
 def _scaling_role_statement(arns: _Arns) -> dict[str, Any]:
-    """Application Auto Scaling creates its service-linked role where an account has none yet."""
+    """Return the statement with which Application Auto Scaling creates its service-linked role if missing."""
     role = (
         f"arn:{arns.partition}:iam::{arns.account}:role/aws-service-role/{_SCALING_SERVICE}"
         "/AWSServiceRoleForApplicationAutoScaling_SageMakerEndpoint"
@@ -210,7 +210,7 @@ def _scaling_role_statement(arns: _Arns) -> dict[str, Any]:
 
 
 class _Arns:
-    """The ARNs of what belongs to an endpoint."""
+    """ARNs of an endpoint's resources."""
 
     def __init__(self, spec: EndpointSpec) -> None:
         self.partition, self.region, self.account = partition_of(spec.region), spec.region, spec.account
@@ -223,11 +223,11 @@ class _Arns:
         self.models = spec.arn("model", f"{name_stem(spec.name)}-*")
 
     def of(self, service: str, resource: str) -> str:
-        """The ARN of a resource of the account in the region."""
+        """Return the ARN of a resource of the account in the region."""
         return f"arn:{self.partition}:{service}:{self.region}:{self.account}:{resource}"
 
     def key(self, key: str) -> str:
-        """A key of KMS. An alias is no resource, so that any key of the account is allowed for one."""
+        """Return the ARN of a KMS key. An alias is no resource, so any key of the account is allowed for one."""
         if key.startswith("arn:"):
             return key
         return self.of("kms", f"key/{'*' if key.startswith('alias/') else key}")
@@ -238,7 +238,7 @@ def _allow(name: str, actions: list[str], resources: list[str]) -> dict[str, Any
 
 
 def _pass_role(spec: EndpointSpec) -> dict[str, Any]:
-    """To hand the execution role to SageMaker."""
+    """Return the statement that passes the execution role to SageMaker."""
     return {
         **_allow("PassRole", ["iam:PassRole"], [spec.role]),
         "Condition": {"StringEquals": {"iam:PassedToService": _SERVICE}},

@@ -1,4 +1,4 @@
-"""Reads the file of an endpoint: every problem at once, each with its line."""
+"""Endpoint file loader: reports every problem at once, each with its line."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from pydantic import ValidationError
 from plansmith.config.spec import Problem, problem_of, refusal
 from plansmith.config.yaml_source import SpecText, read_text
 from plansmith.errors import UsageError
-from plansmith.sagemaker.endpoint.rules import find_contradictions, find_unknown_region, make_problem
-from plansmith.sagemaker.endpoint.spec import EndpointSpec
+from plansmith.sagemaker.endpoint.spec import EndpointSpec, find_contradictions, find_unknown_region, make_problem
 
 _SUFFIXES = {".yaml", ".yml"}
 _FORM = "an endpoint is a mapping with `name`, `region`, `role`, `bucket` and `variants`"
 
 
 def endpoint_files(places: Iterable[Path]) -> list[Path]:
-    """The files of endpoints: those that are named, and those of each folder by their names.
+    """Return the endpoint files: the named ones, and those of each folder by file name.
 
     Raises:
         UsageError: there is no such place, or a folder holds none.
     """
-    found: list[Path] = []
+    files: list[Path] = []
     for place in places:
         inside = sorted(path for path in place.iterdir() if path.suffix in _SUFFIXES) if place.is_dir() else [place]
         if not inside or not place.exists():
@@ -34,12 +33,12 @@ def endpoint_files(places: Iterable[Path]) -> list[Path]:
                 f"{place} holds no file of an endpoint" if place.is_dir() else f"there is no file {place}",
                 remedy="name a file such as endpoint.yaml, or a folder that holds some",
             )
-        found += inside
-    return found
+        files += inside
+    return files
 
 
 def read_endpoint(path: Path) -> EndpointSpec:
-    """Read the file of an endpoint. Paths in it start from its folder, and are full paths afterwards.
+    """Read an endpoint file. Relative paths in it start from its folder, and are made absolute.
 
     Raises:
         UsageError: it cannot be read, or has problems; all of them, with their lines.
@@ -51,7 +50,7 @@ def read_endpoint(path: Path) -> EndpointSpec:
         value_problems = [*find_contradictions(spec), *_missing_files(spec, path.parent)]
     problems = [*text.problems, *map(text.placed, (*find_unknown_region(text.values), *value_problems))]
     if problems:
-        raise refusal(problems, what=f"the endpoint {path.name}", remedy="correct these and run it again")
+        raise refusal(problems, subject=f"the endpoint {path.name}", remedy="correct these and run it again")
     folder = path.absolute().parent
     changes: dict[str, object] = {"repository": str(folder / spec.repository)}
     if spec.smoke_test and spec.smoke_test.body:
@@ -77,7 +76,7 @@ def _value_problems(text: SpecText) -> list[Problem]:
 
 
 def _is_repeated(error: Mapping[str, Any]) -> bool:
-    """Whether a list counts as too short only because an invalid item, which has its own error, was left out."""
+    """Whether a list is reported as too short only because an invalid item, with its own error, was left out."""
     return error["type"] == "too_short" and bool(len(error["input"]) >= error["ctx"]["min_length"])
 
 
@@ -91,19 +90,19 @@ def _missing_files(spec: EndpointSpec, folder: Path) -> Iterator[Problem]:
 
 
 def _with_suggestion(problem: Problem) -> Problem:
-    """A problem; of an unknown key also its right place, or the known key that is most like it."""
+    """Return a problem; for an unknown key with its right location, or the closest known key."""
     if problem.kind != "unknown":
         return problem
     elsewhere = [place for place, names in _known_keys() if problem.keys[-1] in names]
     if elsewhere:
         nearest = min(elsewhere, key=len)
-        return replace(problem, words=f"{problem.words} (it belongs {_place_text(nearest)})")
+        return replace(problem, message=f"{problem.message} (it belongs {_place_text(nearest)})")
     near = _nearest_keys(problem)
-    return replace(problem, words=f"{problem.words} (did you mean {near[-1]}?)") if near else problem
+    return replace(problem, message=f"{problem.message} (did you mean {near[-1]}?)") if near else problem
 
 
 def _nearest_keys(problem: Problem) -> tuple[str, ...]:
-    """The keys that lead to the known key that is most like an unknown one; none where none is like it."""
+    """Return the key paths of the known key closest to an unknown one; none without a close match."""
     place = tuple(key for key in problem.keys[:-1] if not key.isdecimal())
     near = difflib.get_close_matches(problem.keys[-1], dict(_known_keys()).get(place, ()), n=1)
     return (*problem.keys[:-1], *near) if near else ()
@@ -114,7 +113,7 @@ def _place_text(place: tuple[str, ...]) -> str:
 
 
 def _known_keys() -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """The mappings of a file by the keys that lead to them, without the numbers of rows, and the keys of each."""
+    """Return the mappings of a file by key path, without row numbers, and the keys of each."""
     schema = EndpointSpec.model_json_schema()
     pending: list[tuple[tuple[str, ...], dict[str, Any]]] = [((), schema)]
     while pending:

@@ -1,4 +1,4 @@
-"""A job of SageMaker Inference Recommender as a person describes it, beside the endpoint whose model it tests.
+"""Specification of a SageMaker Inference Recommender job, for the endpoint whose model it tests.
 
 Limits: CreateInferenceRecommendationsJob in docs.aws.amazon.com/sagemaker/latest/APIReference, as botocore has it, and
 docs.aws.amazon.com/sagemaker/latest/dg/inference-recommender-load-test.html.
@@ -41,7 +41,7 @@ def _check_instance(value: str) -> str:
 
 
 class Phase(Record):
-    """Users who send one request after another, and those who join them; the names are the API's."""
+    """Traffic phase: users that send requests one after another, and those that join; the API's field names."""
 
     InitialNumberOfUsers: Annotated[Count, Field(ge=1)] = Field(description="Users at its start.")
     SpawnRate: Annotated[Count, Field(ge=0)] = Field(default=0, description="New users per minute.")
@@ -49,12 +49,12 @@ class Phase(Record):
 
     @property
     def final_users(self) -> int:
-        """The users at its end."""
+        """The number of users at its end."""
         return self.InitialNumberOfUsers + self.SpawnRate * self.DurationInSeconds // _SECONDS_PER_MINUTE
 
 
 class Stairs(Record):
-    """Users who join step by step; the names are the API's."""
+    """Traffic stairs: users that join step by step; the API's field names."""
 
     DurationInSeconds: _PhaseSeconds = Field(description="The length of each step, 120 to 3600 seconds.")
     NumberOfSteps: Annotated[Count, Field(ge=1)] = Field(description="The number of steps.")
@@ -62,7 +62,7 @@ class Stairs(Record):
 
 
 class StoppingConditions(Record):
-    """What ends the load test of a configuration; any of them."""
+    """Stopping conditions of a configuration's load test; any of them ends it."""
 
     max_invocations: Annotated[Count, Field(ge=1, le=30_000)] | None = Field(
         default=None, description="Requests per minute that the endpoint has to take."
@@ -76,7 +76,7 @@ class StoppingConditions(Record):
 
 
 class RecommendationJob(Record):
-    """A job of Inference Recommender: a default one, or an advanced one where it has phases or stairs."""
+    """Inference Recommender job: default, or advanced if it has phases or stairs."""
 
     variant: Name | None = Field(default=None, description="The variant whose model is tested; the only one.")
     instance_types: tuple[Annotated[str, AfterValidator(_check_instance)], ...] = Field(
@@ -130,47 +130,47 @@ class RecommendationJob(Record):
 
     @property
     def is_advanced(self) -> bool:
-        """Whether it is a load test with phases or stairs of its own."""
+        """Whether it is a load test with its own phases or stairs."""
         return bool(self.phases) or self.stairs is not None
 
     @property
     def traffic(self) -> dict[str, Any]:
-        """Its load as the API takes it (TrafficPattern)."""
+        """The traffic in the API's form (TrafficPattern)."""
         if self.stairs is not None:
             return {"TrafficType": "STAIRS", "Stairs": self.stairs.model_dump()}
         return {"TrafficType": "PHASES", "Phases": [phase.model_dump() for phase in self.phases]}
 
     @property
     def test_seconds(self) -> int:
-        """How long one load test takes, without the start of its instance."""
+        """The duration of one load test, without instance start-up."""
         if self.stairs is not None:
             return self.stairs.NumberOfSteps * self.stairs.DurationInSeconds
         return sum(phase.DurationInSeconds for phase in self.phases)
 
     @property
     def configurations(self) -> int:
-        """How many there are to test: instance types with each combination of the variables' values."""
+        """The number of configurations to test: instance types with each combination of variable values."""
         return len(self.instance_types) * prod(len(values) for values in self.environment.values())
 
     @property
     def tests(self) -> int:
-        """How many load tests an advanced job has at most."""
+        """The maximum number of load tests of an advanced job."""
         return min(self.configurations, self.max_tests or _MAX_CONFIGURATIONS)
 
     @property
     def parallel_tests(self) -> int:
-        """How many of them run at a time."""
+        """The number of load tests that run in parallel."""
         return min(self.tests, self.max_parallel_tests or _MAX_CONFIGURATIONS)
 
     @property
     def seconds(self) -> int:
-        """The longest duration of an advanced job."""
+        """The maximum duration of an advanced job."""
         needed = ceil(self.tests / self.parallel_tests) * self.test_seconds
         return self.duration_seconds or min(_MAX_SECONDS, max(_DEFAULT_SECONDS, needed))
 
 
 def find_job_contradictions(job: RecommendationJob, variants: Sequence[VariantSpec]) -> Iterator[Problem]:
-    """What is wrong between values of a job that are each right by themselves.
+    """Return conflicts between values of a job that are each valid alone.
 
     Args:
         job: the job.

@@ -1,4 +1,4 @@
-"""A production or shadow variant as a person describes it: models, instances, container, scaling."""
+"""Specification of a production or shadow variant: models, instances, container, scaling."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from plansmith.config.target.targets import Version
+from plansmith.config.targets import Version
 from plansmith.records.fields import (
     ByteCount,
     Count,
@@ -19,8 +19,7 @@ from plansmith.records.fields import (
     matching,
 )
 from plansmith.records.model import Record
-from plansmith.sagemaker.endpoint.images import system_images
-from plansmith.sagemaker.endpoint.instances import find_instance, nearest_instances
+from plansmith.sagemaker.endpoint.instances import find_instance, nearest_instances, system_images
 from plansmith.sagemaker.start_script import VARIABLE_PREFIX
 
 # Patterns and limits: EndpointName, VariantName and ContainerImage in
@@ -94,7 +93,7 @@ Timeout = Annotated[Count, Field(ge=60, le=3600)]
 
 
 class ImageOverride(Record):
-    """The container's image; what is left out follows from the target of the releases."""
+    """Image override of the container; omitted fields follow from the releases' target."""
 
     version: Version | None = Field(default=None, description="Version of SageMaker's Triton container: '26.05'.")
     account: Account = Field(default="", description="Account whose registry has a copy of the image.")
@@ -110,7 +109,7 @@ class ImageOverride(Record):
 
 
 class Environment(Record):
-    """The settings of Triton and of the container's start script (docker/sagemaker/serve of Triton's server)."""
+    """Environment settings of Triton and the container's start script (docker/sagemaker/serve of Triton's server)."""
 
     default_model: str = Field(default="", description="The model that answers, where a variant has several.")
     thread_count: PositiveCount | None = Field(default=None, description="Threads of SageMaker's front end.")
@@ -156,7 +155,7 @@ class Environment(Record):
 
 
 class AutoScaling(Record):
-    """The number of instances, by their load; several metrics may be given."""
+    """Auto scaling of the number of instances by load; allows several metrics."""
 
     min_instances: PositiveCount = Field(default=1, description="Never fewer.")
     max_instances: PositiveCount = Field(description="Never more.")
@@ -183,7 +182,7 @@ class AutoScaling(Record):
 
 
 class VariantSpec(Record):
-    """Instances that serve one archive or, as a multi-model variant, many of them."""
+    """Variant spec: instances that serve one archive or, as a multi-model variant, many."""
 
     name: Name = Field(default="main", description="Its name in the endpoint.")
     models: tuple[ModelName, ...] = Field(min_length=1, description="MODEL or MODEL@VERSION of the repository.")

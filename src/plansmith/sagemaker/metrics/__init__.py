@@ -1,1 +1,1 @@
-"""What CloudWatch records of an endpoint: read, shown as a table or a page, and watched by alarms."""
+"""CloudWatch metrics of an endpoint: read, shown as a table or a page, and watched by alarms."""

@@ -1,4 +1,4 @@
-"""Alarms of CloudWatch on the metrics of an endpoint: created on request, updated where they differ, deleted by name.
+"""CloudWatch alarms on the metrics of an endpoint: created on request, updated where they differ, deleted by name.
 
 An alarm watches one metric of one variant. It goes off when three of five minutes are beyond the limit; minutes without
 requests do not count (docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/AlarmThatSendsEmail.html).
@@ -14,8 +14,7 @@ from typing import Any, Literal
 from plansmith.errors import UsageError
 from plansmith.records.model import Record
 from plansmith.sagemaker.description import EndpointDescription, VariantDescription
-from plansmith.sagemaker.metrics.cloudwatch import cloudwatch_service, dimensions
-from plansmith.sagemaker.metrics.definitions import METRICS_BY_NAME, PERCENTILES
+from plansmith.sagemaker.metrics.cloudwatch import METRICS_BY_NAME, PERCENTILES, cloudwatch_service, dimensions
 from plansmith.system.aws.service import AwsService
 
 _PERIOD_SECONDS = 60
@@ -34,7 +33,7 @@ Change = Literal["create", "update", "unchanged"]
 
 @dataclass(frozen=True)
 class AlarmKind:
-    """A kind of alarm.
+    """Kind of alarm.
 
     Attributes:
         name: of its limit, and in the alarm's name.
@@ -72,7 +71,7 @@ DEFAULT_LIMITS: Mapping[str, float] = {"5xx-percent": 1.0, "memory-percent": 90.
 
 
 class AlarmChange(Record):
-    """An alarm, and what becomes of it.
+    """Alarm change: an alarm, and the action planned for it.
 
     Attributes:
         name: of the alarm.
@@ -88,7 +87,7 @@ class AlarmChange(Record):
 
 
 class AlarmPlan(Record):
-    """The alarms of an endpoint.
+    """Alarm plan of an endpoint.
 
     Attributes:
         endpoint: its name.
@@ -102,7 +101,7 @@ class AlarmPlan(Record):
 
     @property
     def pending(self) -> tuple[AlarmChange, ...]:
-        """Those that are not as they should be."""
+        """The alarms that differ from the plan."""
         return tuple(alarm for alarm in self.alarms if alarm.change != "unchanged")
 
 
@@ -112,7 +111,7 @@ def plan_alarms(
     limits: Mapping[str, float],
     actions: Sequence[str] = (),
 ) -> AlarmPlan:
-    """The alarms of an endpoint beside those that CloudWatch has; nothing is changed.
+    """Plan an endpoint's alarms against those in CloudWatch; changes nothing.
 
     Args:
         endpoint: the endpoint.
@@ -138,23 +137,23 @@ def plan_alarms(
     ]
     service = cloudwatch_service(endpoint.name, endpoint.region)
     try:
-        current = _current_alarms(service, [one["AlarmName"] for one in desired])
+        current = _current_alarms(service, [alarm["AlarmName"] for alarm in desired])
     finally:
         service.close()
     alarms = [
         AlarmChange(
-            name=one["AlarmName"],
-            variant=one["Dimensions"][1]["Value"],
-            change=_change(one, current.get(one["AlarmName"])),
-            parameters=one,
+            name=alarm["AlarmName"],
+            variant=alarm["Dimensions"][1]["Value"],
+            change=_change(alarm, current.get(alarm["AlarmName"])),
+            parameters=alarm,
         )
-        for one in desired
+        for alarm in desired
     ]
     return AlarmPlan(endpoint=endpoint.name, region=endpoint.region, alarms=tuple(alarms))
 
 
 def apply_alarms(plan: AlarmPlan) -> None:
-    """Create and update what the plan says; a second time there is nothing to do.
+    """Create and update the planned alarms; idempotent.
 
     Raises:
         UsageError: CloudWatch does not take an alarm.
@@ -169,7 +168,7 @@ def apply_alarms(plan: AlarmPlan) -> None:
 
 
 def find_alarms(endpoint: str, region: str) -> tuple[str, ...]:
-    """The names of the alarms of an endpoint that plansmith made, whether the endpoint exists or not.
+    """Return the names of an endpoint's alarms created by plansmith, whether or not the endpoint exists.
 
     Raises:
         EnvironmentFault: CloudWatch cannot be asked.
@@ -189,7 +188,7 @@ def find_alarms(endpoint: str, region: str) -> tuple[str, ...]:
 
 
 def delete_alarms(endpoint: str, region: str, names: Sequence[str]) -> None:
-    """Delete alarms by name; those that are gone are no error.
+    """Delete alarms by name; missing ones are no error.
 
     Raises:
         EnvironmentFault: CloudWatch cannot be asked, or does not allow it.
@@ -205,7 +204,7 @@ def delete_alarms(endpoint: str, region: str, names: Sequence[str]) -> None:
 def _alarm(
     endpoint: EndpointDescription, variant: str, kind: AlarmKind, limit: float, actions: Sequence[str]
 ) -> dict[str, Any]:
-    """The parameters of PutMetricAlarm."""
+    """Return the parameters of PutMetricAlarm."""
     metric = METRICS_BY_NAME[kind.metric]
     is_percentile = kind.statistic in PERCENTILES
     side, operator = ("below", "LessThanThreshold") if kind.below else ("above", "GreaterThanThreshold")

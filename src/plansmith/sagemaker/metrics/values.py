@@ -1,4 +1,4 @@
-"""The values of the metrics of an endpoint, in units that people read."""
+"""Endpoint metric values in readable units."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ from datetime import UTC, datetime
 from plansmith.errors import UsageError
 from plansmith.records.model import Record
 from plansmith.sagemaker.description import EndpointDescription, VariantDescription
-from plansmith.sagemaker.metrics.cloudwatch import MetricQuery, Points, cloudwatch_service, read_points
-from plansmith.sagemaker.metrics.definitions import (
+from plansmith.sagemaker.metrics.cloudwatch import (
     METRICS,
     METRICS_BY_NAME,
     PERCENTILES,
     TOTAL_LATENCY,
     Metric,
+    MetricQuery,
+    Points,
+    TimeRange,
     Unit,
+    cloudwatch_service,
+    read_points,
 )
-from plansmith.sagemaker.metrics.time_range import TimeRange
 
 SUM, SAMPLE_COUNT, AVERAGE = "Sum", "SampleCount", "Average"
 _NEW_SECONDS = 300
 
 
 class MetricStatistic(Record):
-    """A statistic of a metric of a variant.
+    """Statistic of a variant's metric.
 
     Attributes:
         metric: CloudWatch's name of the metric.
@@ -44,7 +47,7 @@ class MetricStatistic(Record):
 
 
 class VariantMetrics(Record):
-    """All statistics of a variant.
+    """All metric statistics of a variant.
 
     Attributes:
         name: of the variant.
@@ -63,37 +66,37 @@ class VariantMetrics(Record):
     statistics: tuple[MetricStatistic, ...]
 
     def statistic(self, metric: str, statistic: str = SUM) -> MetricStatistic:
-        """The statistic of a metric, by CloudWatch's names."""
-        return next(one for one in self.statistics if (one.metric, one.statistic) == (metric, statistic))
+        """Return the statistic of a metric, by CloudWatch's names."""
+        return next(entry for entry in self.statistics if (entry.metric, entry.statistic) == (metric, statistic))
 
     def total(self, metric: str, statistic: str = SUM) -> float | None:
-        """Its value over the whole range; None where CloudWatch has nothing."""
+        """Return the value over the whole range; None if CloudWatch has nothing."""
         return self.statistic(metric, statistic).total
 
     @property
     def is_empty(self) -> bool:
-        """Whether CloudWatch has nothing at all."""
-        return all(one.total is None for one in self.statistics)
+        """Whether CloudWatch has no values at all."""
+        return all(statistic.total is None for statistic in self.statistics)
 
     @property
     def errors(self) -> float | None:
-        """Requests that failed: 4XX and 5XX, or model errors where these are more, as with time-outs."""
+        """Failed requests: 4XX and 5XX, or model errors where these are more, as with timeouts."""
         by_status = [self.total(name) for name in ("Invocation4XXErrors", "Invocation5XXErrors")]
-        known = [count for count in by_status if count is not None]
+        counts = [count for count in by_status if count is not None]
         model_errors = self.total("InvocationModelErrors")
-        if not known and model_errors is None:
+        if not counts and model_errors is None:
             return None
-        return max(sum(known), model_errors or 0.0)
+        return max(sum(counts), model_errors or 0.0)
 
     @property
     def error_rate(self) -> float | None:
-        """The part of the requests that failed, from 0 to 1; None without requests."""
+        """The share of failed requests, from 0 to 1; None without requests."""
         invocations = self.total("Invocations")
         return (self.errors or 0.0) / invocations if invocations else None
 
 
 class EndpointMetrics(Record):
-    """The metrics of the variants of an endpoint in a range of time.
+    """Metrics of an endpoint's variants in a time range.
 
     Attributes:
         endpoint: its name.
@@ -118,7 +121,7 @@ class EndpointMetrics(Record):
     variants: tuple[VariantMetrics, ...]
 
     def reason_for_no_requests(self, variant: VariantMetrics) -> str:
-        """Why a variant has no requests in the range, as far as it is known; empty where it has some."""
+        """Return why a variant has no requests in the range, as far as known; empty if it has some."""
         if variant.total("Invocations"):
             return ""
         if self.status == "Creating":
@@ -139,7 +142,7 @@ def read_metrics(
     variants: Sequence[str] = (),
     now: datetime | None = None,
 ) -> EndpointMetrics:
-    """The metrics of an endpoint in a range of time.
+    """Read the metrics of an endpoint in a time range.
 
     Args:
         endpoint: the endpoint.
@@ -172,22 +175,22 @@ def read_metrics(
 
 
 def select_variants(endpoint: EndpointDescription, names: Sequence[str]) -> list[VariantDescription]:
-    """The variants of these names; all of them for none.
+    """Return the variants with these names; all if no name is given.
 
     Raises:
         UsageError: the endpoint has no such variant.
     """
-    known = [variant.name for variant in endpoint.variants]
-    if unknown := [name for name in names if name not in known]:
+    variant_names = [variant.name for variant in endpoint.variants]
+    if unknown := [name for name in names if name not in variant_names]:
         raise UsageError(
             f"the endpoint {endpoint.name} has no variant {', '.join(map(repr, unknown))}",
-            remedy=f"its variants: {', '.join(known) or 'none'}",
+            remedy=f"its variants: {', '.join(variant_names) or 'none'}",
         )
     return [variant for variant in endpoint.variants if not names or variant.name in names]
 
 
 def _queries(variant: str, times: TimeRange) -> Iterator[MetricQuery]:
-    """All points; and percentiles of the whole range, which do not follow from those of its points."""
+    """Return queries for all points; also for percentiles of the whole range, which points do not determine."""
     for metric in METRICS:
         statistics = dict.fromkeys(part for name in metric.statistics for part in _parts(name))
         yield from (_query(variant, metric, name, times.period_seconds) for name in statistics)
@@ -198,7 +201,7 @@ def _queries(variant: str, times: TimeRange) -> Iterator[MetricQuery]:
 
 
 def _parts(statistic: str) -> tuple[str, ...]:
-    """What an average is made of: a mean of means would be wrong."""
+    """Return the statistics for a mean (sum and count): a mean of means would be wrong."""
     return (SUM, SAMPLE_COUNT) if statistic == AVERAGE else (statistic,)
 
 
@@ -248,7 +251,7 @@ def _means(sums: dict[datetime, float], counts: dict[datetime, float]) -> dict[d
 
 
 def _total(statistic: str, parts: Sequence[Sequence[float]], percentiles: Sequence[float]) -> float | None:
-    """A statistic over the whole range, from its points, or from the percentiles that CloudWatch makes of all."""
+    """Return a statistic of the whole range, from its points or from CloudWatch's percentiles over all data."""
     if statistic == AVERAGE:
         sums, counts = parts
         return sum(sums) / sum(counts) if sum(counts) else None
@@ -259,9 +262,9 @@ def _total(statistic: str, parts: Sequence[Sequence[float]], percentiles: Sequen
 
 
 def _total_latency(statistics: Sequence[MetricStatistic]) -> MetricStatistic:
-    """The mean of container and overhead together, where there is one of both."""
+    """Return the mean of container latency plus overhead, if both exist."""
     model, overhead = (
-        next(one for one in statistics if (one.metric, one.statistic) == (name, AVERAGE))
+        next(entry for entry in statistics if (entry.metric, entry.statistic) == (name, AVERAGE))
         for name in ("ModelLatency", "OverheadLatency")
     )
     overhead_points = dict(overhead.points)

@@ -1,1 +1,1 @@
-"""Jobs of SageMaker Inference Recommender: which instance type serves a model best."""
+"""SageMaker Inference Recommender jobs, which find the instance type that serves a model best."""

@@ -1,15 +1,17 @@
-"""Plans a job of Inference Recommender: its requests, without those whose outcome is in AWS already."""
+"""Inference Recommender plan: the requests of a job, without those whose outcome is already in AWS."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from plansmith.errors import UsageError
+from plansmith.formatting import format_bytes
 from plansmith.records.model import Record
-from plansmith.sagemaker.archives import Archive
+from plansmith.sagemaker.archives import Archive, archive_stream
 from plansmith.sagemaker.deployment.account import Account
 from plansmith.sagemaker.deployment.current import CurrentState, read_current_state, require_owned
 from plansmith.sagemaker.endpoint.checks import require_serveable, serving_instances
@@ -25,12 +27,96 @@ from plansmith.sagemaker.endpoint.instances import known_instance
 from plansmith.sagemaker.endpoint.recommendation_job import RecommendationJob
 from plansmith.sagemaker.endpoint.spec import EndpointSpec
 from plansmith.sagemaker.endpoint.variant import VariantSpec
-from plansmith.sagemaker.recommender.payload import Payload, make_payload
-from plansmith.sagemaker.signatures import ServedModel, model_from_release
-from plansmith.system.aws.call import Call, require_valid
+from plansmith.sagemaker.signatures import ServedModel, example_for, model_from_release
 from plansmith.system.aws.client import has_credentials
+from plansmith.system.aws.sagemaker_runtime import MAX_BODY_BYTES
+from plansmith.system.aws.service import Call, require_valid
 from plansmith.system.digest import digest_of
+from plansmith.triton.client.request_inputs import checked_feed
+from plansmith.triton.client.sagemaker.client import SageMakerClient
+from plansmith.triton.repository.renamed import Content
 from plansmith.triton.repository.repository import ModelRepository
+
+_KEY = "recommendation_job.payload"
+_DIGEST_LENGTH = 12
+_ANY_REGION = "us-east-1"  # nothing is sent there
+
+
+class Payload(Record):
+    """Sample payload: requests for a job.
+
+    Attributes:
+        description: where they are from.
+        content_type: of each.
+        archive: the .tar.gz that holds their bodies.
+        is_random: whether the values are random, as the release holds no request.
+    """
+
+    description: str
+    content_type: str
+    archive: bytes
+    is_random: bool = False
+
+    @property
+    def name(self) -> str:
+        """The file name, which includes a digest of the content."""
+        return f"payload-{hashlib.sha256(self.archive).hexdigest()[:_DIGEST_LENGTH]}.tar.gz"
+
+
+def make_payload(job: RecommendationJob, model: ServedModel) -> Payload:
+    """Build the payload from the files that a job names, or from the request stored in its model's release.
+
+    Args:
+        job: the job.
+        model: the model that is tested.
+
+    Raises:
+        UsageError: a file is empty, too large or cannot be read; or the release's request cannot be sent.
+    """
+    if job.payload:
+        bodies = _read_files(job.payload)
+        return Payload(description=", ".join(bodies), content_type=job.content_type, archive=_archive(bodies))
+    example = example_for(model)
+    try:
+        with SageMakerClient(
+            "recommender", signature=model.signature, model=model.name, region=_ANY_REGION, encoding=job.encoding
+        ) as client:
+            (invocation,) = client.invocations(checked_feed(model.signature, example.feed))
+    except UsageError as error:
+        binary = "write encoding: binary; or " if job.encoding == "json" else ""
+        raise UsageError(
+            f"{example.name} of {model.name} cannot be sent: {error.message}", remedy=f"{binary}name files in {_KEY}"
+        ) from error
+    suffix = "json" if job.encoding == "json" else "bin"
+    return Payload(
+        description=example.name,
+        content_type=invocation.content_type,
+        archive=_archive({f"request-1.{suffix}": invocation.body}),
+        is_random=not example.expected_outputs,
+    )
+
+
+def _archive(bodies: dict[str, bytes]) -> bytes:
+    return b"".join(archive_stream({name: Content.of(body) for name, body in bodies.items()}))
+
+
+def _read_files(files: Sequence[str]) -> dict[str, bytes]:
+    """Return the bodies in files, by file name."""
+    bodies: dict[str, bytes] = {}
+    for file in map(Path, files):
+        try:
+            body = file.read_bytes()
+        except OSError as error:
+            raise UsageError(f"cannot read {file}: {error.strerror}", remedy=f"name another in {_KEY}") from error
+        if not 0 < len(body) <= MAX_BODY_BYTES:
+            limit = format_bytes(MAX_BODY_BYTES)
+            size = f"has {format_bytes(len(body))}, and SageMaker takes {limit}" if body else "is empty"
+            raise UsageError(f"the sample request {file} {size}", remedy=f"name another in {_KEY}")
+        if file.name in bodies:
+            raise UsageError(f"two sample requests are called {file.name}", remedy="rename one of them")
+        bodies[file.name] = body
+    return bodies
+
 
 DESCRIBE_JOB = "describe_inference_recommendations_job"
 CREATE_JOB = "create_inference_recommendations_job"
@@ -38,7 +124,6 @@ PAYLOADS = "payloads"
 """The folder of sample requests, below the endpoint's prefix."""
 
 _MAX_REPEATS = 99
-_DIGEST_LENGTH = 12
 _DESCRIPTION_LENGTH = 128
 _SINGLE_ANSWER_TYPES = (None, "infer")
 _DEFAULT_JOB_SECONDS = 45 * 60
@@ -64,7 +149,7 @@ _TASKS = {
 
 
 class JobEstimate(Record):
-    """What a job takes at most.
+    """Job estimate: upper bounds of a job's load tests, duration and instance hours.
 
     Attributes:
         tests: how many load tests; None where AWS chooses them.
@@ -83,7 +168,7 @@ class JobEstimate(Record):
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """A job that was planned.
+    """Planned job.
 
     Attributes:
         spec: the endpoint, with the tested variant only.
@@ -111,19 +196,19 @@ class PlannedJob:
 
     @property
     def requests(self) -> tuple[Call, ...]:
-        """All requests in their order; none where the job exists."""
+        """All requests in order; none if the job exists."""
         if self.status:
             return ()
         return (*(upload.request for upload in self.uploads), self.payload_call, *self.calls)
 
 
 def job_of(spec: EndpointSpec) -> RecommendationJob:
-    """The job that an endpoint's file describes; a default job where it describes none."""
+    """Return the job that an endpoint file describes; a default job if it describes none."""
     return spec.recommendation_job or RecommendationJob()
 
 
 def tested_endpoint(spec: EndpointSpec) -> EndpointSpec:
-    """An endpoint with only the variant whose model is tested.
+    """Return an endpoint with only the variant whose model is tested.
 
     Raises:
         UsageError: the file describes no job, and there are several variants or models.
@@ -141,7 +226,7 @@ def tested_endpoint(spec: EndpointSpec) -> EndpointSpec:
 def plan_job(
     spec: EndpointSpec, archives: Sequence[Archive], account: Account, *, dry_run: bool, again: bool = False
 ) -> PlannedJob:
-    """Check a job, and plan it by what there is in AWS; nothing is changed.
+    """Check a job and plan it from the current state in AWS; changes nothing.
 
     Args:
         spec: of `tested_endpoint`.
@@ -188,7 +273,7 @@ def plan_job(
 
 
 def _require_all_serveable(spec: EndpointSpec, job: RecommendationJob, archives: Sequence[Archive]) -> None:
-    """Check that each instance type that is tested can serve the model; its own where none is named."""
+    """Check that each tested instance type can serve the model; the variant's own if none is named."""
     (variant,) = spec.variants
     types = job.instance_types or (variant.instance_type,)
     # Each as a variant of its own, so that the message tells the reasons of all.
@@ -213,7 +298,7 @@ def _payload_call(spec: EndpointSpec, payload: Payload) -> Call:
 def _job_call(
     spec: EndpointSpec, desired: DesiredState, archives: Sequence[Archive], model: ServedModel, payload: Payload
 ) -> Call:
-    """The request that starts the job, whose name holds a digest of all that is in it."""
+    """Return the request that starts the job; its name contains a digest of the whole content."""
     job = job_of(spec)
     content: dict[str, Any] = {
         "JobType": "Advanced" if job.is_advanced else "Default",
@@ -277,7 +362,7 @@ def _container(
 
 
 def _supported_types(spec: EndpointSpec, job: RecommendationJob, archives: Sequence[Archive]) -> list[str]:
-    """What a model may be tested on: the job's instance types; of a model for GPUs, those that can serve it.
+    """Return the instance types to test: those of the job; else, for GPU models, those that can serve them.
 
     Raises:
         UsageError: none of these takes the key for volumes that the file names.
@@ -307,7 +392,7 @@ def _stopping_conditions(job: RecommendationJob) -> dict[str, Any]:
 
 
 def _named(account: Account, create: Call, *, again: bool) -> tuple[Call, str]:
-    """The request under its name, and the state of the job that has it: the last one of several.
+    """Return the request under its name, and the state of the job with that name: of several, the last one.
 
     Raises:
         UsageError: another run is asked for, and there are no more names.
@@ -342,7 +427,7 @@ def _estimate(job: RecommendationJob) -> JobEstimate:
 
 
 def _warnings(job: RecommendationJob, payload: Payload) -> list[str]:
-    """What to know before a job is started; AWS may still take it."""
+    """Yield warnings before a job is started; AWS may still accept it."""
     lines = []
     if payload.is_random:
         lines.append("the release holds no request, and a random one is sent: name real ones in payload")

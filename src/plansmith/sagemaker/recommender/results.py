@@ -1,4 +1,4 @@
-"""What a job of Inference Recommender found: recommendations, and the load tests that they are from.
+"""Inference Recommender results: recommendations, and the load tests behind them.
 
 Metrics: docs.aws.amazon.com/sagemaker/latest/APIReference/API_RecommendationMetrics.html and
 docs.aws.amazon.com/sagemaker/latest/dg/inference-recommender-interpret-results.html.
@@ -7,12 +7,20 @@ docs.aws.amazon.com/sagemaker/latest/dg/inference-recommender-interpret-results.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
 
+from plansmith.errors import PlansmithError, UsageError
 from plansmith.records.model import Record
+from plansmith.sagemaker.deployment.account import Account, is_taken
+from plansmith.sagemaker.deployment.apply import Deployment
+from plansmith.sagemaker.deployment.current import Observation, Polling, wait_while_pending
+from plansmith.sagemaker.recommender.plan import CREATE_JOB, DESCRIBE_JOB, PAYLOADS, PlannedJob
+from plansmith.stores.backend.object_store import Moved, untold
+from plansmith.system.aws.service import Call
+from plansmith.system.tasks import Progress
 
 LatencyUnit = Literal["ms", "us"]
 
@@ -29,7 +37,7 @@ _MARGIN = 3
 
 
 class Recommendation(Record):
-    """A configuration, with what it is expected to do; None where AWS has no figure.
+    """Recommendation: a configuration with its expected figures; None where AWS gives none.
 
     Attributes:
         instance_type: of a real-time endpoint; empty for a serverless one.
@@ -71,7 +79,7 @@ class Recommendation(Record):
 
 
 class Benchmark(Record):
-    """A load test of a job.
+    """Load test of a job.
 
     Attributes:
         status: its state.
@@ -85,7 +93,7 @@ class Benchmark(Record):
 
 
 class JobResult(Record):
-    """A job.
+    """Result of a job.
 
     Attributes:
         job: its name.
@@ -111,17 +119,17 @@ class JobResult(Record):
 
     @property
     def has_ended(self) -> bool:
-        """Whether it does not change any more."""
+        """Whether the job has reached a final state."""
         return self.status in ENDED
 
     @property
     def failed(self) -> tuple[Benchmark, ...]:
-        """The load tests that failed."""
+        """The failed load tests."""
         return tuple(benchmark for benchmark in self.benchmarks if benchmark.status == "FAILED")
 
     @property
     def progress(self) -> str:
-        """`IN_PROGRESS: 1 of 3 load tests ended (ml.g5.xlarge COMPLETED, ml.g6.xlarge PENDING)`."""
+        """The progress: `IN_PROGRESS: 1 of 3 load tests ended (ml.g5.xlarge COMPLETED, ml.g6.xlarge PENDING)`."""
         if not self.benchmarks:
             return self.status
         ended = sum(benchmark.status in ENDED for benchmark in self.benchmarks)
@@ -129,21 +137,24 @@ class JobResult(Record):
         return f"{self.status}: {ended} of {len(self.benchmarks)} load tests ended ({states})"
 
     def latency_ms(self, recommendation: Recommendation) -> float | None:
-        """The latency of the model in milliseconds."""
+        """Return the model latency in milliseconds."""
         if recommendation.latency is None:
             return None
         return recommendation.latency / 1000 if self.latency_unit == "us" else float(recommendation.latency)
 
 
 def job_result(description: Mapping[str, Any], steps: Iterable[Mapping[str, Any]]) -> JobResult:
-    """A job as SageMaker describes it, with its load tests as it lists them."""
+    """Build the result from SageMaker's description of a job and its list of load tests."""
     recommendations = [_configuration(row) for row in description.get("InferenceRecommendations", ())]
     benchmarks = [_benchmark(step) for step in steps]
     users = _max_users(description.get("InputConfig", {}).get("TrafficPattern", {}))
     measured = [*recommendations, *(benchmark.configuration for benchmark in benchmarks)]
     unit, reason = find_latency_unit(measured, users)
     start, end = description.get("CreationTime"), description.get("CompletionTime")
-    cheapest_first = sorted(recommendations, key=lambda one: (one.cost_per_inference is None, one.cost_per_inference))
+    cheapest_first = sorted(
+        recommendations,
+        key=lambda recommendation: (recommendation.cost_per_inference is None, recommendation.cost_per_inference),
+    )
     return JobResult(
         job=description["JobName"],
         kind=description["JobType"],
@@ -158,7 +169,7 @@ def job_result(description: Mapping[str, Any], steps: Iterable[Mapping[str, Any]
 
 
 def find_latency_unit(measured: Sequence[Recommendation], max_users: int) -> tuple[LatencyUnit, str]:
-    """The unit of latencies, and how that is known.
+    """Determine the unit of latencies, and how it is known.
 
     AWS's pages call `ModelLatency` milliseconds (interpret-results) and microseconds (load-test), and print examples of
     both. By Little's law (L = λW), rate and latency tell how many requests are under way at a time; in the wrong unit
@@ -170,9 +181,9 @@ def find_latency_unit(measured: Sequence[Recommendation], max_users: int) -> tup
     """
     under_way = max(
         (
-            one.latency * one.max_invocations / _MILLISECONDS_PER_MINUTE
-            for one in measured
-            if one.latency and one.max_invocations
+            recommendation.latency * recommendation.max_invocations / _MILLISECONDS_PER_MINUTE
+            for recommendation in measured
+            if recommendation.latency and recommendation.max_invocations
         ),
         default=None,
     )
@@ -224,7 +235,7 @@ def _configuration(row: Mapping[str, Any]) -> Recommendation:
 
 
 def _number(value: Any) -> float | None:
-    """A figure; None for none, which AWS writes as NaN."""
+    """Return a number; None if missing, which AWS encodes as NaN."""
     number = math.nan if value is None else float(value)
     return number if math.isfinite(number) else None
 
@@ -232,3 +243,174 @@ def _number(value: Any) -> float | None:
 def _count(value: Any) -> int | None:
     number = _number(value)
     return None if number is None else round(number)
+
+
+_MINUTES_PER_HOUR = 60
+_MILLION = 1e6
+
+
+class LoadTestFigures(Record):
+    """Figures of a load test's best stage.
+
+    Attributes:
+        source: its file and stage.
+        instance_type: that it ran on; empty where that is not said.
+        requests_per_minute: that were answered.
+        p95_ms: latency at that rate, as the client saw it.
+        notes: what a reader has to know.
+    """
+
+    source: str
+    instance_type: str = ""
+    requests_per_minute: float
+    p95_ms: float
+    notes: tuple[str, ...] = ()
+
+
+class ComparedRecommendation(Record):
+    """Recommendation compared with our own load test; None for unknown figures.
+
+    Attributes:
+        recommendation: AWS's; its latency is that of the model alone.
+        figures: our own; their latency is what the client waited.
+        requests_percent: by how much AWS's requests per minute exceed ours, in percent of ours.
+        latency_percent: by how much AWS's latency exceeds ours, in percent of ours.
+        own_cost_per_million: of a million requests at our rate and AWS's price of the instance type, in US dollars.
+        cost_percent: by how much AWS's cost per million exceeds ours, in percent of ours.
+    """
+
+    recommendation: Recommendation
+    figures: LoadTestFigures
+    requests_percent: float | None
+    latency_percent: float | None
+    own_cost_per_million: float | None
+    cost_percent: float | None
+
+
+def compare_recommendations(result: JobResult, figures: Sequence[LoadTestFigures]) -> list[ComparedRecommendation]:
+    """Compare each recommendation with our figures of the same instance type, or with those that name none."""
+    return [
+        _compare(result, recommendation, own)
+        for recommendation in result.recommendations
+        for own in figures
+        if own.instance_type in {"", recommendation.instance_type}
+    ]
+
+
+def comparison_notes(result: JobResult, figures: Sequence[LoadTestFigures]) -> Iterator[str]:
+    """Return notes for comparing the two."""
+    types = sorted({recommendation.instance_type for recommendation in result.recommendations} - {""})
+    for own in figures:
+        yield from (f"{own.source}: {note}" for note in own.notes)
+        if not own.instance_type:
+            yield f"{own.source}: without an instance type it has no cost: --compare TYPE=FILE"
+        elif own.instance_type not in types:
+            yield f"{own.source} is of {own.instance_type}, and the job recommends {', '.join(types) or 'none'}"
+
+
+def _compare(result: JobResult, recommendation: Recommendation, own: LoadTestFigures) -> ComparedRecommendation:
+    cost = _own_cost(recommendation, own)
+    return ComparedRecommendation(
+        recommendation=recommendation,
+        figures=own,
+        requests_percent=_percent(recommendation.max_invocations, own.requests_per_minute),
+        latency_percent=_percent(result.latency_ms(recommendation), own.p95_ms),
+        own_cost_per_million=cost,
+        cost_percent=_percent(recommendation.cost_per_million, cost),
+    )
+
+
+def _own_cost(recommendation: Recommendation, own: LoadTestFigures) -> float | None:
+    """Return the cost of a million requests on one instance; None if the load test ran on another machine.
+
+    A cost per hour is that of all instances: the example of AWS's guide has $0.69 for 3 ml.c5d.xlarge.
+    """
+    if not own.instance_type or recommendation.cost_per_hour is None or not own.requests_per_minute:
+        return None
+    per_hour = recommendation.cost_per_hour / (recommendation.instances or 1)
+    return per_hour / (own.requests_per_minute * _MINUTES_PER_HOUR) * _MILLION
+
+
+def _percent(value: float | None, own: float | None) -> float | None:
+    return (value - own) / own * 100 if value is not None and own else None
+
+
+_ENDING = (*ENDED, "STOPPING", "DELETING")
+
+
+def start_job(account: Account, planned: PlannedJob, progress: Progress, transfer: Moved = untold) -> None:
+    """Send the requests of a job; the last one starts it.
+
+    Args:
+        account: of the endpoint.
+        planned: of `plan_job`.
+        progress: told each step.
+        transfer: told how many more bytes of archives are on their way.
+
+    Raises:
+        PlansmithError: AWS refuses one, does not allow it, or cannot be asked. What was created stays for the next run.
+    """
+    for upload in planned.uploads:
+        progress(f"upload {upload.key}")
+        account.upload(upload, transfer)
+    account.put(PAYLOADS, planned.payload.name, planned.payload.archive)
+    deployment = Deployment(account, progress=progress)
+    for call in planned.calls:
+        try:
+            deployment.execute(call)
+        except PlansmithError as error:
+            # A job of this name has the same content: another run started it.
+            if call.operation != CREATE_JOB or not is_taken(error):
+                raise
+
+
+def wait_for_job(account: Account, job: str, polling: Polling, progress: Progress) -> JobResult:
+    """Wait for a job to end and return its result.
+
+    Args:
+        account: of the endpoint.
+        job: its name.
+        polling: how long and how often.
+        progress: told what changed.
+
+    Raises:
+        UsageError: there is no such job.
+        StillPendingError: it takes longer than the limit, and goes on.
+        EnvironmentFault: SageMaker cannot be asked, or does not allow it.
+    """
+
+    def observe() -> Observation[JobResult]:
+        result = read_job(account, job)
+        return Observation(result, result.status, result.progress, is_pending=not result.has_ended)
+
+    return wait_while_pending(observe, polling, progress)
+
+
+def read_job(account: Account, job: str) -> JobResult:
+    """Read the current state of a job.
+
+    Raises:
+        UsageError: there is no such job.
+        EnvironmentFault: SageMaker cannot be asked, or does not allow it.
+    """
+    description = account.find(DESCRIBE_JOB, JobName=job)
+    if description is None:
+        raise UsageError(
+            f"there is no job {job} in {account.region}",
+            remedy=f"list them: aws sagemaker list-inference-recommendations-jobs --region {account.region}",
+        )
+    return job_result(description, account.pages("list_inference_recommendations_job_steps", "Steps", JobName=job))
+
+
+def stop_job(account: Account, job: str) -> bool:
+    """Stop a job and return whether it was running.
+
+    Raises:
+        UsageError: there is no such job.
+        EnvironmentFault: SageMaker cannot be asked, or does not allow it.
+    """
+    if read_job(account, job).status in _ENDING:
+        return False
+    operation = "stop_inference_recommendations_job"
+    account.execute(Call(service="sagemaker", operation=operation, parameters={"JobName": job}))
+    return True

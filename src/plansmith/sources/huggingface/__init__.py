@@ -1,1 +1,1 @@
-"""Models and tokenizers of Hugging Face."""
+"""Hugging Face models and tokenizers."""

@@ -1,13 +1,17 @@
-"""What a model's directory says of its answers: the names of its classes, and how token vectors become one."""
+"""Output heads from a model directory: class names, and the pooling of token vectors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from plansmith.data.labels import own_names
 from plansmith.sources.directory import CONFIG_FILE, read_config, read_json
+
+if TYPE_CHECKING:
+    import torch
+
 
 MODULES_FILE = "modules.json"
 SIMILARITY = "sentence-similarity"
@@ -22,7 +26,7 @@ _MODES: dict[str, Literal["mean", "first"]] = {
 
 
 def class_names(folder: Path) -> dict[str, int]:
-    """Names of classes and their ids: of transformers (id2label) or timm (label_names); none where nobody chose any.
+    """Return class names and their ids: of transformers (id2label) or timm (label_names); none if only defaults.
 
     Raises:
         SourceError: the configuration is no JSON.
@@ -36,7 +40,7 @@ def class_names(folder: Path) -> dict[str, int]:
 
 
 def applies_modules(folder: Path, task: str) -> bool:
-    """Whether a directory is one of sentence-transformers whose modules behind the encoder are to be compiled with it.
+    """Whether a sentence-transformers directory has modules after the encoder that are compiled with it.
 
     They are where no task is asked for, or that of comparing sentences; another task takes the encoder alone.
 
@@ -52,7 +56,7 @@ def applies_modules(folder: Path, task: str) -> bool:
 
 
 def pooling_of(folder: Path, task: str, outputs: Sequence[str]) -> Literal["none", "mean", "first"] | None:
-    """How sentence-transformers pools this model's token vectors; None where nothing says it.
+    """Return how sentence-transformers pools this model's token vectors; None if undefined.
 
     "none" where the model itself gives what is pooled, and where it is a way that no single output can be compared by
     (the maximum, the last token, several).
@@ -76,3 +80,43 @@ def pooling_of(folder: Path, task: str, outputs: Sequence[str]) -> Literal["none
         return _MODES.get(mode, "none")
     on = [key for key, value in config.items() if key.startswith("pooling_mode_") and value is True]
     return _MODES.get(on[0], "none") if len(on) == 1 else "none"
+
+
+MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+
+_FEWEST = 1
+"""Weights are whole: a sum below this is of nothing but padding. (The package's own bound is 0 in FP16.)"""
+
+
+def pool(mode: str, tokens: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """Pool token vectors to one vector per sample.
+
+    Args:
+        mode: one of MODES.
+        tokens: [batch, sequence, width].
+        mask: [batch, sequence], 0 where there is padding; None: there is none.
+    """
+    import torch
+
+    counted = torch.ones_like(tokens[..., 0]) if mask is None else mask.to(tokens.dtype)
+    if mode == "cls":
+        return _at(tokens, counted.argmax(dim=1))
+    if mode == "lasttoken":
+        places = torch.arange(1, tokens.shape[1] + 1, device=tokens.device, dtype=tokens.dtype)
+        last = (counted * places).argmax(dim=1)
+        return _at(tokens * counted.unsqueeze(-1), last)
+    if mode == "max":
+        return tokens.masked_fill(counted.unsqueeze(-1) == 0, float("-inf")).amax(dim=1)
+    if mode == "weightedmean":
+        # The first token weighs one, the next two: counted from the first that is no padding.
+        places = torch.arange(1, tokens.shape[1] + 1, device=tokens.device, dtype=tokens.dtype)
+        counted = counted * (places - counted.argmax(dim=1, keepdim=True).to(tokens.dtype))
+    weight = counted.sum(dim=1, keepdim=True).clamp(min=_FEWEST)
+    total = (tokens * counted.unsqueeze(-1)).sum(dim=1)
+    return total / (weight.sqrt() if mode == "mean_sqrt_len_tokens" else weight)
+
+
+def _at(tokens: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Return the vector of one token of each sample."""
+    where = places.reshape(-1, 1, 1).expand(-1, 1, tokens.shape[-1])
+    return tokens.gather(1, where).squeeze(1)

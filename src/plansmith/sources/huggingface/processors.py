@@ -1,4 +1,4 @@
-"""What a directory holds to make a model's inputs with: tokenizer, image processor, feature extractor, video processor.
+"""Processors in a model directory: tokenizer, image processor, feature extractor, video processor.
 
 Runs in the worker.
 """
@@ -20,7 +20,7 @@ PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_p
 
 @dataclass(frozen=True)
 class Preprocessors:
-    """Those that there are; None for the others.
+    """Preprocessors of a directory; None for missing ones.
 
     Args:
         tokenizer: of texts.
@@ -38,14 +38,14 @@ class Preprocessors:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether a directory holds a tokenizer."""
+    """Whether a directory has a tokenizer."""
     return any((folder / name).is_file() for name in TOKENIZER_FILES)
 
 
 def read_preprocessors(
     folder: Path, *, trust_remote_code: bool, arguments: Collection[str] | None = None
 ) -> Preprocessors:
-    """All that a directory holds.
+    """Read all preprocessors of a directory.
 
     Args:
         folder: the directory.
@@ -60,19 +60,19 @@ def read_preprocessors(
     others = [name for name in PROCESSOR_FILES if (folder / name).is_file()]
     processor = _processor(folder, others[0], trust_remote_code=trust_remote_code) if others else None
     tokenizer = tokenizer or _part(processor, "tokenizer")
-    found = {
+    processors = {
         "images": _part(processor, "image_processor"),
         "sound": _part(processor, "feature_extractor"),
         "video": _part(processor, "video_processor"),
     }
     reads = tokenizer is not None and (arguments is None or tokenizer.model_input_names[0] in arguments)
-    made = [piece for piece in (tokenizer if reads else None, *found.values()) if piece is not None]
-    names = tuple(dict.fromkeys(name for piece in made for name in _names(piece)))
-    return Preprocessors(tokenizer=tokenizer, names=names, **found)
+    parts = [piece for piece in (tokenizer if reads else None, *processors.values()) if piece is not None]
+    names = tuple(dict.fromkeys(name for piece in parts for name in _names(piece)))
+    return Preprocessors(tokenizer=tokenizer, names=names, **processors)
 
 
 def read_tokenizer(folder: Path, *, trust_remote_code: bool) -> Any:
-    """The tokenizer of a directory that holds one.
+    """Read the tokenizer of a directory that has one.
 
     Raises:
         SourceError: it cannot be read.
@@ -86,25 +86,25 @@ def read_tokenizer(folder: Path, *, trust_remote_code: bool) -> Any:
 
 
 def _processor(folder: Path, file: str, *, trust_remote_code: bool) -> Any:
-    """The processor of all that the model takes or, where its parts are not all there, the part that is."""
+    """Return the processor for all model inputs or, if parts of it are missing, the part that is available."""
     import transformers
 
     problem: Exception | None = None
     for name in ("AutoProcessor", "AutoImageProcessor", "AutoFeatureExtractor", "AutoVideoProcessor"):
         try:
-            found = getattr(transformers, name).from_pretrained(folder, trust_remote_code=trust_remote_code)
+            processor = getattr(transformers, name).from_pretrained(folder, trust_remote_code=trust_remote_code)
         except (OSError, ValueError, ImportError, KeyError, TypeError, AttributeError) as error:
             problem = problem or error
             continue
-        if not isinstance(found, transformers.PreTrainedTokenizerBase):
-            return found
+        if not isinstance(processor, transformers.PreTrainedTokenizerBase):
+            return processor
     if problem is None:
         return None
     raise _unreadable(file, folder, problem) from problem
 
 
 def _part(processor: Any, name: str) -> Any:
-    """One part of a processor; the processor itself, where it is that part."""
+    """Return one part of a processor; the processor itself if it is that part."""
     if processor is None:
         return None
     import transformers
@@ -122,18 +122,18 @@ def _part(processor: Any, name: str) -> Any:
 
 
 def _names(piece: Any) -> tuple[str, ...]:
-    """The inputs that a tokenizer or processor makes; a feature extractor may be told to make no mask."""
+    """Return the inputs that a tokenizer or processor creates; a feature extractor may be set to create no mask."""
     without = {"attention_mask", "padding_mask"} if getattr(piece, "return_attention_mask", None) is False else set()
     return tuple(name for name in piece.model_input_names if name not in without)
 
 
-def _unreadable(what: str, folder: Path, error: Exception) -> SourceError:
+def _unreadable(part: str, folder: Path, error: Exception) -> SourceError:
     reason = (
         first_line(error)
         if isinstance(error, (OSError, ValueError))
         else f"{type(error).__name__}: {first_line(error)}"
     )
     return SourceError(
-        f"the {what} in {folder.name} cannot be read: {reason}",
+        f"the {part} in {folder.name} cannot be read: {reason}",
         remedy="save it again beside the model (save_pretrained); without it, inputs are drawn at random",
     )

@@ -1,4 +1,4 @@
-"""What sentence-transformers puts behind an encoder: pooling, dense layers, normalisation. Runs in the worker.
+"""Sentence-transformers modules after an encoder: pooling, dense layers, normalization. Runs in the worker.
 
 A directory lists its modules in modules.json: the encoder first, then what makes one vector of its token vectors. They
 are rebuilt here from their configurations and weights, in operations that every exporter knows.
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from plansmith.errors import SourceError
 from plansmith.sources.directory import CONFIG_FILE, read_json
-from plansmith.sources.huggingface.heads import MODULES_FILE, applies_modules
-from plansmith.sources.huggingface.pooling import MODES, pool
+from plansmith.sources.huggingface.heads import MODES, MODULES_FILE, applies_modules, pool
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +39,7 @@ _OLD_MODES = {
 
 
 def read_modules(folder: Path, task: str, *, allow_pickle: bool) -> torch.nn.Module | None:
-    """What stands behind the encoder of a directory; None where there is nothing, or the task is another.
+    """Read the modules after a directory's encoder; None if there are none, or the task is another.
 
     Its forward takes the token vectors [batch, sequence, width] and the mask of padding [batch, sequence] or None, and
     gives new tensors by name: EMBEDDING [batch, width], or TOKENS where nothing pools.
@@ -60,7 +59,7 @@ def read_modules(folder: Path, task: str, *, allow_pickle: bool) -> torch.nn.Mod
 
 
 def write_random_modules(folder: Path, out: Path, *, seed: int) -> None:
-    """Write the modules behind the encoder of a directory with random weights."""
+    """Write the modules after a directory's encoder, with random weights."""
     import torch
     from safetensors.torch import save_file
 
@@ -83,7 +82,7 @@ def write_random_modules(folder: Path, out: Path, *, seed: int) -> None:
 
 
 def _listed(folder: Path) -> Iterator[tuple[str, Path, dict[str, Any]]]:
-    """Kind, folder and settings of every module behind the encoder, in order."""
+    """Yield kind, folder and settings of each module after the encoder, in order."""
     for row in read_json(folder / MODULES_FILE)[1:]:
         kind = str(row["type"]).rpartition(".")[2]
         if kind not in _BUILDERS:
@@ -116,8 +115,8 @@ def _weights(place: Path, *, allow_pickle: bool) -> Tensors:
     if allow_pickle and (place / _PICKLE).is_file():
         import torch
 
-        found: Tensors = torch.load(place / _PICKLE, map_location="cpu", weights_only=True)
-        return found
+        tensors: Tensors = torch.load(place / _PICKLE, map_location="cpu", weights_only=True)
+        return tensors
     raise SourceError(
         f"{place.name} has no weights ({_WEIGHTS})",
         remedy="save the model again, or pass --allow-pickle if all it has is a pickle that you trust",
@@ -133,14 +132,14 @@ def _chain(steps: list[tuple[torch.nn.Module, str | None, str | None]]) -> torch
             self.steps = torch.nn.ModuleList(step for step, _, _ in steps)
 
         def forward(self, tokens: torch.Tensor, mask: torch.Tensor | None) -> Tensors:
-            known = {TOKENS: tokens}
-            for step, (_, taken, given) in zip(self.steps, steps, strict=True):
+            tensors = {TOKENS: tokens}
+            for step, (_, source_name, target_name) in zip(self.steps, steps, strict=True):
                 if getattr(step, "pools", False):
-                    known[EMBEDDING] = step(known[TOKENS], mask)
+                    tensors[EMBEDDING] = step(tensors[TOKENS], mask)
                 else:
-                    source = taken or EMBEDDING
-                    known[given or source] = step(known[source])
-            return {EMBEDDING: known[EMBEDDING]} if EMBEDDING in known else {TOKENS: known[TOKENS]}
+                    source = source_name or EMBEDDING
+                    tensors[target_name or source] = step(tensors[source])
+            return {EMBEDDING: tensors[EMBEDDING]} if EMBEDDING in tensors else {TOKENS: tensors[TOKENS]}
 
     return Chain()
 
@@ -148,8 +147,8 @@ def _chain(steps: list[tuple[torch.nn.Module, str | None, str | None]]) -> torch
 def _pooling(settings: Mapping[str, Any]) -> torch.nn.Module:
     import torch
 
-    said = settings.get("pooling_mode")
-    modes = [said] if isinstance(said, str) else list(said or [])
+    setting = settings.get("pooling_mode")
+    modes = [setting] if isinstance(setting, str) else list(setting or [])
     modes = modes or [mode for key, mode in _OLD_MODES.items() if settings.get(key)] or ["mean"]
     unknown = [mode for mode in modes if mode not in MODES]
     if unknown:
@@ -180,20 +179,24 @@ def _dense(settings: Mapping[str, Any]) -> torch.nn.Module:
                 self.residual = torch.nn.Linear(width, size, bias=False)
 
         def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-            made: torch.Tensor = activation(self.linear(vectors))
-            return made + (vectors if width == size else self.residual(vectors)) if adds else made
+            output: torch.Tensor = activation(self.linear(vectors))
+            return output + (vectors if width == size else self.residual(vectors)) if adds else output
 
     return Dense()
 
 
 def _activation(name: str | None) -> Any:
-    """A class of torch.nn by its full name, and nothing else: a configuration names no code."""
+    """Return a torch.nn class by its full name, and nothing else: a configuration must not name code."""
     import torch
 
-    found = getattr(torch.nn, str(name).rpartition(".")[2], None) if name else torch.nn.Identity
-    if found is None or (name and not str(name).startswith("torch.nn.")) or not issubclass(found, torch.nn.Module):
+    activation = getattr(torch.nn, str(name).rpartition(".")[2], None) if name else torch.nn.Identity
+    if (
+        activation is None
+        or (name and not str(name).startswith("torch.nn."))
+        or not issubclass(activation, torch.nn.Module)
+    ):
         raise SourceError(f"a dense layer's activation is {name}, which torch.nn does not have", remedy=_INSTEAD)
-    return found()
+    return activation()
 
 
 def _normalize(settings: Mapping[str, Any]) -> torch.nn.Module:
@@ -217,14 +220,14 @@ def _layer_norm(settings: Mapping[str, Any]) -> torch.nn.Module:
             self.norm = torch.nn.LayerNorm(int(settings["dimension"]))
 
         def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-            made: torch.Tensor = self.norm(vectors)
-            return made
+            output: torch.Tensor = self.norm(vectors)
+            return output
 
     return LayerNorm()
 
 
 def _nothing(settings: Mapping[str, Any]) -> torch.nn.Module:
-    """Dropout: it is for training."""
+    """Return an identity for dropout, which only applies in training."""
     import torch
 
     del settings

@@ -1,1 +1,1 @@
-"""Models that are registered in MLflow: which version is meant, where its files may come from, what they are."""
+"""MLflow registered models: version resolution, trusted file locations, and model flavors."""

@@ -1,4 +1,4 @@
-"""The files of MLflow's flavour pytorch, as they lie in the folder that a compile reads."""
+"""Files of MLflow's pytorch flavor, as stored in the folder that a compile reads."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ PICKLE = "model.pth"
 
 
 def module_files(folder: Path) -> list[Path]:
-    """The files of a module, and what MLflow says of it."""
+    """Return the files of a module, and MLflow's facts on it."""
     return [folder / name for name in (MODEL_FILE, PROGRAM, PICKLE) if (folder / name).is_file()]
 
 
 def signed_inputs(folder: Path) -> tuple[Tensor, ...]:
-    """The inputs in the signature of a folder's MLmodel file, with "?" for sizes that vary; none if not of tensors.
+    """Return the inputs in the signature of an MLmodel file, with "?" for dynamic sizes; none if not of tensors.
 
     Raises:
         SourceError: the signature is damaged.

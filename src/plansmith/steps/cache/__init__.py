@@ -1,1 +1,1 @@
-"""The cache of step results, on this machine and shared, and the keys of its entries."""
+"""Step cache: results of steps, on this machine and shared, and their cache keys."""

@@ -1,4 +1,4 @@
-"""Content-addressed outputs of finished steps.
+"""Local step cache: content-addressed outputs of finished steps.
 
 `<root>/<step>/<key>/` holds a step's files and `entry.json`: its record, the digest of every file, and one
 of them all.
@@ -43,7 +43,7 @@ _READ_ONLY = 0o444
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """A finished step: its folder, its record as JSON fields, and the digest of both."""
+    """Cache entry of a finished step: its folder, its record as JSON fields, and the digest of both."""
 
     folder: Path
     record: dict[str, Any]
@@ -51,12 +51,12 @@ class CacheEntry:
 
     @property
     def digest(self) -> str:
-        """Identifies the output, whatever key led to it."""
+        """The identity of the output, whatever key it was stored under."""
         return digest_of([self.record, digest_of_files(self.files)])
 
 
 class StageCache:
-    """The cache below one artifacts folder; safe to share between processes.
+    """Local stage cache below one artifacts folder; safe to share between processes.
 
     Args:
         root: the folder of the cache; made when first needed.
@@ -70,7 +70,7 @@ class StageCache:
         self._notice = notice
 
     def lookup(self, step: str, key: str, *, touch: bool = False) -> CacheEntry | None:
-        """The entry of a key, or None; a damaged one is told to `notice` and left for `publish` to replace.
+        """Return the entry of a key, or None; a damaged one is reported to `notice` and left for `publish` to replace.
 
         Args:
             step: the step's name.
@@ -91,63 +91,63 @@ class StageCache:
         return entry
 
     def damage(self, folder: Path) -> str | None:
-        """The first file of an entry that is missing or not what was built; None for a whole entry."""
+        """Return the first missing or altered file of an entry; None if it is intact."""
         return self._damage(_read_entry(folder))
 
     def has(self, path: Path, file: FileEntry) -> bool:
-        """Whether a file is there, and is what it was."""
+        """Whether a file exists unchanged."""
         try:
             return path.is_file() and path.stat().st_size == file.bytes and self._digester.file(path) == file.sha256
         except (FileNotFoundError, NotADirectoryError):  # another process takes the entry away
             return False
 
     def folders(self) -> list[Path]:
-        """The folders of all entries, whole or not, sorted."""
+        """Return the folders of all entries, intact or not, sorted."""
         places = set(self._root.glob("*/*")) if self._root.is_dir() else set()
         return sorted(p for p in places if p.parent.name not in {STAGING, LOCKS} and p.is_dir())
 
     def unused_locks(self) -> list[Path]:
-        """The locks of keys without an entry; only with the cache held alone is none of them in use."""
-        known = {f"{folder.parent.name}-{folder.name}" for folder in self.folders()}
-        return sorted(p for p in (self._root / LOCKS).glob("*-*") if p.name not in known)
+        """Return the locks of keys without an entry; surely unused only while the cache is locked exclusively."""
+        names = {f"{folder.parent.name}-{folder.name}" for folder in self.folders()}
+        return sorted(p for p in (self._root / LOCKS).glob("*-*") if p.name not in names)
 
-    def held(self, waiting: Waiting, *, alone: bool = False) -> AbstractContextManager[None]:
-        """While held, no entry is collected; held `alone`, nobody uses any."""
+    def lock(self, waiting: Waiting, *, alone: bool = False) -> AbstractContextManager[None]:
+        """Lock the cache against collection of entries; with `alone`, exclusively."""
         return locked(self._root / LOCKS / "cache", waiting, shared=not alone)
 
     def held_to_look(self, waiting: Waiting) -> AbstractContextManager[None]:
-        """As `held`, for whoever may not write a thing."""
+        """As `lock`, for users without write permission."""
         return locked_to_look(self._root / LOCKS / "cache", waiting)
 
     @contextmanager
     def exclusive(self, step: str, key: str, waiting: Waiting = lambda _: None) -> Iterator[None]:
-        """While held, no other process builds this key: it waits, then finds the entry."""
+        """Lock a key: other processes wait to build it, then find the entry."""
         sweep(self._root / STAGING)
         with locked(self._root / LOCKS / f"{step}-{key}", waiting):
             yield
 
     @contextmanager
     def staging(self) -> Iterator[Path]:
-        """A folder to build an entry in; hand it to `publish` before leaving."""
+        """Yield a staging folder to build an entry in; call `publish` with it before leaving."""
         with staging_folder(self._root / STAGING) as folder:
             yield folder
 
     def publish(
-        self, step: str, key: str, staged: Path, record: dict[str, Any], known: Sequence[FileEntry] = ()
+        self, step: str, key: str, staged: Path, record: dict[str, Any], hashed_files: Sequence[FileEntry] = ()
     ) -> CacheEntry:
-        """Move a staged folder into the cache as the entry of a key, replacing one that stands there.
+        """Move a staging folder into the cache as the entry of a key, replacing an existing one.
 
         Args:
             step: the step's name.
             key: the key.
             staged: the folder.
             record: of the step, as JSON fields.
-            known: files of the folder that were hashed as they were written, and are not hashed again.
+            hashed_files: files of the folder that were hashed as they were written, and are not hashed again.
         """
         for path in staged.rglob("*"):
             if path.is_file() and stat.S_IMODE(path.stat().st_mode) != _READ_ONLY:
                 path.chmod(_READ_ONLY)  # before it is hashed: the digester notices every change
-        for file in known:
+        for file in hashed_files:
             self._digester.note(staged / file.path, file.sha256)
         files = self._digester.entries(staged)
         folder = self._root / step / key
@@ -164,7 +164,7 @@ class StageCache:
         return entry
 
     def remove(self, folder: Path) -> None:
-        """Take an entry away: out of sight in one rename, then off the disk."""
+        """Delete an entry: hidden by one rename, then deleted from the disk."""
         remove_folder(folder, self._root / STAGING)
 
     def _damage(self, entry: CacheEntry | None) -> str | None:
@@ -174,7 +174,7 @@ class StageCache:
 
 
 def _read_entry(folder: Path) -> CacheEntry | None:
-    """What an entry says about itself; None where that is damaged."""
+    """Read the metadata of a cache entry; None if it is damaged."""
     try:
         fields = json.loads((folder / ENTRY_FILE).read_text())
         entry = CacheEntry(folder, fields["record"], tuple(FileEntry(**f) for f in fields["files"]))

@@ -1,10 +1,8 @@
-"""What a step's result depends on besides its inputs: the tools' versions and our own code."""
+"""Toolchain part of cache keys: tool versions and plansmith's own code, on which results depend."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import subprocess
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -21,7 +19,6 @@ _BUILDS = ("", "-gpu", "-openvino", "-directml", "-migraphx", "-rocm", "-qnn", "
 _COMMON_CODE = (
     "data/reference.py",
     "records/engine.py",
-    "records/environment.py",
     "records/model.py",
     "records/pipeline.py",
     "records/release.py",
@@ -29,12 +26,13 @@ _COMMON_CODE = (
     "steps/worker/__main__.py",
     "steps/worker/tasks.py",
     "system/digest.py",
+    "system/tasks.py",
     "validation/comparison.py",
 )
 _GRAPH_CODE = (
     "compilers/onnx_files.py",
     "compilers/onnxrt.py",
-    "sources/external_data.py",
+    "sources/onnx_file.py",
 )
 _EXPORT_CODE = (
     "compilers/export",
@@ -42,8 +40,6 @@ _EXPORT_CODE = (
     "compilers/python_backend/generator_loading.py",
     "compilers/shape_inputs.py",
     "config/data.py",
-    "config/mlflow_uri.py",
-    "config/s3_uri.py",
     "config/shapes.py",
     "config/source_reference.py",
     "data",
@@ -51,9 +47,8 @@ _EXPORT_CODE = (
     "pipelines/answer_kinds.py",
     "pipelines/audio",
     "pipelines/detect.py",
-    "pipelines/generation.py",
     "pipelines/image",
-    "pipelines/plan.py",
+    "pipelines/in_process.py",
     "pipelines/text",
     "samples/sentences.txt",
     "sources",
@@ -63,36 +58,29 @@ _EXPORT_CODE = (
 )
 _PYTHON_CODE = (
     "compilers/python_backend/batching.py",
-    "compilers/python_backend/cast.py",
-    "compilers/python_backend/device_tensors.py",
     "compilers/python_backend/generate.py",
     "compilers/python_backend/generation_parameters.py",
     "compilers/python_backend/generator_model.py",
     "compilers/python_backend/model.py",
     "compilers/python_backend/model_folder.py",
     "compilers/python_backend/run.py",
-    "compilers/python_backend/streaming.py",
-    "compilers/python_backend/threads.py",
-    "compilers/python_backend/weights.py",
-    "config/python.py",
+    "config/engine_options.py",
 )
 _JUDGING_CODE = (
-    "data/task.py",
+    "data/labels.py",
     "validation/gate.py",
-    "validation/held_out.py",
     "validation/metrics",
     "validation/onnxruntime_runner.py",
 )
 _JOINED_CODE = (
     "compilers/python_backend/candidate.py",
     "compilers/python_backend/generation_parameters.py",
+    "compilers/python_backend/model.py",
     "pipelines/agreement.py",
     "pipelines/cases.py",
     "pipelines/dali",
     "pipelines/draft.py",
     "pipelines/in_process.py",
-    "pipelines/labels.py",
-    "pipelines/model_files.py",
     "pipelines/requests.py",
     "pipelines/served",
     *_PYTHON_CODE,
@@ -102,52 +90,43 @@ _JOINED_CODE = (
 _CODE = {
     "fetch": (
         "compilers/python_backend/generator_loading.py",
-        "config/mlflow_uri.py",
-        "config/s3_uri.py",
         "config/source_reference.py",
         "pipelines/answer_kinds.py",
         "pipelines/audio",
         "pipelines/detect.py",
-        "pipelines/generation.py",
         "pipelines/image",
-        "pipelines/plan.py",
+        "pipelines/in_process.py",
         "pipelines/text",
         "sources",
     ),
-    "graph_files": (
-        "sources/external_data.py",
-        "sources/onnx_file.py",
-    ),
+    "graph_files": ("sources/onnx_file.py",),
     "registered": (
-        "config/mlflow_uri.py",
-        "sources/bucket_objects.py",
+        "config/source_reference.py",
         "sources/directory.py",
         "sources/mlflow",
         "sources/remote_files.py",
         "system/aws",
     ),
     "in_bucket": (
-        "config/s3_uri.py",
-        "sources/bucket_objects.py",
+        "config/source_reference.py",
         "sources/directory.py",
         "sources/mlflow",
         "sources/remote_files.py",
-        "sources/s3",
+        "sources/s3.py",
         "system/aws",
     ),
     "export": _EXPORT_CODE,
     "run_reference": _EXPORT_CODE,
     "import_onnx": _EXPORT_CODE,
     "sample": (
-        "steps/worker/sample_request.py",
-        "steps/worker/sample_sets.py",
         "steps/worker/sampling.py",
+        "steps/worker/sample_request.py",
         *_EXPORT_CODE,
     ),
     "lower": (
         "compilers/precision",
-        "config/precision.py",
-        "system/cpu.py",
+        "config/engine_options.py",
+        "system/gpus.py",
         "system/memory.py",
         "system/process.py",
         *_GRAPH_CODE,
@@ -155,43 +134,46 @@ _CODE = {
     ),
     "plan_lint": (
         "compilers/precision",
-        "compilers/trt/check/library.py",
-        "compilers/trt/lint.py",
-        "compilers/trt/lint_shapes.py",
         "compilers/shape_inputs.py",
+        "compilers/trt/lint.py",
+        "compilers/trt/rtx.py",
         *_GRAPH_CODE,
     ),
     "plan_check": (
         "compilers/trt/api",
+        "compilers/trt/build_tasks.py",
         "compilers/trt/build_worker.py",
-        "compilers/trt/check",
         "compilers/trt/failures.py",
-        "compilers/trt/inspection",
+        "compilers/trt/layers.py",
+        "compilers/trt/plan_header.py",
+        "compilers/trt/rtx.py",
+        "compilers/trt/rtx_graph.py",
         "steps/tensorrt/graph.py",
     ),
     "plan_graph": (
         "compilers/precision",
-        "compilers/trt/inspection/layers.py",
         "compilers/shape_inputs.py",
+        "compilers/trt/layers.py",
         *_GRAPH_CODE,
     ),
     # A machine without TensorRT finds the plan that another one built: its version stands beside this in the key.
     "plan": (
         "compilers/trt/api",
         "compilers/trt/build.py",
+        "compilers/trt/build_tasks.py",
         "compilers/trt/build_worker.py",
-        "compilers/trt/inspection",
+        "compilers/trt/layers.py",
+        "compilers/trt/plan_header.py",
         "compilers/trt/profiles.py",
-        "compilers/trt/reproduce.py",
-        "compilers/trtexec",
-        "report/text/plan.py",
+        "compilers/trt/trtexec",
+        "report/text.py",
         "steps/tensorrt/compile.py",
         "validation/coverage.py",
     ),
     "compile": _GRAPH_CODE,
     "compile_python": (
         "compilers/python_backend/generator_loading.py",
-        "sources/huggingface/tasks.py",
+        "sources/huggingface/models.py",
         *_PYTHON_CODE,
     ),
     "validate": (
@@ -210,8 +192,8 @@ _CODE = {
         "compilers/precision/benchmark.py",
         "compilers/trt/api",
         "compilers/trt/evaluation",
-        "compilers/trt/inspection/layer_summary.py",
-        "report/text/plan.py",
+        "compilers/trt/layers.py",
+        "report/text.py",
         "steps/tensorrt/validate.py",
         "validation/coverage.py",
         "validation/plan_gate.py",
@@ -224,45 +206,41 @@ _CODE = {
         *_JOINED_CODE,
     ),
     "script": (
-        "pipelines/script.py",
+        "pipelines/build.py",
         *_JOINED_CODE,
     ),
     "package": (
-        "compilers/python_backend/batching.py",
         "compilers/python_backend/environment",
         "compilers/python_backend/generation_parameters.py",
-        "compilers/trt/inspection/header.py",
+        "compilers/python_backend/run.py",
+        "compilers/trt/plan_header.py",
         "compilers/trt/versions.py",
         "config/triton",
-        "pipelines/model_files.py",
+        "pipelines/draft.py",
         "pipelines/served",
-        "sources/external_data.py",
+        "sources/onnx_file.py",
         "steps/release/environment.py",
         "steps/release/package.py",
         "triton",
         "validation/profile_inputs.py",
     ),
     "check_served": (
-        "compilers/python_backend/batching.py",
         "compilers/python_backend/generation_parameters.py",
+        "compilers/python_backend/run.py",
         "pipelines/agreement.py",
         "pipelines/cases.py",
         "pipelines/draft.py",
-        "pipelines/labels.py",
-        "pipelines/model_files.py",
         "pipelines/served",
         "steps/release/check_served.py",
         "triton",
         "validation/profile_inputs.py",
     ),
     "check_served_python": (
-        "compilers/python_backend/batching.py",
         "compilers/python_backend/generation_parameters.py",
+        "compilers/python_backend/run.py",
         "pipelines/agreement.py",
         "pipelines/cases.py",
         "pipelines/draft.py",
-        "pipelines/labels.py",
-        "pipelines/model_files.py",
         "pipelines/served",
         "steps/release/check_served.py",
         "triton",
@@ -319,43 +297,16 @@ _TOOLS = {
     "zoo": _EXPORT_TOOLS,
 }
 
-_SECONDS_TO_ANSWER = 60
-_ASK_ENVIRONMENT = """
-import json, sys
-from importlib.metadata import distributions
-found = {d.metadata["Name"]: d.version for d in distributions()}
-print(json.dumps({**found, "python": sys.version}))
-"""
-
 
 def step_toolchain(step: str) -> dict[str, str]:
-    """The versions of the tools of a step (or part), empty where one is not installed, and a digest of its code."""
+    """Return the tool versions of a step (or part), empty if not installed, and a digest of its code."""
     versions = {name: _version(name) for name in _TOOLS[step]}
     return versions | {"code": _code_digest((*_COMMON_CODE, *_CODE[step]))}
 
 
 def whole_toolchain() -> dict[str, dict[str, str]]:
-    """The tools of every step, by its name: whatever is compiled, something of this decides the result."""
+    """Return the tools of every step, by its name: any compile depends on some of them."""
     return {step: step_toolchain(step) for step in _TOOLS}
-
-
-def environment(interpreter: str) -> dict[str, str]:
-    """Every distribution of another Python, and its own version; empty where it cannot be asked.
-
-    Whoever starts it for its work says what is wrong with it.
-    """
-    with suppress(OSError, ValueError, subprocess.SubprocessError):
-        done = subprocess.run(
-            [interpreter, "-I", "-c", _ASK_ENVIRONMENT],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS_TO_ANSWER,
-            check=True,
-        )
-        found = json.loads(done.stdout)
-        return {str(name): str(number) for name, number in found.items()}
-    return {}
 
 
 @cache

@@ -1,1 +1,1 @@
-"""What a release was made of, and what was run."""
+"""Provenance: the inputs of a release, and the runs."""

@@ -1,4 +1,4 @@
-"""How to make a release again: the spec with nothing left open, and a script that compiles it."""
+"""Reproduction of a release: the fully resolved spec, and a script that compiles it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def reproduction(
     data: DataSet | None,
     beside: Mapping[str, ReleasedModel] | None = None,
 ) -> dict[str, str]:
-    """spec.yaml, with every default written out, paths in full, source and data set at their commits; reproduce.sh.
+    """Return spec.yaml, with all defaults, absolute paths, and source and data set at their commits; and reproduce.sh.
 
     Args:
         spec: what was compiled.
@@ -50,12 +50,13 @@ def reproduction(
     artifacts = Path(spec.artifacts).absolute()
     values = spec.model_dump(mode="json")
     values["source"] = _pinned(reference, source) or spec.source
-    for name, one in companion_specs(spec).items():
-        made, written = (beside or {})[name], values["pipeline"]["models"][name]
-        written["source"] = _pinned(parse_reference(one.source, relative_to=relative_to), made.source) or one.source
-        written["lowering"]["autocast"] = _in_full(one.lowering.autocast, relative_to)
-        if one.data is not None:
-            written["data"] |= _data(one.data, relative_to, made.data)
+    for name, companion in companion_specs(spec).items():
+        model, written = (beside or {})[name], values["pipeline"]["models"][name]
+        written["source"] = (
+            _pinned(parse_reference(companion.source, relative_to=relative_to), model.source) or companion.source
+        )
+        if companion.data is not None:
+            written["data"] |= _data(companion.data, relative_to, model.data)
     values["artifacts"] = str(artifacts)
     values["repository"] = str(Path(spec.repository or artifacts / "repository").resolve())
     # Who makes a release again wants it, and not the servers and stores of then changed.
@@ -63,14 +64,17 @@ def reproduction(
     values["shared_cache"] = None
     if spec.data is not None:
         values["data"] |= _data(spec.data, relative_to, data)
-    given = [one.data.entry_point for one in (spec, *companion_specs(spec).values()) if one.data is not None]
-    functions = ", ".join(filter(None, dict.fromkeys(given)))
+    entry_points = [
+        companion.data.entry_point
+        for companion in (spec, *companion_specs(spec).values())
+        if companion.data is not None
+    ]
+    functions = ", ".join(filter(None, dict.fromkeys(entry_points)))
     folder = shlex.quote(str(relative_to.resolve()))
     own_code = _OWN_CODE.format(entry_point=functions, folder=folder) if functions else ""
     values["triton"] = spec.triton.with_absolute_paths(relative_to).model_dump(mode="json")
     if spec.pipeline is not None:
         values["pipeline"]["script"] = _in_full(spec.pipeline.script, relative_to)
-    values["lowering"]["autocast"] = _in_full(spec.lowering.autocast, relative_to)
     return {
         "spec.yaml": yaml.safe_dump(escaped(values), sort_keys=False, allow_unicode=True),
         "reproduce.sh": _SCRIPT.format(own_code=own_code),
@@ -78,7 +82,7 @@ def reproduction(
 
 
 def _pinned(reference: SourceReference, source: SourceModel) -> str:
-    """The source as it stays, at its commit or with its path in full; "" where it is named for good."""
+    """Return the pinned source: at its commit or with its absolute path; "" if it is already pinned."""
     if source.registered:
         return source.pinned_address
     if reference.full_path is not None:
@@ -87,13 +91,13 @@ def _pinned(reference: SourceReference, source: SourceModel) -> str:
 
 
 def _data(spec: DataSpec, relative_to: Path, data: DataSet | None) -> dict[str, str]:
-    """Where data are found again: the path in full, a data set at its commit."""
-    found = {"path": _in_full(spec.path, relative_to)}
+    """Return the location of data: the absolute path, or a data set at its commit."""
+    places = {"path": _in_full(spec.path, relative_to)}
     if spec.dataset and data is not None and data.revision:
-        found["dataset"] = f"{spec.dataset.partition('@')[0]}@{data.revision}"
-    return found
+        places["dataset"] = f"{spec.dataset.partition('@')[0]}@{data.revision}"
+    return places
 
 
 def _in_full(path: str, relative_to: Path) -> str:
-    """A path from the root on, links kept: a file goes by the suffix that it is named with; "" stays so."""
+    """Return an absolute path with links kept: a file's type depends on its named suffix; "" stays ""."""
     return str((relative_to / path).absolute()) if path else ""

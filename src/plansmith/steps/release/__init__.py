@@ -1,1 +1,1 @@
-"""From an engine that was judged to a published version."""
+"""Release steps: from a validated engine to a published version."""

@@ -1,4 +1,4 @@
-"""A real Triton loads a release and answers: as a step of a compile, or of a release that was published."""
+"""Served check: a real Triton loads a release and answers; as a compile step, or on a published release."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from plansmith.triton.served_inputs import array_as_served, inputs_as_served, is
 from plansmith.triton.server.runtime import ServingRuntime
 
 if TYPE_CHECKING:
-    from plansmith.data.reference import Arrays
+    from plansmith.records.arrays import Arrays
     from plansmith.triton.server.served_check import RawQuestions
 
 # The cases that are small enough to send to a server many times over.
@@ -40,7 +40,7 @@ def run_served_check(
     beside: Mapping[str, CompiledModel] | None = None,
     script: StepResult[Script] | None = None,
 ) -> StepResult[ServedReport] | None:
-    """Have a server load a release, and compare its answers with the reference's.
+    """Load a release into a server, and compare its answers with the reference.
 
     Plans are asked nothing that none of their profiles takes, and their plugins are looked for where they were when the
     plans were built. An ensemble is asked the questions of all its pipelines, too.
@@ -67,9 +67,9 @@ def run_served_check(
         build=build,
         raw=_raw_of(
             {
-                name: _Raw(name, one.pipeline.record.cases, one.pipeline.folder, limits_of(one.validation.record))
-                for name, one in models.items()
-                if one.pipeline is not None
+                name: _Raw(name, entry.pipeline.record.cases, entry.pipeline.folder, limits_of(entry.validation.record))
+                for name, entry in models.items()
+                if entry.pipeline is not None
             },
             (script.record, script.folder) if script is not None else None,
         ),
@@ -78,7 +78,7 @@ def run_served_check(
         "server": server.version or stages.digester.file(server.binary, foreign=True),
         "real": runtime.site is None,
         "real_dali": runtime.dali_site is None,
-        "runtime": runtime.words,
+        "runtime": runtime.description,
         "device": runtime.device,
         "profiles": [profile.model_dump(mode="json") for profile in (build.profiles if build is not None else ())],
     }
@@ -89,7 +89,7 @@ def run_served_check(
         return requests.ask(runtime, scratch=out / "repository", log=log, progress=stages.progress)
 
     steps: list[StepResult[Any] | None] = [script]
-    steps += [step for one in models.values() for step in (one.onnx, one.validation, one.pipeline)]
+    steps += [step for entry in models.values() for step in (entry.onnx, entry.validation, entry.pipeline)]
     inputs = [package.digest, *(step.digest if step is not None else "" for step in steps)]
     tools = "check_served_python" if onnx.record.exporter == UNEXPORTED else ""
     return stages.stage("check_served", ServedReport, inputs, parameters, check, tools=tools)
@@ -104,7 +104,7 @@ def check_published_release(
     log: Path,
     progress: Callable[[str], None] = lambda _: None,
 ) -> ServedReport:
-    """Have a server load a published release, and compare its answers with the reference that it holds.
+    """Load a published release into a server, and compare its answers with the release's own reference.
 
     Args:
         manifest: the release's.
@@ -121,7 +121,7 @@ def check_published_release(
 
 
 def incomparable_reason(manifest: Manifest, release: Path) -> str | None:
-    """Why no server's answers can be compared with what a release holds, in words; None where they can."""
+    """Describe why no server's answers can be compared with a release's content; None if they can."""
     requests = release_requests(manifest, release)
     try:
         _require_comparable(requests.model, manifest.onnx.mask_input)
@@ -133,7 +133,7 @@ def incomparable_reason(manifest: Manifest, release: Path) -> str | None:
 
 
 def release_requests(manifest: Manifest, release: Path) -> ReleaseRequests:
-    """The requests that a published release holds; `release` is its folder."""
+    """Return the requests stored in a published release; `release` is its folder."""
     return ReleaseRequests(
         package=manifest.package,
         folder=release,
@@ -144,26 +144,26 @@ def release_requests(manifest: Manifest, release: Path) -> ReleaseRequests:
         raw=_raw_of(
             {
                 name: _Raw(name, pipeline.cases, folder, limits_of(validation))
-                for name, (pipeline, folder, validation) in _kept(manifest, release).items()
+                for name, (pipeline, folder, validation) in _recorded_pipelines(manifest, release).items()
             },
             (manifest.script, release) if manifest.script is not None else None,
         ),
     )
 
 
-def _kept(manifest: Manifest, release: Path) -> dict[str, tuple[Pipeline, Path, ValidationReport]]:
-    """What a release keeps of its pipelines: by model, where the files of the cases start from, and the verdict."""
-    found = {}
+def _recorded_pipelines(manifest: Manifest, release: Path) -> dict[str, tuple[Pipeline, Path, ValidationReport]]:
+    """Return the release's pipeline records: by model, the base folder of the case files, and the verdict."""
+    pipelines = {}
     if manifest.pipeline is not None:
-        found[""] = manifest.pipeline, release, manifest.validation
-    for name, one in manifest.beside.items():
-        found[name] = one.pipeline, release / BESIDE_FOLDER / name, one.validation
-    return found
+        pipelines[""] = manifest.pipeline, release, manifest.validation
+    for name, companion in manifest.beside.items():
+        pipelines[name] = companion.pipeline, release / BESIDE_FOLDER / name, companion.validation
+    return pipelines
 
 
 @dataclass(frozen=True)
 class _Raw:
-    """What a release is asked of one of its models, whose answers have its own names there, or of its script.
+    """Raw requests for one model of a release, with the release's output names, or for its script.
 
     Args:
         name: of the model, empty for the release's own and for a script.
@@ -178,7 +178,7 @@ class _Raw:
     limits: RawLimits
 
     def questions(self) -> RawQuestions:
-        """The same, read."""
+        """The parsed requests."""
         from plansmith.triton.server.served_check import RawQuestion, RawQuestions
 
         def judge(name: str, expected: Arrays, answer: Arrays) -> Sequence[str]:
@@ -186,20 +186,20 @@ class _Raw:
             return compare(name, expected, own, self.limits).failures
 
         read = [(case.name, *read_raw_case(self.folder / case.file)) for case in self.cases]
-        return RawQuestions([RawQuestion(*one) for one in read], judge, by_row=self.limits.ranked)
+        return RawQuestions([RawQuestion(*entry) for entry in read], judge, by_row=self.limits.ranked)
 
 
 def _raw_of(models: Mapping[str, _Raw], script: tuple[Script, Path] | None) -> tuple[_Raw, ...]:
-    """What is asked of a release: about each of its models, or of the script that answers in their place."""
+    """Return the raw requests for a release: for each of its models, or for the script in front of them."""
     if script is None:
         return tuple(models.values())
-    found, folder = script
-    return (_Raw("", found.cases, folder, widest([one.limits for one in models.values()])),)
+    record, folder = script
+    return (_Raw("", record.cases, folder, widest([model.limits for model in models.values()])),)
 
 
 @dataclass(frozen=True)
 class ReleaseRequests:
-    """The requests that a release holds, with the answers that are owed.
+    """Stored requests of a release, with the expected answers.
 
     Args:
         package: what is served; its files lie in `folder`.
@@ -221,18 +221,18 @@ class ReleaseRequests:
 
     @property
     def model(self) -> Package:
-        """The model itself, whose inputs and outputs the reference has: of an ensemble, one of its members."""
+        """The model whose inputs and outputs the reference has: for an ensemble, one of its members."""
         return self.package.part(MODEL_PART).alone() if self.package.members else self.package
 
     @property
     def takes_raw(self) -> bool:
-        """Whether the model takes raw inputs itself, as one that generates text does."""
+        """Whether the model takes raw inputs itself, as text generation models do."""
         return bool(self.raw) and not self.package.members
 
     def ask(
         self, runtime: ServingRuntime, *, scratch: Path, log: Path, progress: Callable[[str], None]
     ) -> ServedReport:
-        """Load it and ask it; arguments and errors as for `check_served`."""
+        """Load the release and send it the requests; arguments and errors as for `check_served`."""
         from plansmith.triton.server.served_check import check_served
 
         plugins = [Path(plugin) for plugin in self.build.plugins] if self.build is not None else []
@@ -248,18 +248,18 @@ class ReleaseRequests:
             scratch=scratch,
             log=log,
             progress=progress,
-            raw=[one.questions() for one in self.raw],
+            raw=[item.questions() for item in self.raw],
         )
 
     def cases(self) -> list[StoredCase]:
-        """The cases that are small enough, as clients send and get them."""
+        """Yield the cases that are small enough, in the form that clients send and receive."""
         if self.takes_raw:
             return []  # its clients cannot send those
         chosen = [case for case in self.onnx.reference.cases if case.name in _CASES and case.in_range]
         return [_as_served(read_case(case, self.reference), self.model) for case in chosen]
 
     def is_taken(self, feed: Arrays) -> bool:
-        """Whether the release answers such inputs at all."""
+        """Whether the release accepts such inputs at all."""
         model, folder = self.model, self.folder
         if self.package.members:
             folder /= self.package.part(MODEL_PART).folder
@@ -270,7 +270,7 @@ class ReleaseRequests:
 
 
 def _as_served(case: StoredCase, package: Package) -> StoredCase:
-    """The same case as clients of the release send and get it.
+    """Return the case as clients of the release send and receive it.
 
     Lowered inputs and outputs change the element types; options of the spec change dims, and hide what Triton fills.
     """
@@ -280,7 +280,7 @@ def _as_served(case: StoredCase, package: Package) -> StoredCase:
 
 
 def _require_comparable(package: Package, mask_input: str | None) -> None:
-    """See that padding can be told from what counts, where dims of the mask or of what it masks are others now.
+    """Check that padding remains distinguishable if dims of the mask, or of what it masks, were reshaped.
 
     Raises:
         ServedCheckError: it cannot.

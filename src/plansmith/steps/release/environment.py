@@ -1,4 +1,4 @@
-"""Environments as parts of a release: what decides them, the entry of the cache, and what a configuration says."""
+"""Packed environments of a release: their inputs, their cache entry, and their configuration parameters."""
 
 from __future__ import annotations
 
@@ -12,18 +12,31 @@ from packaging.requirements import Requirement
 
 import plansmith
 from plansmith.compilers.python_backend.environment.archive import write_archive
-from plansmith.compilers.python_backend.environment.own_wheel import own_digest
-from plansmith.compilers.python_backend.environment.platform import Platform, platform_of
-from plansmith.compilers.python_backend.environment.requirements import installed_versions, read_requirements
-from plansmith.compilers.python_backend.environment.wheels import Wheel, collect_wheels
-from plansmith.config.target.targets import Target
+from plansmith.compilers.python_backend.environment.wheels import (
+    Platform,
+    Wheel,
+    collect_wheels,
+    installed_versions,
+    own_digest,
+    platform_of,
+    read_requirements,
+)
+from plansmith.compilers.python_backend.model_folder import NUMPY, REQUIREMENTS_FILE
+from plansmith.config.spec import ModelSpec
+from plansmith.config.targets import Target
 from plansmith.formatting import format_bytes
-from plansmith.records.environment import PackedDistribution, PackedEnvironment
+from plansmith.records.model import EngineKind
+from plansmith.records.pipeline import MODEL_PART
+from plansmith.records.release import PackedDistribution, PackedEnvironment
+from plansmith.steps.artifacts import CompiledModel
 from plansmith.steps.runner import StageRunner, StepResult
 from plansmith.system.files import link_or_copy
+from plansmith.triton.config.ensemble import part_name
+from plansmith.triton.config.script import SCRIPT_PART
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb
+
 
 ENVIRONMENT_FILE = "env.tar.gz"
 """The archive beside a model's config.pbtxt."""
@@ -35,32 +48,32 @@ _STEP = "environment"
 
 @dataclass(frozen=True)
 class WantedEnvironment:
-    """An environment before it is packed.
+    """Wanted environment, not packed yet.
 
     Args:
         requirements: what is asked for.
         platform: the Python and the machine that it is for.
-        held: the versions of what the requirements bring along, as they are installed here.
+        installed_versions: the versions of what the requirements bring along, as they are installed here.
     """
 
     requirements: Sequence[Requirement]
     platform: Platform
-    held: Mapping[str, str]
+    installed_versions: Mapping[str, str]
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """All that decides it, as JSON values: for the key of the step that packs it."""
+        """The cache key inputs of the packing step, as JSON values."""
         return {
-            "requirements": [str(one) for one in self.requirements],
+            "requirements": [str(requirement) for requirement in self.requirements],
             "python": self.platform.python,
             "machine": self.platform.machine,
             "glibc": self.platform.glibc,
-            "held": dict(self.held),
-            "own": own_digest() if plansmith.__name__ in self.held else "",
+            "held": dict(self.installed_versions),
+            "own": own_digest() if plansmith.__name__ in self.installed_versions else "",
         }
 
     def pack(self, stages: StageRunner) -> StepResult[PackedEnvironment]:
-        """Take it from the cache, or pack it and put it there: a part of the current step, within what that builds.
+        """Fetch it from the cache, or pack and store it: as part of the current step.
 
         Returns:
             The record, whose `file` lies in the folder.
@@ -71,14 +84,16 @@ class WantedEnvironment:
 
         def build(out: Path) -> PackedEnvironment:
             with tempfile.TemporaryDirectory(dir=out) as place:
-                wheels = collect_wheels(self.requirements, self.platform, self.held, Path(place), stages.progress)
+                wheels = collect_wheels(
+                    self.requirements, self.platform, self.installed_versions, Path(place), stages.progress
+                )
                 stages.progress(f"packing an environment of {len(wheels)} distributions")
                 unpacked_bytes = write_archive(wheels, self.platform.python, out / ENVIRONMENT_FILE)
                 return self._record(wheels, out / ENVIRONMENT_FILE, unpacked_bytes)
 
-        held = stages.entry(_STEP, [], self.parameters, build)
-        assert held is not None, "a release that is built is no look"
-        entry, cached = held
+        result = stages.entry(_STEP, [], self.parameters, build)
+        assert result is not None, "a release that is built is no look"
+        entry, cached = result
         record = PackedEnvironment.model_validate(entry.record)
         stages.progress(f"the environment for Python {record.python} takes {format_bytes(record.bytes)}")
         return StepResult(record, entry.folder, entry.digest, cached)
@@ -92,14 +107,19 @@ class WantedEnvironment:
             bytes=archive.stat().st_size,
             unpacked_bytes=unpacked_bytes,
             distributions=tuple(
-                PackedDistribution(name=one.name, version=one.version, wheel=one.path.name, sha256=one.sha256())
-                for one in wheels
+                PackedDistribution(
+                    name=distribution.name,
+                    version=distribution.version,
+                    wheel=distribution.path.name,
+                    sha256=distribution.sha256(),
+                )
+                for distribution in wheels
             ),
         )
 
 
 def wanted_environment(requirements: str, target: Target) -> WantedEnvironment:
-    """The environment of a model's requirements for a target's Triton.
+    """Return the environment for a model's requirements on a target's Triton.
 
     What requirements bring along comes in the versions that are installed here, where these fit.
 
@@ -110,30 +130,30 @@ def wanted_environment(requirements: str, target: Target) -> WantedEnvironment:
     Raises:
         EnvironmentFault: a requirement that nothing can be packed of.
     """
-    asked, platform = read_requirements(requirements), platform_of(target)
-    return WantedEnvironment(asked, platform, installed_versions(asked, platform))
+    requested, platform = read_requirements(requirements), platform_of(target)
+    return WantedEnvironment(requested, platform, installed_versions(requested, platform))
 
 
 class Packer:
-    """Packs the environments of a release, each one once, and puts them beside the models that bring them.
+    """Environment packer of a release: packs each environment once, and adds it to the models that need it.
 
     Args:
         stages: the compile's steps.
-        wanted: by the names of the parts.
+        environments: by the names of the parts.
     """
 
-    def __init__(self, stages: StageRunner, wanted: Mapping[str, WantedEnvironment]) -> None:
+    def __init__(self, stages: StageRunner, environments: Mapping[str, WantedEnvironment]) -> None:
         self._stages = stages
-        self._wanted = wanted
+        self._environments = environments
         self._packed: list[tuple[dict[str, Any], StepResult[PackedEnvironment]]] = []
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """All that decides them, as JSON values."""
-        return {part: wanted.parameters for part, wanted in self._wanted.items()}
+        """The inputs of all environments, as JSON values."""
+        return {part: environment.parameters for part, environment in self._environments.items()}
 
     def bring(self, part: str, config: pb.ModelConfig, folder: Path) -> PackedEnvironment | None:
-        """Put a part's environment beside its configuration, and have it run in that.
+        """Add a part's environment next to its configuration, and configure the part to run in it.
 
         Args:
             part: its name.
@@ -146,30 +166,30 @@ class Packer:
         Raises:
             EnvironmentFault: a wheel cannot be got, or they do not go together.
         """
-        if part not in self._wanted:
+        if part not in self._environments:
             return None
-        packed = self._pack(self._wanted[part])
+        packed = self._pack(self._environments[part])
         add_environment(config)
         place_environment(packed, folder)
         return packed.record
 
-    def _pack(self, wanted: WantedEnvironment) -> StepResult[PackedEnvironment]:
-        """Parts that need the same have one, even where the cache has no say (`--force`)."""
-        parameters = wanted.parameters
-        for known, packed in self._packed:
-            if known == parameters:
+    def _pack(self, environment: WantedEnvironment) -> StepResult[PackedEnvironment]:
+        """Pack an environment; parts with the same requirements share one, even without the cache (`--force`)."""
+        parameters = environment.parameters
+        for existing, packed in self._packed:
+            if existing == parameters:
                 return packed
-        self._packed.append((parameters, wanted.pack(self._stages)))
+        self._packed.append((parameters, environment.pack(self._stages)))
         return self._packed[-1][1]
 
 
 def add_environment(config: pb.ModelConfig) -> None:
-    """Have a model of the Python backend run in the archive beside its configuration (see `place_environment`)."""
+    """Configure a Python backend model to run in the archive next to its configuration (see `place_environment`)."""
     config.parameters[PARAMETER].string_value = f"$$TRITON_MODEL_DIRECTORY/{ENVIRONMENT_FILE}"
 
 
 def place_environment(environment: StepResult[PackedEnvironment], folder: Path) -> str:
-    """Put the archive beside a model's configuration.
+    """Write the archive next to a model's configuration.
 
     Args:
         environment: that was packed.
@@ -180,3 +200,28 @@ def place_environment(environment: StepResult[PackedEnvironment], folder: Path) 
     """
     link_or_copy(environment.folder / environment.record.file, folder / ENVIRONMENT_FILE)
     return ENVIRONMENT_FILE
+
+
+def environments_of(
+    spec: ModelSpec, model: CompiledModel, beside: Mapping[str, CompiledModel], target: Target
+) -> dict[str, WantedEnvironment]:
+    """Return the environments of Python models, by part: PyTorch models, and pipeline parts of any model.
+
+    Nothing where a spec leaves it to the image.
+
+    Raises:
+        EnvironmentFault: a requirement that nothing can be packed of.
+    """
+    if spec.python.environment == "image":
+        return {}
+    folders: dict[str, Path] = {}
+    for name, compiled in {"": model, **beside}.items():
+        if compiled.engine.record.kind is EngineKind.PYTHON:
+            folders[part_name(name, MODEL_PART)] = compiled.engine.folder
+        if compiled.pipeline is not None:
+            parts, place = compiled.pipeline.record, compiled.pipeline.folder
+            own = [part.name for part in (*parts.before, *parts.after) if part.backend == "python"]
+            folders |= {part_name(name, part): place / part for part in own}
+    needed = {SCRIPT_PART: f"numpy=={NUMPY}\n"} if spec.pipeline is not None and spec.pipeline.script else {}
+    texts = needed | {part: (folder / REQUIREMENTS_FILE).read_text() for part, folder in folders.items()}
+    return {part: wanted_environment(text, target) for part, text in texts.items()}

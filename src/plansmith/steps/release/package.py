@@ -1,4 +1,4 @@
-"""The step that lays out a release: config.pbtxt, the files beside it, and the files that Triton loads."""
+"""Package step: writes the release folder with config.pbtxt, its accompanying files and the model files."""
 
 from __future__ import annotations
 
@@ -10,29 +10,40 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plansmith.compilers.python_backend.generation_parameters import GENERATES, STREAMS
-from plansmith.config.target.targets import Target
+from plansmith.config.targets import Target
 from plansmith.config.triton import TritonOptions
 from plansmith.data.reference import StoredCases
 from plansmith.errors import EngineError, UsageError
 from plansmith.records.engine import Engine
-from plansmith.records.environment import PackedEnvironment
 from plansmith.records.model import Device, OnnxModel
 from plansmith.records.pipeline import MODEL_PART, Script
-from plansmith.records.release import CONFIG_FILE, MODEL_FOLDER, Package
+from plansmith.records.release import CONFIG_FILE, MODEL_FOLDER, Package, PackedEnvironment
 from plansmith.steps.artifacts import CompiledModel
 from plansmith.steps.release.environment import Packer, WantedEnvironment
 from plansmith.steps.runner import StageRunner, StepResult
 from plansmith.system.files import link_or_copy
 from plansmith.triton.checker.checker import check_package
 from plansmith.triton.config import model_config, plan_config
-from plansmith.triton.config.accelerators import add_profiles
 from plansmith.triton.config.ensemble import Branch, chains_of, member_folder, part_name, write_ensemble
-from plansmith.triton.config.generation import require_uncached, text_package
-from plansmith.triton.config.option_rules import facts_of_component, require_fitting
-from plansmith.triton.config.overrides import by_place, configure, hidden_names, served_package, support_files
+from plansmith.triton.config.model_config import require_uncached, text_package
+from plansmith.triton.config.option_rules import (
+    ModelFacts,
+    add_profiles,
+    chosen_batch,
+    facts_of_component,
+    require_fitting,
+)
+from plansmith.triton.config.overrides import (
+    Warmup,
+    by_place,
+    configure,
+    hidden_names,
+    is_wanted,
+    obstacle,
+    served_package,
+    support_files,
+)
 from plansmith.triton.config.script import build_script_package
-from plansmith.triton.config.tensor_rules import ModelFacts, chosen_batch
-from plansmith.triton.config.warmup import Warmup, is_wanted, obstacle
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb
@@ -40,7 +51,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PackageLayout:
-    """What an engine becomes in a release, whatever the spec says of its configuration.
+    """Package layout of an engine in a release, whatever the spec's configuration options.
 
     Args:
         package: with the model's own interface and its largest batch.
@@ -55,10 +66,10 @@ class PackageLayout:
 
 @dataclass(frozen=True)
 class Scripted:
-    """A person's script, what it was found to answer, and the version of NumPy that it is served with."""
+    """User script with its detected outputs, and the NumPy version that it is served with."""
 
     file: Path
-    found: StepResult[Script]
+    script: StepResult[Script]
     numpy: str
 
 
@@ -73,7 +84,7 @@ def build_package(
     script: Scripted | None = None,
     environments: Mapping[str, WantedEnvironment] | None = None,
 ) -> StepResult[Package] | None:
-    """Write the configuration of a model and put the engine's files where Triton looks for them.
+    """Write a model's configuration, and put the engine's files where Triton looks for them.
 
     Args:
         stages: the compile's steps.
@@ -105,13 +116,16 @@ def build_package(
         else:
             # Which versions are served is said of the ensemble: a member has one.
             own = writer.branch("", model, options.model_copy(update={"version_policy": None}), out)
-            branches = [own, *(writer.branch(one, made, TritonOptions(), out) for one, made in beside.items())]
+            branches = [
+                own,
+                *(writer.branch(item, compiled, TritonOptions(), out) for item, compiled in beside.items()),
+            ]
             chains = chains_of(branches, out, device=device, digester=stages.digester, bring=packer.bring)
             if script is None:
                 package = write_ensemble(branches, chains, out, options.version_policy)
             else:
                 package = build_script_package(
-                    *(script.file, script.found.record.outputs, branches, chains, out),
+                    *(script.file, script.script.record.outputs, branches, chains, out),
                     numpy=script.numpy,
                     policy=options.version_policy,
                     bring=packer.bring,
@@ -128,25 +142,25 @@ def build_package(
         "target": target.model_dump(mode="json"),
         "triton": by_place(options).model_dump(mode="json"),
         "files": {place: stages.digester.file(path, foreign=True) for place, path in files.items() if path.is_file()},
-        "axes": [{axis: r.model_dump() for axis, r in one.onnx.record.axes.items()} for one in models],
+        "axes": [{axis: r.model_dump() for axis, r in item.onnx.record.axes.items()} for item in models],
         "environments": packer.parameters,
     }
     if script is not None:  # two scripts may answer the cases alike
         parameters["script"] = [stages.digester.file(script.file, foreign=True), script.numpy]
-    steps = [step for one in models for step in (one.engine, one.onnx, one.pipeline)]
+    steps = [step for item in models for step in (item.engine, item.onnx, item.pipeline)]
     inputs = [step.digest if step is not None else "" for step in steps]
-    inputs += [script.found.digest] if script is not None else []
+    inputs += [script.script.digest] if script is not None else []
     return stages.stage("package", Package, inputs, parameters, build)
 
 
 def is_ensemble(model: CompiledModel) -> bool:
-    """Whether something stands around a model that does not do all by itself."""
+    """Whether a model has pipeline parts before or after it."""
     pipeline = model.pipeline
     return pipeline is not None and bool(pipeline.record.before or pipeline.record.after)
 
 
 def package_layout(name: str, model: CompiledModel) -> PackageLayout:
-    """What a model's engine becomes in a release.
+    """Return the package layout of a model's engine in a release.
 
     Args:
         name: of the release.
@@ -160,13 +174,13 @@ def package_layout(name: str, model: CompiledModel) -> PackageLayout:
 
 
 def largest_batch_of(model: CompiledModel, options: TritonOptions) -> int:
-    """The largest batch that a model is served with; 0 where it does not batch."""
+    """Return the largest batch that a model is served with; 0 without batching."""
     return chosen_batch(options, package_layout("", model).package.max_batch_size)
 
 
 @dataclass(frozen=True)
 class _Writer:
-    """Writes the models of a release.
+    """Writer of a release's models.
 
     Args:
         stages: told what is left out.
@@ -182,31 +196,31 @@ class _Writer:
     packer: Packer
     has_script: bool = False
 
-    def model(self, made: CompiledModel, part: str, options: TritonOptions, out: Path) -> Package:
-        """Write a model's configuration and files into a folder, as a release of its own."""
-        laid = package_layout(self.name, made)
+    def model(self, compiled: CompiledModel, part: str, options: TritonOptions, out: Path) -> Package:
+        """Write a model's configuration and files into a folder, as its own release."""
+        laid = package_layout(self.name, compiled)
         package, skipped = _write(
-            laid, options, self.device, made.engine.record, made.onnx, out, partial(self.packer.bring, part)
+            laid, options, self.device, compiled.engine.record, compiled.onnx, out, partial(self.packer.bring, part)
         )
-        for words in skipped:
-            self.stages.notice(f"no warm-up {words}")
+        for reason in skipped:
+            self.stages.notice(f"no warm-up {reason}")
         for file, place in laid.placed.items():
-            link_or_copy(made.engine.folder / file, out / MODEL_FOLDER / place)
+            link_or_copy(compiled.engine.folder / file, out / MODEL_FOLDER / place)
         return package
 
-    def branch(self, name: str, made: CompiledModel, options: TritonOptions, out: Path) -> Branch:
-        """Write a model into the folder of its member; what stands around it is to be written yet."""
-        assert made.pipeline is not None
-        self._require_askable(name, made)
+    def branch(self, name: str, compiled: CompiledModel, options: TritonOptions, out: Path) -> Branch:
+        """Write a model into its member's folder; what surrounds it is written later."""
+        assert compiled.pipeline is not None
+        self._require_askable(name, compiled)
         part = part_name(name, MODEL_PART)
         folder = out / member_folder(part)
         folder.mkdir(parents=True)
-        package, kind = self.model(made, part, options, folder), str(made.engine.record.kind)
-        return Branch(name, package, kind, made.pipeline.record, made.pipeline.folder)
+        package, kind = self.model(compiled, part, options, folder), str(compiled.engine.record.kind)
+        return Branch(name, package, kind, compiled.pipeline.record, compiled.pipeline.folder)
 
-    def _require_askable(self, name: str, made: CompiledModel) -> None:
-        """See that a model beside others answers whole, and that an ensemble does not read what it answers with."""
-        options = made.engine.record.options
+    def _require_askable(self, name: str, compiled: CompiledModel) -> None:
+        """Check that a companion model answers without streaming, and that no ensemble reads generated text."""
+        options = compiled.engine.record.options
         if options.get(STREAMS) == "true":
             raise UsageError(
                 f"{name or self.name} streams its text, and beside another model or for a script it is answered whole",
@@ -221,9 +235,9 @@ class _Writer:
 
 def _require_sound(package: Package, folder: Path, target: Target, *, dynamo: bool) -> None:
     findings = check_package(package, folder, target=target, dynamo=dynamo)
-    errors = [found for found in findings if found.severity == "error"]
+    errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
-        lines = [f"{found.place}: {found.message} ({found.rule}; {found.remedy})" for found in errors]
+        lines = [f"{finding.place}: {finding.message} ({finding.rule}; {finding.remedy})" for finding in errors]
         raise EngineError(
             "\n  ".join(["Triton would not serve this release as it was meant:", *lines]),
             remedy="change what the spec's `triton` says of it; where that says nothing, please report this",
@@ -250,7 +264,7 @@ def _write(
     out: Path,
     bring: Callable[[pb.ModelConfig, Path], PackedEnvironment | None],
 ) -> tuple[Package, list[str]]:
-    """Write config.pbtxt and the files beside it; the release, and what was left out of the warm-up."""
+    """Write config.pbtxt and the related files; return the release, and what was left out of the warm-up."""
     package = laid.package.model_copy(update={"max_batch_size": chosen_batch(options, laid.package.max_batch_size)})
     config = laid.make(package, device)
     configure(config, by_place(options))
@@ -272,9 +286,9 @@ def _write(
         takes=lambda feed: plan_config.instances_take(config, profiles, feed),
     )
     if is_wanted(options, config, device):
-        words = "it generates text" if GENERATES in engine.options else obstacle(options, config)
-        if words:
-            warmup.skipped.append(f"at all, as {words}; give samples of your own as triton.model_warmup")
+        reason = "it generates text" if GENERATES in engine.options else obstacle(options, config)
+        if reason:
+            warmup.skipped.append(f"at all, as {reason}; give samples of your own as triton.model_warmup")
         else:
             warmup.add()
     beside = [*files, *warmup.files]
@@ -288,7 +302,7 @@ def _write(
 
 
 def _graph(name: str, engine: Engine, onnx: StepResult[OnnxModel]) -> PackageLayout:
-    """What a graph becomes, or a PyTorch model."""
+    """Return the package of a graph, or of a PyTorch model."""
     component = engine.components["model"]
     placed = {file: (Path(engine.inner_folder) / file).as_posix() for file in component.files}
     package = Package(
@@ -306,7 +320,7 @@ def _graph(name: str, engine: Engine, onnx: StepResult[OnnxModel]) -> PackageLay
 
 
 def _plans(name: str, engine: Engine) -> PackageLayout:
-    """What plans become."""
+    """Return the package of plans."""
     package, files = plan_config.plan_package(name, engine), plan_config.plan_files(engine)
     placed = {plan.file: files[capability] for capability, plan in engine.plans.items()}
     return PackageLayout(package, placed, lambda package, device: plan_config.make_plan_config(package, engine, device))

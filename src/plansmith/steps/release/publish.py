@@ -1,8 +1,8 @@
-"""The step that numbers a release and shows it to Triton."""
+"""Publish step: assigns the version number and makes the release visible to Triton."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -11,40 +11,147 @@ from pathlib import Path
 from plansmith import __version__
 from plansmith.config.source_reference import SourceReference
 from plansmith.config.spec import ModelSpec
-from plansmith.errors import RepositoryError
-from plansmith.records.fingerprint import Fingerprint
+from plansmith.errors import PlansmithError, RepositoryError
+from plansmith.records.destination import Publication
 from plansmith.records.pipeline import Script
-from plansmith.records.release import BESIDE_FOLDER, Manifest, Package, PublishedVersion
+from plansmith.records.release import BESIDE_FOLDER, Fingerprint, Manifest, Package, PublishedVersion
 from plansmith.records.validation import ServedReport
 from plansmith.report import REPORT_FILE, facts_of, render
 from plansmith.steps.artifacts import CompiledModel
 from plansmith.steps.provenance.fingerprint import completed, require_not_superseded
 from plansmith.steps.provenance.reproduction import reproduction
-from plansmith.steps.release.deliver import Deliveries
 from plansmith.steps.runner import StageRunner, StepResult
+from plansmith.stores.publication import Delivery, Outgoing, Terms
 from plansmith.system.digest import digest_of_files
 from plansmith.triton.repository.repository import ModelRepository
-from plansmith.triton.server.control.load_targets import ServerGroup
+from plansmith.triton.server.live import ServerGroup
+
+
+class Deliveries:
+    """Publish destinations of a spec.
+
+    Args:
+        spec: names them.
+        relative_to: the folder that relative ones start from.
+        repository: holds the releases.
+        stages: the compile's steps.
+
+    Raises:
+        RepositoryError: a destination overlaps the repository, or the folder that compiles work in.
+    """
+
+    def __init__(self, spec: ModelSpec, *, relative_to: Path, repository: ModelRepository, stages: StageRunner) -> None:
+        apart = (repository.root, repository.store, Path(spec.artifacts).absolute())
+        self._spec = spec
+        self._repository = repository
+        self._stages = stages
+        self._terms = Terms(allow_interface_change=spec.allow_interface_change, force=spec.force)
+        self._deliveries = [Delivery(destination, relative_to=relative_to, apart=apart) for destination in spec.publish]
+
+    @property
+    def places(self) -> list[str]:
+        """The destinations of releases, formatted for users."""
+        return [delivery.place for delivery in self._deliveries]
+
+    def require_open(self) -> None:
+        """Require that each destination is reachable and accepts releases for this target; writes nothing.
+
+        Raises:
+            PlansmithError: of the first that cannot, or does not.
+        """
+        for delivery in self._deliveries:
+            delivery.require_ours(self._spec.target)
+
+    def plan(self) -> tuple[Publication, ...]:
+        """Plan the publication of the release that the compile found; nothing if it is not built yet.
+
+        Raises:
+            PlansmithError: a destination cannot be asked, or refuses it.
+        """
+        self.require_open()
+        published = self._stages.results.get("publish")
+        if not isinstance(published, PublishedVersion):
+            return ()
+        release = self._outgoing(published)
+        return tuple(delivery.plan(release, self._terms) for delivery in self._deliveries)
+
+    def deliver(
+        self, published: PublishedVersion, report: Callable[[PublishedVersion], None] = lambda _: None
+    ) -> PublishedVersion:
+        """Publish a release to each destination in turn; existing copies are reused.
+
+        Args:
+            published: the release.
+            report: of it with its publications so far, after each.
+
+        Raises:
+            PlansmithError: of the first that fails. The release stands, and the same compile goes on there.
+        """
+        self._stages.results["publish"] = published
+        for delivery in self._deliveries:
+            publication = self._delivered(published, delivery)
+            published = published.model_copy(update={"publications": (*published.publications, publication)})
+            self._stages.results["publish"] = published
+            report(published)
+        return published
+
+    def note(self, published: PublishedVersion, basis: Fingerprint) -> None:
+        """Record in each destination what the release was made from.
+
+        One that cannot be written is told: the release stands there, and who knows it only from there builds it again.
+        """
+        for delivery, publication in zip(self._deliveries, published.publications, strict=True):
+            try:
+                delivery.note(publication.model, publication.digest, basis)
+            except (PlansmithError, OSError) as error:
+                reason = error.message if isinstance(error, PlansmithError) else str(error)
+                text = (
+                    f"what version {publication.version} of {publication.model} was made"
+                    f" from could not be noted in {publication.place}"
+                )
+                self._stages.notice(f"{text}: {reason}")
+
+    def _delivered(self, published: PublishedVersion, delivery: Delivery) -> Publication:
+        try:
+            publication = delivery.publish(self._outgoing(published), self._terms, self._stages.progress)
+        except PlansmithError as error:
+            stands = f"version {published.version} of {published.name} stands in {published.repository}"
+            error.message = f"{error.message}\n{stands}, and was not published to {delivery.place}"
+            error.remedy = f"{error.remedy}; then run the same command again: nothing is built again"
+            raise
+        if publication.caution:
+            self._stages.notice(f"{publication.place}: {publication.caution}")
+        for alias, number in publication.elsewhere.items():
+            self._stages.notice(
+                f"{alias} of {publication.model} in {publication.place} stands for"
+                f" version {number}, and was left so: version"
+                f" {publication.version}, which was there already, is this release"
+            )
+        return publication
+
+    def _outgoing(self, published: PublishedVersion) -> Outgoing:
+        manifest = self._repository.manifest(published.name, published.version)
+        return Outgoing(Path(published.release), manifest, self._stages.digester)
 
 
 @dataclass(frozen=True)
 class ReleaseArtifacts:
-    """What the steps before have made, and what the first of them began with.
+    """Release artifacts: the results of the previous steps, and the input of the first.
 
-    `served` is None without a server, `before` in a dry run; `beside`: by name, the models beside the model;
+    `served` is None without a server, `before` in a dry run; `companions`: by name, the models beside the model;
     `script`: what a script was found to answer, where one answers in their place.
     """
 
     model: CompiledModel
     before: Fingerprint | None
-    beside: Mapping[str, CompiledModel] = field(default_factory=dict)
+    companions: Mapping[str, CompiledModel] = field(default_factory=dict)
     script: StepResult[Script] | None = None
     package: StepResult[Package] | None = None
     served: StepResult[ServedReport] | None = None
 
     @property
     def packaged(self) -> StepResult[Package]:
-        """The package, once it is there."""
+        """The package, once it exists."""
         assert self.package is not None
         return self.package
 
@@ -59,7 +166,7 @@ def publish(
     deliveries: Deliveries,
     relative_to: Path,
 ) -> tuple[PublishedVersion, Manifest] | None:
-    """Make a release of what the steps made, unless the newest one is the same, exchange the view, and deliver it.
+    """Publish the results as a release unless the newest is identical, switch the repository view, and deliver it.
 
     None where it only looks, and the newest one is not the same.
 
@@ -85,9 +192,9 @@ def publish(
         content = _content(artifacts)
         manifest = _manifest(stages, spec, artifacts)
         if stages.dry:
-            found = _published_before(stages, repository, manifest)
-            clock.is_missing = found is None
-            return found
+            existing = _published_before(stages, repository, manifest)
+            clock.is_missing = existing is None
+            return existing
         servers = ServerGroup(
             spec.load_into, stages.progress, load_seconds=spec.load_seconds, serves=spec.triton.serves
         )
@@ -107,37 +214,37 @@ def publish(
             servers=servers if spec.load_into else None,
         )
         assert artifacts.before is not None
-        basis = completed(artifacts.before, spec, artifacts.model, artifacts.beside)
+        basis = completed(artifacts.before, spec, artifacts.model, artifacts.companions)
         note = partial(_note, stages, repository, basis)
         note(published)
         published = deliveries.deliver(published, note)
         deliveries.note(published, _delivered(basis, published))
-        clock.cached = published.unchanged and all(one.unchanged for one in published.publications)
+        clock.cached = published.unchanged and all(publication.unchanged for publication in published.publications)
         _notice_unserved(stages, spec, published)
         return published, manifest.model_copy(update={"version": published.version})
 
 
 def _content(artifacts: ReleaseArtifacts) -> dict[str, Path]:
-    """The files of the release by their places in it: those of the package, and those that only the release keeps."""
+    """Return the release's files by path: those of the package, and those that only the release keeps."""
     package = artifacts.packaged
-    return {name: package.folder / name for name in package.record.files} | _kept(artifacts)
+    return {name: package.folder / name for name in package.record.files} | _auxiliary_files(artifacts)
 
 
-def _kept(artifacts: ReleaseArtifacts) -> dict[str, Path]:
-    """The files that Triton does not read: reference answers, and what shows how the release was made."""
-    kept = dict(artifacts.model.kept())
-    for name, one in artifacts.beside.items():
-        kept |= {f"{BESIDE_FOLDER}/{name}/{place}": path for place, path in one.kept().items()}
+def _auxiliary_files(artifacts: ReleaseArtifacts) -> dict[str, Path]:
+    """Return the files that Triton does not read: reference outputs, and records of the build."""
+    files = dict(artifacts.model.validation_files())
+    for name, companion in artifacts.companions.items():
+        files |= {f"{BESIDE_FOLDER}/{name}/{place}": path for place, path in companion.validation_files().items()}
     if artifacts.script is not None:
-        kept |= {case.file: artifacts.script.folder / case.file for case in artifacts.script.record.cases}
-    return kept
+        files |= {case.file: artifacts.script.folder / case.file for case in artifacts.script.record.cases}
+    return files
 
 
 def _manifest(stages: StageRunner, spec: ModelSpec, artifacts: ReleaseArtifacts) -> Manifest:
-    """The manifest of the release, which has no number yet."""
+    """Return the manifest of the release, which has no version number yet."""
     package, model = artifacts.packaged, artifacts.model
     files = stages.digester.entries(package.folder, [package.folder / name for name in package.record.files])
-    kept = sorted(_kept(artifacts).items())
+    places = sorted(_auxiliary_files(artifacts).items())
     return Manifest(
         name=package.record.model,
         version=0,
@@ -152,12 +259,12 @@ def _manifest(stages: StageRunner, spec: ModelSpec, artifacts: ReleaseArtifacts)
         lowered=model.lowered.record,
         engine=model.engine.record,
         pipeline=model.pipeline.record if model.pipeline else None,
-        beside={name: one.released() for name, one in artifacts.beside.items()},
+        beside={name: companion.released() for name, companion in artifacts.companions.items()},
         script=artifacts.script.record if artifacts.script else None,
         package=package.record,
         validation=model.validation.record,
         served=artifacts.served.record if artifacts.served else None,
-        files=(*files, *(stages.digester.entry(path, place) for place, path in kept)),
+        files=(*files, *(stages.digester.entry(path, place) for place, path in places)),
         steps=tuple(stages.records),
     )
 
@@ -165,7 +272,7 @@ def _manifest(stages: StageRunner, spec: ModelSpec, artifacts: ReleaseArtifacts)
 def _published_before(
     stages: StageRunner, repository: ModelRepository, manifest: Manifest
 ) -> tuple[PublishedVersion, Manifest] | None:
-    """The newest version, where it is what a dry run would publish."""
+    """Return the newest version if it equals what a dry run would publish."""
     newest = repository.newest(manifest.name)
     if newest is None or not repository.holds(newest, manifest):
         return None
@@ -174,7 +281,7 @@ def _published_before(
 
 
 def _notice_unserved(stages: StageRunner, spec: ModelSpec, published: PublishedVersion) -> None:
-    """Say that Triton does not serve a version which the version policy of its spec leaves out."""
+    """Notify that Triton does not serve a version which its spec's version policy excludes."""
     if spec.triton.serves(published.version):
         return
     unasked = f"; not loaded into {', '.join(spec.load_into)}" if spec.load_into else ""
@@ -182,7 +289,7 @@ def _notice_unserved(stages: StageRunner, spec: ModelSpec, published: PublishedV
 
 
 def _noted(repository: ModelRepository, model: str) -> Fingerprint | None:
-    """What the newest version was made from; None where that cannot be read."""
+    """Return the fingerprint of the newest version; None if it cannot be read."""
     try:
         return repository.basis(model)
     except RepositoryError:
@@ -190,7 +297,7 @@ def _noted(repository: ModelRepository, model: str) -> Fingerprint | None:
 
 
 def _note(stages: StageRunner, repository: ModelRepository, basis: Fingerprint, published: PublishedVersion) -> None:
-    """Note what a version was made from, and where it was published to so far.
+    """Record the fingerprint of a version, and where it was published so far.
 
     One that is not noted stands, and a fleet takes it for stale.
     """
@@ -201,7 +308,7 @@ def _note(stages: StageRunner, repository: ModelRepository, basis: Fingerprint, 
 
 
 def _delivered(basis: Fingerprint, published: PublishedVersion) -> Fingerprint:
-    """What a version was made from, with where it was published to so far."""
+    """Return the fingerprint of a version, with the destinations published to so far."""
     places = basis.destinations[: len(published.publications)]
     stored = {place: publication.digest for place, publication in zip(places, published.publications, strict=True)}
     return basis.model_copy(update={"version": published.version, "destinations": places, "stored": stored})

@@ -1,4 +1,4 @@
-"""The steps from models that were judged to a published version."""
+"""Release steps: from validated models to a published version."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from plansmith.steps.artifacts import CompiledModel
 from plansmith.steps.context import ModelContext
 from plansmith.steps.model_steps import MODEL_STEPS, require_complete
 from plansmith.steps.release.check_served import run_served_check
-from plansmith.steps.release.deliver import Deliveries
-from plansmith.steps.release.environment_choice import environments_of
+from plansmith.steps.release.environment import environments_of
 from plansmith.steps.release.package import Scripted, build_package, largest_batch_of
-from plansmith.steps.release.publish import ReleaseArtifacts, publish
+from plansmith.steps.release.publish import Deliveries, ReleaseArtifacts, publish
 from plansmith.steps.runner import StageRunner
 from plansmith.steps.script import run_script_on
 from plansmith.steps.walk import Step, walk
@@ -25,14 +24,14 @@ from plansmith.triton.server.runtime import ServingRuntime
 
 @dataclass(frozen=True)
 class ReleaseContext:
-    """What the steps of one release share.
+    """Release context: what the steps of one release share.
 
     Attributes:
         model: the release's own model.
         repository: where the release goes.
         deliveries: take it besides.
         runtime: answers the served check; None without one.
-        beside: by name, the models beside the release's own.
+        companions: by name, the models beside the release's own.
         script: answers requests by asking the models; None where all of them are asked.
     """
 
@@ -40,18 +39,18 @@ class ReleaseContext:
     repository: ModelRepository
     deliveries: Deliveries
     runtime: ServingRuntime | None
-    beside: dict[str, ModelContext] = field(default_factory=dict)
+    companions: dict[str, ModelContext] = field(default_factory=dict)
     script: Path | None = None
 
     @property
     def stages(self) -> StageRunner:
-        """What runs the steps."""
+        """The runner of the steps."""
         return self.model.stages
 
 
 @dataclass(frozen=True)
 class ReleaseState:
-    """A release, as far as its steps have brought it.
+    """Release state: a release with the results of its steps so far.
 
     Attributes:
         artifacts: what the steps made.
@@ -61,30 +60,30 @@ class ReleaseState:
     artifacts: ReleaseArtifacts
     published: tuple[PublishedVersion, Manifest] | None = None
 
-    def having(self, **artifacts: object) -> ReleaseState:
-        """The same with what a further step made."""
-        return replace(self, artifacts=replace(self.artifacts, **artifacts))  # type: ignore[arg-type]
+    def with_artifacts(self, artifacts: ReleaseArtifacts) -> ReleaseState:
+        """Return the same with what a further step made."""
+        return replace(self, artifacts=artifacts)
 
 
 def _has_beside(context: ReleaseContext, _: ReleaseState) -> bool:
-    return bool(context.beside)
+    return bool(context.companions)
 
 
 def make_beside(context: ReleaseContext, state: ReleaseState) -> ReleaseState | None:
-    """Beside: make the models that stand beside the release's own, each from its source to what stands around it.
+    """Build the companion models, each from its source to its pipeline.
 
     Raises:
         PlansmithError: located at the step that failed, and at the model that it is about.
     """
     stages, beside = context.stages, dict[str, CompiledModel]()
-    for name, model in context.beside.items():
+    for name, model in context.companions.items():
         with stages.timed(f"beside {name}") as clock, stages.nested(name):
             walked = walk(MODEL_STEPS, model, CompiledModel())
             clock.cached, clock.is_missing = walked.state.cached, bool(walked.stopped)
         if walked.stopped:
             return None
         beside[name] = walked.state
-    return state.having(beside=beside)
+    return state.with_artifacts(replace(state.artifacts, companions=beside))
 
 
 def _has_script(context: ReleaseContext, _: ReleaseState) -> bool:
@@ -92,7 +91,7 @@ def _has_script(context: ReleaseContext, _: ReleaseState) -> bool:
 
 
 def try_script(context: ReleaseContext, state: ReleaseState) -> ReleaseState | None:
-    """Script: hold the spec's script against its models.
+    """Check the spec's script against its models.
 
     Raises:
         UsageError: it cannot be used, or fails.
@@ -101,20 +100,20 @@ def try_script(context: ReleaseContext, state: ReleaseState) -> ReleaseState | N
     assert context.script is not None
     own, artifacts = context.model, state.artifacts
     models = {MAIN: (own.spec, artifacts.model)}
-    models |= {name: (context.beside[name].spec, model) for name, model in artifacts.beside.items()}
-    largest = min(largest_batch_of(one, spec.triton) for spec, one in models.values())
+    models |= {name: (context.companions[name].spec, model) for name, model in artifacts.companions.items()}
+    largest = min(largest_batch_of(compiled, spec.triton) for spec, compiled in models.values())
     script = run_script_on(context.stages, context.script, own.target, models, largest=largest)
-    return None if script is None else state.having(script=script)
+    return None if script is None else state.with_artifacts(replace(state.artifacts, script=script))
 
 
 def _require_complete(context: ReleaseContext, state: ReleaseState) -> None:
     require_complete(context.model, state.artifacts.model)
-    for name, artifacts in state.artifacts.beside.items():
-        require_complete(context.beside[name], artifacts)
+    for name, artifacts in state.artifacts.companions.items():
+        require_complete(context.companions[name], artifacts)
 
 
 def package(context: ReleaseContext, state: ReleaseState) -> ReleaseState | None:
-    """Package: lay out the release, config.pbtxt and the files that Triton loads.
+    """Package the release: write config.pbtxt and the files that Triton loads.
 
     Raises:
         EngineError: an input or output that Triton cannot carry.
@@ -130,11 +129,11 @@ def package(context: ReleaseContext, state: ReleaseState) -> ReleaseState | None
         own.target,
         own.spec.triton.with_absolute_paths(own.relative_to),
         artifacts.model,
-        beside=artifacts.beside,
+        beside=artifacts.companions,
         script=scripted,
-        environments=environments_of(own.spec, artifacts.model, artifacts.beside, own.target),
+        environments=environments_of(own.spec, artifacts.model, artifacts.companions, own.target),
     )
-    return None if laid is None else state.having(package=laid)
+    return None if laid is None else state.with_artifacts(replace(state.artifacts, package=laid))
 
 
 def _is_checked(context: ReleaseContext, _: ReleaseState) -> bool:
@@ -142,7 +141,7 @@ def _is_checked(context: ReleaseContext, _: ReleaseState) -> bool:
 
 
 def check_served(context: ReleaseContext, state: ReleaseState) -> ReleaseState | None:
-    """Check served: have a real Triton load the release and answer.
+    """Run the served check: a real Triton must load the release and answer.
 
     Raises:
         ServedCheckError: it does not load, answers wrongly, or Triton understood another configuration.
@@ -156,14 +155,16 @@ def check_served(context: ReleaseContext, state: ReleaseState) -> ReleaseState |
         context.runtime,
         artifacts.package,
         artifacts.model,
-        artifacts.beside,
+        artifacts.companions,
         artifacts.script,
     )
-    return None if served is None else state.having(served=served)
+    return None if served is None else state.with_artifacts(replace(state.artifacts, served=served))
 
 
 def publish_release(context: ReleaseContext, state: ReleaseState) -> ReleaseState | None:
-    """Publish: number the release, exchange the view that Triton reads, and bring it to the spec's destinations.
+    """Publish the release.
+
+    Assign its number, switch the view that Triton reads, and copy it to the spec's destinations.
 
     Raises:
         RepositoryError: another target's repository, a changed interface, a full or unwritable disk; a destination

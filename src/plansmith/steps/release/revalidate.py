@@ -1,4 +1,4 @@
-"""The gate once more, on a release that stands in a repository."""
+"""Revalidation: repeats the accuracy gate on a release in a repository."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from plansmith.steps.runner import WORKER_MODULE
 from plansmith.steps.worker import tasks
 from plansmith.steps.worker.tasks import ValidateRequest
 from plansmith.system.digest import Digester
+from plansmith.system.files import scratch_folder, scratch_name
 from plansmith.system.process import Worker
-from plansmith.system.temporary import scratch_folder, scratch_name
 from plansmith.triton.repository.release import damaged_file, engine_folder, read_manifest
 from plansmith.triton.repository.repository import ModelRepository
 
 
 def find_release(text: str, repository: Path) -> Path:
-    """The folder of a release, given as a folder or as MODEL[@VERSION].
+    """Find the folder of a release, given as a folder or as MODEL[@VERSION].
 
     Raises:
         RepositoryError: there is no such release.
@@ -32,7 +32,7 @@ def find_release(text: str, repository: Path) -> Path:
 
 
 def revalidate(release: Path) -> ValidationReport:
-    """Check a release's files by digest and run the gate on them, at every shape.
+    """Verify a release's files by digest, and run the accuracy gate on them at every shape.
 
     Held-out samples are a user's own and no part of a release: a compile alone judges on them.
 

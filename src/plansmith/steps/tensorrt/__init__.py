@@ -1,1 +1,1 @@
-"""The steps of a TensorRT plan."""
+"""TensorRT plan steps."""

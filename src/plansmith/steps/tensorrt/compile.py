@@ -1,26 +1,25 @@
-"""A compile for TensorRT, as the driver sees it: one plan for each kind of GPU, held to what was asked."""
+"""TensorRT compile in the driver: one plan per kind of GPU, checked against the request."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from plansmith.compilers.trt import rules
 from plansmith.compilers.trt.build import build_plan, probe, refit_plan
-from plansmith.compilers.trt.check.library import require_installed
-from plansmith.compilers.trt.inspection.header import read_header
-from plansmith.compilers.trt.inspection.layer_summary import stored_layers, summarise
-from plansmith.compilers.trt.inspection.layers import layers_above, require_precision
+from plansmith.compilers.trt.layers import layers_above, require_precision, stored_layers, summarise
+from plansmith.compilers.trt.plan_header import read_header
+from plansmith.compilers.trt.rtx import require_installed
 from plansmith.compilers.trt.timing_cache import TimingCaches
 from plansmith.config.spec import ModelSpec
-from plansmith.config.target.targets import Target
+from plansmith.config.targets import Target
 from plansmith.errors import EngineError, EnvironmentFault, PlansmithError
 from plansmith.records.engine import BuildMachine, BuildRequest, BuildSpec, Engine, Gpu, Plan
 from plansmith.records.model import Component, EngineKind, LoweredModel, OnnxModel
 from plansmith.steps.cache.local import CacheEntry
-from plansmith.steps.cache.shared_timing import SharedTimingCaches
+from plansmith.steps.cache.shared import SharedTimingCaches
 from plansmith.steps.runner import StageRunner, StepResult
 from plansmith.steps.tensorrt.graph import GraphSteps, PlanGraph
 from plansmith.system import gpus
@@ -34,7 +33,7 @@ _SECONDS_PER_MINUTE = 60
 
 
 class _NotHere(Exception):
-    """This machine cannot build a plan; another that shares the cache may."""
+    """Raised if this machine cannot build a plan; another one that shares the cache may."""
 
     def __init__(self, refusal: PlansmithError) -> None:
         super().__init__(str(refusal))
@@ -43,14 +42,14 @@ class _NotHere(Exception):
 
 @dataclass(frozen=True)
 class _Built:
-    """A finished plan of the cache."""
+    """Finished plan in the cache."""
 
     entry: CacheEntry
     plan: Plan
 
 
 class PlanSteps:
-    """Builds the plans of one compile.
+    """Plan steps: build the TensorRT plans of one compile.
 
     Args:
         stages: the compile's steps.
@@ -83,35 +82,35 @@ class PlanSteps:
 
     @cached_property
     def known_kinds(self) -> tuple[Gpu, ...]:
-        """The kinds of GPU that the spec names, or else those of this machine, if it has any."""
-        here = (kind_of(gpu) for gpu in gpus.visible_gpus())
-        return self._named or tuple({kind.name: kind for kind in here}.values())
+        """The GPU types named in the spec; otherwise those of this machine, if it has any."""
+        gpu_kinds = (kind_of(gpu) for gpu in gpus.visible_gpus())
+        return self._named or tuple({kind.name: kind for kind in gpu_kinds}.values())
 
     @cached_property
     def kinds(self) -> tuple[Gpu, ...]:
-        """The kinds of GPU that get a plan.
+        """The GPU types to build plans for.
 
         Raises:
             EnvironmentFault: it names none, and this machine has none.
         """
-        found = self.known_kinds
-        if not found:
+        gpu_kinds = self.known_kinds
+        if not gpu_kinds:
             raise EnvironmentFault(
                 "this machine has no NVIDIA GPU, and nothing says which one the plan is for",
                 remedy="run this on a machine with the GPU that will serve the model, or name the kind (--gpu L4)"
                 " where the same --artifacts or --shared-cache holds its plan already",
             )
         if not self._named:
-            rules.require_target(self._target, self._options, self._spec.precision, found)
-        return found
+            rules.require_target(self._target, self._options, self._spec.precision, gpu_kinds)
+        return gpu_kinds
 
     @cached_property
     def _machine(self) -> BuildMachine:
-        """What this machine could build with."""
+        """Return the builders of this machine."""
         return probe(self._stages.log_file("probe"), trtexec=self._options.trtexec)
 
     def require_machine(self) -> None:
-        """See that at least one of the plans could be built here.
+        """Check that this machine can build at least one of the plans.
 
         Raises:
             EngineError: this machine's TensorRT or GPU is not the target's.
@@ -122,7 +121,7 @@ class PlanSteps:
             raise refusals[0]
 
     def check(self, onnx: StepResult[OnnxModel], lowered: StepResult[LoweredModel]) -> PlanGraph:
-        """Have the graph parsed and built without a GPU; only where the spec asks for it.
+        """Check, without a GPU, that the graph parses and builds; only if the spec requests it.
 
         Raises:
             PlansmithError: as for `GraphSteps.prepare`.
@@ -134,7 +133,7 @@ class PlanSteps:
         return graph
 
     def compile(self, onnx: StepResult[OnnxModel], lowered: StepResult[LoweredModel]) -> StepResult[Engine] | None:
-        """Build the plans; those for other kinds of GPU come from the cache, or are missing in the result.
+        """Build the plans; those for other GPU types come from the cache or are missing in the result.
 
         Raises:
             ExportError: TensorRT's parser does not read the graph.
@@ -154,21 +153,24 @@ class PlanSteps:
             refusals = []
             for kind in self.kinds:
                 try:
-                    held = self._plan(graph, kind)
+                    result = self._plan(graph, kind)
                 except _NotHere as problem:
                     refusals.append(problem.refusal)
                     continue
-                if held is None:
+                if result is None:
                     clock.is_missing = True
                     return None
-                built[kind.compute_capability], cached = held
+                built[kind.compute_capability], cached = result
                 clock.cached &= cached
             if not built:
                 raise refusals[0]
             for refusal in refusals:
                 again = "run the same command there, with the same --artifacts or --shared-cache"
                 self._stages.notice(f"{refusal.message}; {again}")
-            built = {cc: replace(one, plan=self._as_asked(one, graph, lowered.record)) for cc, one in built.items()}
+            built = {
+                cc: replace(artifact, plan=self._as_asked(artifact, graph, lowered.record))
+                for cc, artifact in built.items()
+            }
             entry = self._combined(lowered.record, component, graph.build, built)
             if entry is None:
                 clock.is_missing = True
@@ -180,7 +182,7 @@ class PlanSteps:
         return StepResult(record, entry.folder, entry.digest, clock.cached)
 
     def require_complete(self, engine: Engine) -> None:
-        """See that every kind of GPU has its plan.
+        """Check that every GPU type has its plan.
 
         Raises:
             EngineError: names those that have none.
@@ -213,81 +215,86 @@ class PlanSteps:
         return self._graphs.prepare(onnx.record, lowered, self.known_kinds)
 
     def _plan(self, graph: PlanGraph, kind: Gpu) -> tuple[_Built, bool] | None:
-        """The plan for a kind of GPU, with its weights in it; None where it only looks, and finds none.
+        """Return the plan for a kind of GPU, with weights; None in a dry run without a cached one.
 
         Raises:
             _NotHere: it is not in the cache, and cannot be built on this machine.
         """
-        place = {"tensorrt": self._target.tensorrt, "gpu": kind.name, "compute_capability": kind.compute_capability}
         build = graph.build
-        flags = build.model_dump(mode="json", exclude={"plugins"})
-        plugins = [self._stages.digester.file(Path(plugin), foreign=True) for plugin in build.plugins]
-        parameters = {**place, "build": flags, "plugins": plugins, "builder": self._options.builder}
-
-        def make(out: Path) -> Plan:
-            try:
-                choice = rules.choose_builder(self._target, self._options, self._machine, kind)
-            except PlansmithError as error:
-                raise _NotHere(error) from None
-            for notice in choice.notices:
-                self._stages.notice(notice)
-            self._stages.end_worker()  # the model's memory is the builder's now
-            request = BuildRequest(
-                graph=str(graph.file),
-                out=str(out),
-                spec=build,
-                gpu=choice.gpu,
-                trtexec=choice.trtexec,
-                timing_cache="",
-                deadline_seconds=self._options.deadline_minutes * _SECONDS_PER_MINUTE,
-            )
-            return build_plan(
-                request,
-                log=self._stages.log_file(f"build-sm{_sm(kind.compute_capability)}"),
-                progress=self._stages.progress,
-                waiting=self._stages.waits_for_gpu,
-                cache=self._caches,
-            )
-
-        held = self._stages.entry("compile", [graph.entry.digest], {"of": "plan", **parameters}, make, tools="plan")
-        if held is None:
+        parameters = {
+            "tensorrt": self._target.tensorrt,
+            "gpu": kind.name,
+            "compute_capability": kind.compute_capability,
+            "build": build.model_dump(mode="json", exclude={"plugins"}),
+            "plugins": [self._stages.digester.file(Path(plugin), foreign=True) for plugin in build.plugins],
+            "builder": self._options.builder,
+        }
+        make = partial(self._build, graph, kind)
+        result = self._stages.entry("compile", [graph.entry.digest], {"of": "plan", **parameters}, make, tools="plan")
+        if result is None:
             return None
-        entry, cached = held
+        entry, cached = result
         plan = Plan.model_validate(entry.record)
         for warning in () if cached else plan.warnings:
             self._stages.notice(warning)
         if not build.strip_weights:
             return _Built(entry, plan), cached
-
-        def restore(out: Path) -> Plan:
-            try:
-                here = rules.choose_builder(self._target, self._options, self._machine, kind).gpu
-            except PlansmithError as error:
-                raise _NotHere(error) from None
-            for file in _files(plan)[1:]:
-                link_or_copy(entry.folder / file, out / file)
-            refit_plan(
-                entry.folder / plan.file,
-                graph.file,
-                out / plan.file,
-                spec=build,
-                gpu=here,
-                log=self._stages.log_file(f"refit-sm{_sm(kind.compute_capability)}"),
-                progress=self._stages.progress,
-                waiting=self._stages.waits_for_gpu,
-            )
-            size = (out / plan.file).stat().st_size
-            return plan.model_copy(update={"refitted": True, "bytes": size})
-
         inputs = [entry.digest, graph.entry.digest]
-        held = self._stages.entry("compile", inputs, {"of": "refitted plan"}, restore, tools="plan")
-        if held is None:
+        restore = partial(self._refit, graph, kind, _Built(entry, plan))
+        result = self._stages.entry("compile", inputs, {"of": "refitted plan"}, restore, tools="plan")
+        if result is None:
             return None
-        whole, refitted = held
+        whole, refitted = result
         return _Built(whole, Plan.model_validate(whole.record)), cached and refitted
 
+    def _build(self, graph: PlanGraph, kind: Gpu, out: Path) -> Plan:
+        choice = self._choice(kind)
+        for notice in choice.notices:
+            self._stages.notice(notice)
+        self._stages.end_worker()  # the model's memory is the builder's now
+        request = BuildRequest(
+            graph=str(graph.file),
+            out=str(out),
+            spec=graph.build,
+            gpu=choice.gpu,
+            trtexec=choice.trtexec,
+            timing_cache="",
+            deadline_seconds=self._options.deadline_minutes * _SECONDS_PER_MINUTE,
+        )
+        return build_plan(
+            request,
+            log=self._stages.log_file(f"build-sm{_sm(kind.compute_capability)}"),
+            progress=self._stages.progress,
+            waiting=self._stages.waits_for_gpu,
+            cache=self._caches,
+        )
+
+    def _refit(self, graph: PlanGraph, kind: Gpu, stripped: _Built, out: Path) -> Plan:
+        """Refit a stripped plan with its weights."""
+        gpu, plan, folder = self._choice(kind).gpu, stripped.plan, stripped.entry.folder
+        for file in _files(plan)[1:]:
+            link_or_copy(folder / file, out / file)
+        refit_plan(
+            folder / plan.file,
+            graph.file,
+            out / plan.file,
+            spec=graph.build,
+            gpu=gpu,
+            log=self._stages.log_file(f"refit-sm{_sm(kind.compute_capability)}"),
+            progress=self._stages.progress,
+            waiting=self._stages.waits_for_gpu,
+        )
+        return plan.model_copy(update={"refitted": True, "bytes": (out / plan.file).stat().st_size})
+
+    def _choice(self, kind: Gpu) -> rules.Choice:
+        """Return the builder for a kind of GPU; raise _NotHere if none here can build for it."""
+        try:
+            return rules.choose_builder(self._target, self._options, self._machine, kind)
+        except PlansmithError as error:
+            raise _NotHere(error) from None
+
     def _as_asked(self, built: _Built, graph: PlanGraph, lowered: LoweredModel) -> Plan:
-        """Hold what was built against what was asked for: the version in its header, the precision of its layers."""
+        """Check the build against the request: the version in its header, the precision of its layers."""
         plan, folder = built.plan, built.entry.folder
         header = read_header(folder / plan.file)
         rules.require_header(header, self._target, self._options)
@@ -305,8 +312,8 @@ class PlanSteps:
     def _combined(
         self, lowered: LoweredModel, component: Component, build: BuildSpec, built: Mapping[str, _Built]
     ) -> CacheEntry | None:
-        """One folder with all plans, and what is told of them."""
-        named = {cc: _placed(one.plan, cc, alone=len(built) == 1) for cc, one in built.items()}
+        """Return one folder with all plans and their records."""
+        named = {cc: _placed(artifact.plan, cc, alone=len(built) == 1) for cc, artifact in built.items()}
         first = next(iter(named.values()))
         engine = Engine(
             kind=EngineKind.TENSORRT,
@@ -319,19 +326,19 @@ class PlanSteps:
         )
 
         def gather(out: Path) -> Engine:
-            for cc, one in built.items():
-                for before, after in zip(_files(one.plan), _files(named[cc]), strict=True):
-                    link_or_copy(one.entry.folder / before, out / after)
+            for cc, artifact in built.items():
+                for before, after in zip(_files(artifact.plan), _files(named[cc]), strict=True):
+                    link_or_copy(artifact.entry.folder / before, out / after)
             return engine
 
-        inputs = [one.entry.digest for one in built.values()]
+        inputs = [artifact.entry.digest for artifact in built.values()]
         parameters = {"of": "engine", "precision": lowered.precision, "interface": component.model_dump(mode="json")}
-        held = self._stages.entry("compile", inputs, parameters, gather, tools="plan")
-        return None if held is None else held[0]
+        result = self._stages.entry("compile", inputs, parameters, gather, tools="plan")
+        return None if result is None else result[0]
 
 
 def _bindings(target: Target) -> str:
-    """The distribution of Python bindings for a target's TensorRT."""
+    """Return the distribution of the Python bindings for a target's TensorRT."""
     major = (target.cuda or "13").partition(".")[0]
     return f"tensorrt-cu{major}-bindings=={target.tensorrt}"
 
@@ -341,11 +348,11 @@ def _sm(compute_capability: str) -> str:
 
 
 def _files(plan: Plan) -> tuple[str, ...]:
-    return plan.file, *plan.told
+    return plan.file, *plan.description_files
 
 
 def _placed(plan: Plan, compute_capability: str, *, alone: bool) -> Plan:
-    """The same plan among others: under a name of its own, and what is told of it in a folder."""
+    """Return the plan renamed for a folder of several plans, with its reports in a subfolder."""
     fields = ("layers_file", "log", "reproduce", "request")
     placed = {field: f"{PLANS_FOLDER}/{compute_capability}/{getattr(plan, field)}" for field in fields}
     name = plan.file if alone else f"{Path(plan.file).stem}_sm{_sm(compute_capability)}.plan"

@@ -1,4 +1,4 @@
-"""The graph of a plan, as far as it goes without a GPU: made ready, looked over, and built by another library."""
+"""GPU-free preparation of a plan's graph: made ready, linted, and test-built by another library."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from plansmith.compilers.precision.requests import LintPlanRequest, LintWarnings
-from plansmith.compilers.trt.check.check import check_build
-from plansmith.compilers.trt.check.library import nearest_of
-from plansmith.compilers.trt.formats import require_formats
 from plansmith.compilers.trt.profiles import profiles_of
+from plansmith.compilers.trt.rtx import nearest_of
+from plansmith.compilers.trt.rtx_check import check_build
+from plansmith.compilers.trt.rules import require_formats
+from plansmith.config.engine_options import TensorRTOptions
 from plansmith.config.spec import ModelSpec
-from plansmith.config.target.targets import Target
-from plansmith.config.tensorrt import TensorRTOptions
+from plansmith.config.targets import Target
 from plansmith.errors import EngineError, ExportError
 from plansmith.records.engine import BuildCheck, BuildSpec, CheckRequest, Gpu
 from plansmith.records.model import Component, HighPrecisionNode, LoweredModel, OnnxModel
-from plansmith.report.text.plan import describe_check
+from plansmith.report.text import describe_check
 from plansmith.steps.cache.local import CacheEntry
 from plansmith.steps.runner import StageRunner, StepResult
 from plansmith.steps.worker import tasks
@@ -33,7 +33,7 @@ _CHECKED_FLAGS = ("formats", "profiles", "tf32")
 
 @dataclass(frozen=True)
 class PlanGraph:
-    """A graph that is ready for TensorRT, and what its plan is built with.
+    """A graph prepared for TensorRT, with the build settings of its plan.
 
     Attributes:
         entry: the graph, in the cache.
@@ -51,24 +51,24 @@ class PlanGraph:
 
     @property
     def layers_file(self) -> Path | None:
-        """All layers of what the check built, as JSON; None where nothing tells."""
+        """JSON file with all layers of the engine that the check built; None if not available."""
         if self.check is None or self.check_folder is None or not self.check.layers_file:
             return None
         return self.check_folder / self.check.layers_file
 
     @property
     def file(self) -> Path:
-        """The ONNX file, its weights beside it."""
+        """The ONNX file; its external weights are in the same folder."""
         return self.entry.folder / self.component.file
 
     @property
     def prepared(self) -> PreparedGraph:
-        """What is known of it."""
+        """The record of the prepared graph."""
         return PreparedGraph.model_validate(self.entry.record)
 
     @property
     def component(self) -> Component:
-        """Its own record."""
+        """The component record of the graph."""
         return self.prepared.component
 
     @property
@@ -78,7 +78,7 @@ class PlanGraph:
 
 
 class _Unknown(Exception):
-    """A check that says nothing of the graph: on another machine, or with more time, it may, so it is not cached."""
+    """Inconclusive check: on another machine, or with more time, it may succeed, so it is not cached."""
 
     def __init__(self, check: BuildCheck) -> None:
         super().__init__(check.reason)
@@ -86,7 +86,7 @@ class _Unknown(Exception):
 
 
 class GraphSteps:
-    """Makes the graphs of one compile ready for TensorRT.
+    """Graph steps: prepare the graphs of one compile for TensorRT.
 
     Args:
         stages: the compile's steps.
@@ -102,7 +102,7 @@ class GraphSteps:
         self._options = options
 
     def prepare(self, onnx: OnnxModel, lowered: StepResult[LoweredModel], kinds: Sequence[Gpu]) -> PlanGraph | None:
-        """Make a graph ready, and refuse what TensorRT would refuse, before a GPU is kept busy with it.
+        """Prepare a graph, and refuse what TensorRT would refuse before a GPU is occupied.
 
         None where it only looks, and something of that has to be done.
 
@@ -141,7 +141,7 @@ class GraphSteps:
         return graph
 
     def _ready(self, lowered: StepResult[LoweredModel]) -> tuple[CacheEntry, bool] | None:
-        """The graph as TensorRT gets it, and its inputs that hold a shape."""
+        """Return the graph as passed to TensorRT, and its shape inputs."""
 
         def prepare(out: Path) -> PreparedGraph:
             request = PlanGraphRequest(lowered=lowered.record, folder=lowered.folder, out=out)
@@ -150,7 +150,7 @@ class GraphSteps:
         return self._stages.entry("compile", [lowered.digest], {"of": "graph"}, prepare, tools="plan_graph")
 
     def _lint(self, graph: PlanGraph, lowered: LoweredModel) -> tuple[str, ...] | None:
-        """Refuse what TensorRT's parser would refuse or get wrong; the warnings of what it may."""
+        """Refuse what TensorRT's parser would reject or misread; return warnings on what it might."""
         request = LintPlanRequest(
             lowered=lowered.model_copy(update={"components": {"model": graph.component}}),
             folder=graph.entry.folder,
@@ -165,19 +165,19 @@ class GraphSteps:
             return self._stages.run_in_worker(tasks.LINT_PLAN, request)
 
         inputs, parameters = [graph.entry.digest], request.model_dump(mode="json", exclude={"lowered", "folder"})
-        held = self._stages.entry("compile", inputs, {"of": "lint", **parameters}, look, tools="plan_lint")
-        return None if held is None else LintWarnings.model_validate(held[0].record).warnings
+        result = self._stages.entry("compile", inputs, {"of": "lint", **parameters}, look, tools="plan_lint")
+        return None if result is None else LintWarnings.model_validate(result[0].record).warnings
 
     def _with_lint(self, refusal: EngineError, graph: PlanGraph, lowered: LoweredModel) -> EngineError:
-        """A refusal with what the lint knows of the same graph, which it would refuse without the check as well."""
+        """Return an error with the lint findings for the same graph, which would be refused without the check, too."""
         try:
             self._lint(graph, lowered)
-        except ExportError as known:
-            return EngineError(f"{refusal.message}\n{known.message}", remedy=known.remedy, log=refusal.log)
+        except ExportError as lint_error:
+            return EngineError(f"{refusal.message}\n{lint_error.message}", remedy=lint_error.remedy, log=refusal.log)
         return refusal
 
     def _checked(self, graph: PlanGraph, lowered: LoweredModel, kinds: Sequence[Gpu]) -> PlanGraph | None:
-        """Have the graph parsed and built without a GPU."""
+        """Parse and build the graph without a GPU."""
         capabilities = tuple(kind.compute_capability for kind in kinds)
         stand_ins = nearest_of(capabilities)
         request = CheckRequest(
@@ -194,18 +194,18 @@ class GraphSteps:
 
         def check(out: Path) -> BuildCheck:
             self._stages.end_worker()  # the model's memory is the builder's now
-            asked = request.model_copy(update={"out": str(out)})
-            check = check_build(asked, log=self._stages.log_file("check"), progress=self._stages.progress)
+            build_request = request.model_copy(update={"out": str(out)})
+            check = check_build(build_request, log=self._stages.log_file("check"), progress=self._stages.progress)
             if check.verdict == "unknown":
                 raise _Unknown(check)
             return check
 
         try:
-            held = self._stages.entry("compile", [graph.entry.digest], parameters, check, tools="plan_check")
+            result = self._stages.entry("compile", [graph.entry.digest], parameters, check, tools="plan_check")
         except _Unknown as unknown:
             return replace(graph, check=unknown.check, cached=False)
-        if held is None:
+        if result is None:
             return None
-        entry, cached = held
+        entry, cached = result
         built = BuildCheck.model_validate(entry.record)
         return replace(graph, check=built, check_folder=entry.folder, cached=graph.cached and cached)

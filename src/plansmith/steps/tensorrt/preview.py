@@ -1,4 +1,4 @@
-"""What a build of a TensorRT plan would be told, for a person to see and copy; nothing is built, and no GPU needed."""
+"""Build preview: settings of a TensorRT plan build for the user to see and copy; builds nothing and needs no GPU."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import Any
 
 from plansmith.compilers.onnx_files import MODEL_FILE
 from plansmith.compilers.shape_inputs import read_shape_inputs
-from plansmith.compilers.trt.formats import require_formats
 from plansmith.compilers.trt.profiles import profiles_of, shapes_of
-from plansmith.compilers.trt.rules import describe_containers
-from plansmith.compilers.trtexec.command import build_command, shell_line
-from plansmith.compilers.trtexec.timing import Measurement, timing_command
+from plansmith.compilers.trt.rules import describe_containers, require_formats
+from plansmith.compilers.trt.trtexec.command import Measurement, build_command, shell_line, timing_command
 from plansmith.config.shapes import resolve_axes
 from plansmith.config.source_reference import SourceReference
 from plansmith.config.spec import ModelSpec
-from plansmith.config.target.targets import Target
+from plansmith.config.targets import Target
 from plansmith.errors import PlansmithError
 from plansmith.records.engine import BuildSpec, Gpu, OptimizationProfile, TensorFormat
 from plansmith.records.model import (
@@ -35,13 +33,13 @@ from plansmith.sources.loaded_model import Signature
 from plansmith.steps.fetch import fetch, load_request
 from plansmith.steps.runner import Listener, StageRunner, StepResult
 from plansmith.steps.worker import tasks
-from plansmith.system.temporary import scratch_folder
+from plansmith.system.files import scratch_folder
 
 _PLAN, _LAYERS, _TIMINGS = "model.plan", "layers.json", "timing.cache"
 
 
 class BuildPreview(Record):
-    """One build that would be done.
+    """Preview of one plan build.
 
     `tensorrt`: the target's version; `containers`: what has it; `gpus`: the kinds that get a plan, none where neither
     the spec nor this machine names one; `graph`: the file, which `is_there` or would be exported first; `trtexec`: the
@@ -64,18 +62,18 @@ class BuildPreview(Record):
 
     @property
     def shell_line(self) -> str:
-        """The call of trtexec, to copy into a shell."""
+        """The trtexec build command, ready to copy into a shell."""
         return shell_line(list(self.trtexec))
 
     @property
     def timing_lines(self) -> tuple[str, ...]:
-        """The calls of trtexec that measure the plan, a profile each."""
+        """The trtexec commands that benchmark the plan, one per optimization profile."""
         return tuple(shell_line(list(call)) for call in self.timing)
 
 
 @dataclass(frozen=True)
 class _Interface:
-    """What is known of the graph: its inputs, the ranges of their axes, and which of them hold a shape.
+    """Known interface of the graph: its inputs, the ranges of their axes, and its shape inputs.
 
     `outputs`: where the graph is there.
     """
@@ -87,8 +85,8 @@ class _Interface:
 
 
 @dataclass(frozen=True)
-class _Known:
-    """The file of the graph, which `is_there` or would be exported first; None for a model that cannot be asked."""
+class _GraphFacts:
+    """Graph facts: its file, which `is_there` or would be exported; None for a model that cannot be inspected."""
 
     graph: str
     interface: _Interface | None
@@ -105,7 +103,7 @@ def preview_builds(
     *,
     relative_to: Path,
 ) -> BuildPreview:
-    """What the build of a model would be told.
+    """Return a preview of a model's plan build: its precision, profiles and trtexec commands.
 
     Args:
         spec: what is wanted.
@@ -120,14 +118,14 @@ def preview_builds(
         EngineError: formats that its inputs and outputs cannot have.
     """
     options = spec.tensorrt.with_absolute_paths(relative_to)
-    known = _known(spec, reference, finished)
-    notes, graph = [*known.notes], known.graph
-    if known.interface is None:
-        given = options.profiles or ({"default": spec.shapes} if spec.shapes else {})
-        build = options.build_spec([OptimizationProfile(name=name, shapes=shapes) for name, shapes in given.items()])
-        interface = _Interface(_named(given), {})
+    basis = _graph_facts(spec, reference, finished)
+    notes, graph = [*basis.notes], basis.graph
+    if basis.interface is None:
+        ranges = options.profiles or ({"default": spec.shapes} if spec.shapes else {})
+        build = options.build_spec([OptimizationProfile(name=name, shapes=shapes) for name, shapes in ranges.items()])
+        interface = _Interface(_named(ranges), {})
     else:
-        interface = known.interface
+        interface = basis.interface
         build = options.build_spec(profiles_of(options, interface.inputs, interface.axes, interface.shape_inputs))
     if not gpus:
         notes.append("no GPU is here and none is named (--gpu): a plan fits the kind of GPU that it was built on")
@@ -136,7 +134,7 @@ def preview_builds(
         timing_command(measurement, program=program, plan=_PLAN, major=major)
         for measurement in _measurements(build, graph)
     ]
-    formats = _told_formats(build, known, interface)
+    formats = _told_formats(build, basis, interface)
     if unjudged := build.formats.keys() - formats.keys():
         notes.append(f"the call lacks the formats of {', '.join(sorted(unjudged))}: the graph tells its outputs")
     command = build_command(
@@ -157,7 +155,7 @@ def preview_builds(
         gpus=gpus,
         precision=spec.precision,
         graph=graph,
-        is_there=known.is_there,
+        is_there=basis.is_there,
         spec=build,
         trtexec=tuple(command),
         timing=tuple(call.command for call in calls),
@@ -166,49 +164,51 @@ def preview_builds(
     )
 
 
-def _told_formats(build: BuildSpec, known: _Known, interface: _Interface) -> dict[str, TensorFormat]:
-    """The formats that were asked for, without those of outputs that nobody knows before the graph is there.
+def _told_formats(build: BuildSpec, basis: _GraphFacts, interface: _Interface) -> dict[str, TensorFormat]:
+    """Return the requested formats, without those of outputs that are unknown before the export.
 
     Raises:
         EngineError: one that an input or output cannot have.
     """
-    told = (*interface.inputs, *interface.outputs)
-    names = build.formats.keys() if known.is_there else {tensor.name for tensor in told}
+    tensors = (*interface.inputs, *interface.outputs)
+    names = build.formats.keys() if basis.is_there else {tensor.name for tensor in tensors}
     formats = {name: form for name, form in build.formats.items() if name in names}
-    if known.interface is not None:
-        require_formats(formats, told)
+    if basis.interface is not None:
+        require_formats(formats, tensors)
     return formats
 
 
-def _known(spec: ModelSpec, reference: SourceReference, finished: Mapping[str, StepResult[Any]]) -> _Known:
-    """The graph where it is in the cache already, else what the model says of itself."""
+def _graph_facts(spec: ModelSpec, reference: SourceReference, finished: Mapping[str, StepResult[Any]]) -> _GraphFacts:
+    """Return the graph's facts from the cache, else from the model's own description."""
     if "lower" in finished:
         lowered: StepResult[LoweredModel] = finished["lower"]
         onnx: OnnxModel = finished["export"].record
         component = lowered.record.components["model"]
         file = lowered.folder / component.file
         interface = _Interface(component.inputs, onnx.axes, read_shape_inputs(file), component.outputs)
-        return _Known(str(file), interface, is_there=True)
+        return _GraphFacts(str(file), interface, is_there=True)
     exported = f"{MODEL_FILE} stands for the graph, which is not exported yet; plansmith lower writes one"
-    found, why = None, "before the model is fetched"
+    signature, why = None, "before the model is fetched"
     try:
-        found = _described(spec, reference)
+        signature = _described(spec, reference)
     except PlansmithError as error:
         why = f"as the model could not be looked at: {error.message}"
-    if found is None:
-        return _Known(MODEL_FILE, None, (exported, f"only the shapes that were given are known {why}"))
-    given = {name: one for name, one in profile_ranges(spec).items() if name not in found.shape_inputs}
-    axes = resolve_axes(found.inputs, found.axes, found.limits, spec.shapes or given)
-    return _Known(MODEL_FILE, _Interface(found.inputs, axes, found.shape_inputs), (exported,))
+    if signature is None:
+        return _GraphFacts(MODEL_FILE, None, (exported, f"only the shapes that were given are known {why}"))
+    ranges = {
+        name: input_range for name, input_range in profile_ranges(spec).items() if name not in signature.shape_inputs
+    }
+    axes = resolve_axes(signature.inputs, signature.axes, signature.limits, spec.shapes or ranges)
+    return _GraphFacts(MODEL_FILE, _Interface(signature.inputs, axes, signature.shape_inputs), (exported,))
 
 
 def profile_ranges(spec: ModelSpec) -> dict[str, InputRange]:
-    """What the profiles of a plan take together, by input; nothing for another engine."""
+    """Return the combined ranges of a plan's optimization profiles, by input; empty for other engines."""
     return shapes_of(spec.tensorrt.profiles) if spec.engine is EngineKind.TENSORRT else {}
 
 
 def _measurements(build: BuildSpec, graph: str) -> list[Measurement]:
-    """The opt of every profile; one measurement of a plan whose shapes are all fixed."""
+    """Return the opt shape of each profile; one measurement for a plan with fixed shapes."""
     fixed = Measurement(
         plugins=build.plugins,
         version_compatible=build.version_compatible,
@@ -223,13 +223,13 @@ def _measurements(build: BuildSpec, graph: str) -> list[Measurement]:
 
 
 def _named(profiles: Mapping[str, Mapping[str, InputRange]]) -> tuple[Tensor, ...]:
-    """The inputs that ranges were given for, of which nothing but their rank is known."""
-    given = {name: shape for shapes in profiles.values() for name, shape in shapes.items()}
-    return tuple(Tensor(name=n, dtype="float32", dims=(ANONYMOUS,) * len(shape.min)) for n, shape in given.items())
+    """Return the inputs with given ranges, of which only the rank is known."""
+    ranges = {name: shape for shapes in profiles.values() for name, shape in shapes.items()}
+    return tuple(Tensor(name=n, dtype="float32", dims=(ANONYMOUS,) * len(shape.min)) for n, shape in ranges.items())
 
 
 def _described(spec: ModelSpec, reference: SourceReference) -> Signature | None:
-    """What a model that is on this disk says of itself; None where it would have to be fetched.
+    """Return the description of a model on this disk; None if it would have to be fetched.
 
     Raises:
         PlansmithError: it cannot be loaded here.

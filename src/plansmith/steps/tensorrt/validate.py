@@ -1,4 +1,4 @@
-"""The gate for TensorRT plans, as the driver sees it: each plan on a GPU of its kind, in a child of its own."""
+"""Accuracy gate of TensorRT plans in the driver: each plan on a GPU of its kind, in its own child process."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from plansmith.steps.worker import tasks
 from plansmith.system import gpus
 from plansmith.system.gpu_catalog import is_kind
 from plansmith.system.process import Worker
-from plansmith.validation.gate import require_passed
-from plansmith.validation.held_out import HeldOut
+from plansmith.validation.gate import HeldOut, require_passed
 
 
 @dataclass(frozen=True)
 class PlanValidationInputs:
-    """An engine with plans, and what they are judged by.
+    """An engine with plans, and the inputs of its validation.
 
     `higher`: the plans of the next higher precision; None where there is none to be faster than.
     """
@@ -41,7 +40,7 @@ class PlanValidationInputs:
 def validate_plans(
     stages: StageRunner, spec: ModelSpec, judged: PlanValidationInputs, *, require: Callable[[ValidationReport], None]
 ) -> StepResult[ValidationReport] | None:
-    """Run every plan on a GPU of its kind, beside the lowered graph and FP32, and measure it.
+    """Run every plan on a GPU of its type, compare it with the lowered graph and FP32, and benchmark it.
 
     Args:
         stages: the compile's steps.
@@ -63,12 +62,12 @@ def validate_plans(
         return combined_report([_judged(stages, spec, judged, capability) for capability in judged.engine.record.plans])
 
     every = (judged.engine, judged.onnx, judged.lowered, judged.data, judged.higher)
-    inputs = [one.digest for one in every if one is not None]
+    inputs = [step.digest for step in every if step is not None]
     return stages.stage("validate", ValidationReport, inputs, parameters, build, require=require, tools="measure")
 
 
 def require_plans(report: ValidationReport, *, speed_check: bool) -> None:
-    """Let plans through that are right and, where that is asked, faster than those of the next higher precision.
+    """Accept plans that are accurate and, if required, faster than those of the next higher precision.
 
     Raises:
         GateError: they are not.
@@ -79,7 +78,10 @@ def require_plans(report: ValidationReport, *, speed_check: bool) -> None:
 
 
 def combined_report(reports: Sequence[ValidationReport]) -> ValidationReport:
-    """One report for all plans of a release: that of the first that failed, or the first, with what the others add."""
+    """Return one report for all plans of a release.
+
+    The first failed one, or else the first, with the others' additions.
+    """
     first = next((report for report in reports if report.verdict == "failed"), reports[0])
     if len(reports) == 1:
         return first
@@ -95,14 +97,16 @@ def combined_report(reports: Sequence[ValidationReport]) -> ValidationReport:
             "ran": tuple(capability for report in reports for capability in report.ran),
             "at_corners": tuple(corner for report in reports for corner in report.at_corners),
             "speeds": tuple(speed for report in reports for speed in report.speeds),
-            "layers": {capability: found for report in reports for capability, found in report.layers.items()},
+            "layers": {
+                capability: layer_summary for report in reports for capability, layer_summary in report.layers.items()
+            },
             "not_validated": tuple(dict.fromkeys(line for line in untried if "did not run here" not in line)),
         }
     )
 
 
 def _judged(stages: StageRunner, spec: ModelSpec, judged: PlanValidationInputs, capability: str) -> ValidationReport:
-    """The report on one plan, from the cache or from a GPU of its kind."""
+    """Return the report on one plan, from the cache or from a GPU of its kind."""
     plan, spec_data = judged.engine.record.plans[capability], spec.data
     tolerances = {k: v.model_dump(exclude_none=True) for k, v in spec.tolerances.items()}
     max_drop = spec_data.max_metric_drop if spec_data else None
@@ -129,8 +133,10 @@ def _judged(stages: StageRunner, spec: ModelSpec, judged: PlanValidationInputs, 
             return tasks.EVALUATE_PLAN.run(worker, request)
 
     # By the plan itself: the engine around it is another one on every machine, until all plans are built.
-    plans = [stages.digester.file(one.folder / one.record.plans[capability].file) for one in (engine, higher) if one]
-    others = [one.digest for one in (judged.onnx, judged.lowered, data) if one is not None]
+    plans = [
+        stages.digester.file(step.folder / step.record.plans[capability].file) for step in (engine, higher) if step
+    ]
+    others = [step.digest for step in (judged.onnx, judged.lowered, data) if step is not None]
     build = engine.record.build.model_dump(mode="json", exclude={"plugins"}) if engine.record.build else None
     parameters = {
         "of": "plan",
@@ -139,16 +145,16 @@ def _judged(stages: StageRunner, spec: ModelSpec, judged: PlanValidationInputs, 
         "tolerances": tolerances,
         "max_metric_drop": max_drop,
     }
-    held = stages.entry("validate", [*plans, *others], parameters, ask, tools="measure")
-    assert held is not None, "plans that are judged are no look"
-    entry, _ = held
+    result = stages.entry("validate", [*plans, *others], parameters, ask, tools="measure")
+    assert result is not None, "plans that are judged are no look"
+    entry, _ = result
     return ValidationReport.model_validate(entry.record)
 
 
 def _plan_files(
     engine: StepResult[Engine], capability: str, lowered: StepResult[LoweredModel] | None = None
 ) -> PlanFiles:
-    """A plan and where it lies; with its graph where it is judged and not only timed."""
+    """Return a plan and its location; with its graph if it is validated and not only timed."""
     plan = PlanFiles(engine=engine.record, folder=engine.folder, capability=capability)
     if lowered is None:
         return plan
@@ -157,15 +163,15 @@ def _plan_files(
 
 
 def _gpu_for(plan: Plan) -> Gpu:
-    """A GPU of this machine that is of the plan's kind.
+    """Return a GPU of this machine of the plan's kind.
 
     Raises:
         EnvironmentFault: there is none.
     """
-    found = next((gpu for gpu in gpus.visible_gpus() if is_kind(gpu, plan.gpu)), None)
-    if found is None:
+    match = next((gpu for gpu in gpus.visible_gpus() if is_kind(gpu, plan.gpu)), None)
+    if match is None:
         raise EnvironmentFault(
             f"the plan for {plan.gpu.name} was never run, and no such GPU is here: nobody knows whether it is right",
             remedy="run the same command on a machine with that GPU, with the same --artifacts or --shared-cache",
         )
-    return found
+    return match

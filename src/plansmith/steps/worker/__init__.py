@@ -1,1 +1,1 @@
-"""The worker: the child process of a compile, which loads the model."""
+"""Worker: the child process of a compile, which loads the model."""

@@ -1,4 +1,4 @@
-"""The worker of a compile: loads the model once and does the steps that need it.
+"""Worker process of a compile: loads the model once and runs the steps that need it.
 
 Run as `python -m plansmith.steps.worker <file descriptor> <parent>` by `process.Worker`.
 """
@@ -6,38 +6,32 @@ Run as `python -m plansmith.steps.worker <file descriptor> <parent>` by `process
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from plansmith.compilers.export.export import describe, export, run_reference
 from plansmith.compilers.export.requests import LoadRequest
-from plansmith.compilers.precision.lowering import lower
-from plansmith.compilers.precision.prelowered import check_prelowered
+from plansmith.compilers.precision.lowering import check_prelowered, lower
 from plansmith.compilers.trt.evaluation.evaluate import evaluate_plan
 from plansmith.compilers.trt.lint import lint_plan
 from plansmith.config.pipeline import PipelineOptions
 from plansmith.errors import EnvironmentFault, UsageError, first_line
-from plansmith.pipelines.build import join
-from plansmith.pipelines.script import script
+from plansmith.pipelines.build import join, script
 from plansmith.records.engine import Engine
-from plansmith.records.model import EngineKind, Precision, Record
+from plansmith.records.model import EngineKind, Precision
 from plansmith.records.validation import ValidationReport
 from plansmith.steps.worker import tasks
 from plansmith.steps.worker.import_onnx import import_onnx
 from plansmith.steps.worker.sampling import entry_point_digest, sample
 from plansmith.system.process import serve
+from plansmith.system.tasks import Nothing, Progress
 
 RANDOM_SEED = 0
 
-Progress = Callable[[str], None]
-
-Q = TypeVar("Q", bound=Record)
-R = TypeVar("R", bound=Record)
-
 
 def timm_hub_id(request: tasks.TimmName, progress: Progress) -> tasks.HubId:
-    """The hub repository of a timm name."""
+    """Return the Hub repository of a timm model name."""
     from plansmith.sources import timm
 
     progress("looking the name up")
@@ -45,14 +39,14 @@ def timm_hub_id(request: tasks.TimmName, progress: Progress) -> tasks.HubId:
 
 
 def graph_files(request: tasks.GraphFile, progress: Progress) -> tasks.GraphWeights:
-    """The files of weights that an ONNX file needs beside it."""
+    """Return the external weight files that an ONNX file needs."""
     from plansmith.sources import onnx_file
 
     progress("looking for the weights of the graph")
     return tasks.GraphWeights(weights=onnx_file.weights_of(request.path))
 
 
-def make_random(request: tasks.RandomModelRequest, progress: Progress) -> tasks.Nothing:
+def make_random(request: tasks.RandomModelRequest, progress: Progress) -> Nothing:
     """Write a model with random weights."""
     progress("drawing random weights")
     if request.scheme == "timm":
@@ -69,11 +63,11 @@ def make_random(request: tasks.RandomModelRequest, progress: Progress) -> tasks.
             trust_remote_code=request.trust_remote_code,
             task=request.task,
         )
-    return tasks.Nothing()
+    return Nothing()
 
 
 def compile_engine(request: tasks.EngineRequest, progress: Progress) -> Engine:
-    """Make the ONNX Runtime engine of a graph."""
+    """Build the ONNX Runtime engine of a graph."""
     from plansmith.compilers.onnxrt import compile_onnxruntime
 
     progress("making the engine")
@@ -87,7 +81,7 @@ def compile_engine(request: tasks.EngineRequest, progress: Progress) -> Engine:
 
 
 def compile_python(request: tasks.ModelFolderRequest, progress: Progress) -> Engine:
-    """Lay out the folder from which Triton's Python backend serves a PyTorch model, or the text that it generates."""
+    """Package a PyTorch model, or its text generation, as a model folder for Triton's Python backend."""
     from plansmith.compilers.python_backend.model_folder import ServedModel, write_folder
 
     progress("laying out the model")
@@ -118,7 +112,7 @@ def compile_python(request: tasks.ModelFolderRequest, progress: Progress) -> Eng
 
 
 def _generation(model: LoadRequest, options: PipelineOptions | None) -> PipelineOptions | None:
-    """What the spec says of the text that a model generates; None where it serves the model's outputs."""
+    """Return the spec's text generation settings; None if it serves the model's outputs."""
     from plansmith.compilers.python_backend.generator_loading import wants_generation
 
     wants = wants_generation(
@@ -128,12 +122,12 @@ def _generation(model: LoadRequest, options: PipelineOptions | None) -> Pipeline
 
 
 def plan_graph(request: tasks.PlanGraphRequest, progress: Progress) -> tasks.PreparedGraph:
-    """The graph that TensorRT gets: in FP32 without what is redundant, as it is where it was lowered."""
+    """Return the graph for TensorRT: simplified in FP32, unchanged if it was lowered."""
     import onnx
 
     from plansmith.compilers.onnxrt import clean
     from plansmith.compilers.shape_inputs import shape_inputs
-    from plansmith.compilers.trt.inspection.layers import nodes_in_fp32
+    from plansmith.compilers.trt.layers import nodes_in_fp32
     from plansmith.system.files import link_or_copy
 
     progress("making the graph ready for TensorRT")
@@ -154,7 +148,7 @@ def plan_graph(request: tasks.PlanGraphRequest, progress: Progress) -> tasks.Pre
 
 
 def validate(request: tasks.ValidateRequest, progress: Progress) -> ValidationReport:
-    """Run the gate; the verdict is in the report."""
+    """Run the accuracy gate; the verdict is in the report."""
     from plansmith.compilers.python_backend.candidate import candidate_runner
     from plansmith.validation import gate
 
@@ -175,36 +169,27 @@ def validate(request: tasks.ValidateRequest, progress: Progress) -> ValidationRe
     )
 
 
-def _served(task: tasks.Task[Q, R], function: Callable[[Q, Progress], R]) -> tuple[str, Callable[..., Any]]:
-    """A task, and the function that does it, as JSON in and out."""
-
-    def call(*, request: Mapping[str, Any], progress: Progress) -> dict[str, Any]:
-        return function(task.request.model_validate(request), progress).model_dump(mode="json")
-
-    return task.name, call
-
-
 FUNCTIONS = dict(
     (
-        _served(tasks.TIMM_HUB_ID, timm_hub_id),
-        _served(tasks.GRAPH_FILES, graph_files),
-        _served(tasks.MAKE_RANDOM, make_random),
-        _served(tasks.DESCRIBE, describe),
-        _served(tasks.EXPORT, export),
-        _served(tasks.RUN_REFERENCE, run_reference),
-        _served(tasks.IMPORT_ONNX, import_onnx),
-        _served(tasks.ENTRY_POINT_DIGEST, entry_point_digest),
-        _served(tasks.SAMPLE, sample),
-        _served(tasks.CHECK_PRELOWERED, check_prelowered),
-        _served(tasks.LOWER, lower),
-        _served(tasks.LINT_PLAN, lint_plan),
-        _served(tasks.COMPILE_ENGINE, compile_engine),
-        _served(tasks.COMPILE_PYTHON, compile_python),
-        _served(tasks.PLAN_GRAPH, plan_graph),
-        _served(tasks.VALIDATE, validate),
-        _served(tasks.EVALUATE_PLAN, evaluate_plan),
-        _served(tasks.JOIN, join),
-        _served(tasks.SCRIPT, script),
+        tasks.TIMM_HUB_ID.served_by(timm_hub_id),
+        tasks.GRAPH_FILES.served_by(graph_files),
+        tasks.MAKE_RANDOM.served_by(make_random),
+        tasks.DESCRIBE.served_by(describe),
+        tasks.EXPORT.served_by(export),
+        tasks.RUN_REFERENCE.served_by(run_reference),
+        tasks.IMPORT_ONNX.served_by(import_onnx),
+        tasks.ENTRY_POINT_DIGEST.served_by(entry_point_digest),
+        tasks.SAMPLE.served_by(sample),
+        tasks.CHECK_PRELOWERED.served_by(check_prelowered),
+        tasks.LOWER.served_by(lower),
+        tasks.LINT_PLAN.served_by(lint_plan),
+        tasks.COMPILE_ENGINE.served_by(compile_engine),
+        tasks.COMPILE_PYTHON.served_by(compile_python),
+        tasks.PLAN_GRAPH.served_by(plan_graph),
+        tasks.VALIDATE.served_by(validate),
+        tasks.EVALUATE_PLAN.served_by(evaluate_plan),
+        tasks.JOIN.served_by(join),
+        tasks.SCRIPT.served_by(script),
     )
 )
 

@@ -1,4 +1,4 @@
-"""What the worker is asked about data."""
+"""Worker requests on data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plansmith.records.model import AxisRange, Record
 
 
 class SampleRequest(Record):
-    """Data that are made into inputs of a model, in two sets.
+    """Request to convert data to model inputs, in two sets.
 
     Attributes:
         model: the source model, and how it is loaded.
@@ -33,13 +33,13 @@ class SampleRequest(Record):
 
 
 class EntryPointRequest(Record):
-    """A user's function that yields samples; `place` says where it lies."""
+    """A user's function that yields samples; `place` is its location."""
 
     entry_point: str
     place: DataPlace
 
 
 class SampleDigest(Record):
-    """The digest of all that a user's function yields."""
+    """Digest of everything that a user's function yields."""
 
     digest: str

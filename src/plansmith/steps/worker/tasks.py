@@ -1,4 +1,4 @@
-"""The tasks of a compile's worker: what each is asked, and what it answers.
+"""Worker tasks of a compile: the request and result of each.
 
 The driver calls a task by its record here, and `__main__` has the function that does it: mypy holds both to the same
 records. A request and its answer cross as JSON.
@@ -6,15 +6,13 @@ records. A request and its answer cross as JSON.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
 
 from plansmith.compilers.export.requests import ExportRequest, ImportRequest, LoadRequest, ReferenceRequest
 from plansmith.compilers.precision.requests import LintPlanRequest, LintWarnings, LowerRequest, PrelowerCheckRequest
 from plansmith.compilers.trt.evaluation.requests import EvaluatePlanRequest
+from plansmith.config.engine_options import TorchCompile
 from plansmith.config.pipeline import PipelineOptions
-from plansmith.config.python import TorchCompile
 from plansmith.pipelines.requests import JoinRequest, ScriptRequest
 from plansmith.records.engine import Engine
 from plansmith.records.model import (
@@ -32,45 +30,18 @@ from plansmith.records.pipeline import Pipeline, Script
 from plansmith.records.validation import ToleranceChange, ValidationReport
 from plansmith.sources.loaded_model import Signature
 from plansmith.steps.worker.sample_request import EntryPointRequest, SampleDigest, SampleRequest
-from plansmith.system.process import Worker
-from plansmith.validation.held_out import HeldOut
-
-Q = TypeVar("Q", bound=Record)
-R = TypeVar("R", bound=Record)
-
-
-@dataclass(frozen=True)
-class Task(Generic[Q, R]):
-    """One thing that the worker can do.
-
-    Attributes:
-        name: of the function.
-        request: what it is asked.
-        response: what it answers.
-    """
-
-    name: str
-    request: type[Q]
-    response: type[R]
-
-    def run(self, worker: Worker, request: Q) -> R:
-        """Have a worker do it.
-
-        Raises:
-            PlansmithError: the worker's own error, or what is known about its death.
-        """
-        answer = worker.call(self.name, request=request.model_dump(mode="json"))
-        return self.response.model_validate(answer)
+from plansmith.system.tasks import Nothing, Task
+from plansmith.validation.gate import HeldOut
 
 
 class TimmName(Record):
-    """A name that timm knows."""
+    """A model name in timm."""
 
     name: str
 
 
 class HubId(Record):
-    """A repository of the hub."""
+    """A repository on the Hugging Face Hub."""
 
     hub_id: str
 
@@ -82,13 +53,13 @@ class GraphFile(Record):
 
 
 class GraphWeights(Record):
-    """The files of weights that an ONNX file needs beside it, with their least sizes in bytes."""
+    """External weight files of an ONNX file, with their minimum sizes in bytes."""
 
     weights: dict[str, int]
 
 
 class RandomModelRequest(Record):
-    """A model with random weights.
+    """Request for a model with random weights.
 
     Attributes:
         scheme: what kind of source it is.
@@ -105,12 +76,8 @@ class RandomModelRequest(Record):
     out: Path
 
 
-class Nothing(Record):
-    """An answer that says only that the task is done."""
-
-
 class EngineRequest(Record):
-    """A graph that ONNX Runtime is to run.
+    """Request to build an ONNX Runtime engine from a graph.
 
     Attributes:
         lowered: the graph.
@@ -128,7 +95,7 @@ class EngineRequest(Record):
 
 
 class ModelFolderRequest(Record):
-    """A PyTorch model that Triton's Python backend is to run.
+    """Request to package a PyTorch model for Triton's Python backend.
 
     Attributes:
         model: the source model, and how it is loaded.
@@ -152,7 +119,7 @@ class ModelFolderRequest(Record):
 
 
 class PlanGraphRequest(Record):
-    """A graph that is made ready for TensorRT; `folder` holds its files, `out` takes the graph."""
+    """Request to prepare a graph for TensorRT; `folder` has its files, the graph is written to `out`."""
 
     lowered: LoweredModel
     folder: Path
@@ -160,7 +127,7 @@ class PlanGraphRequest(Record):
 
 
 class PreparedGraph(Record):
-    """A graph as TensorRT gets it.
+    """A graph as it is passed to TensorRT.
 
     Attributes:
         component: its file and interface.
@@ -174,7 +141,7 @@ class PreparedGraph(Record):
 
 
 class ValidateRequest(Record):
-    """An engine that is held against the reference.
+    """Request to validate an engine against the reference.
 
     Attributes:
         engine: what is judged.

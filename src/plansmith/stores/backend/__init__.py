@@ -1,1 +1,1 @@
-"""Storage backends: a folder, S3, and locks in them."""
+"""Storage backends: folders and S3, and locks in them."""

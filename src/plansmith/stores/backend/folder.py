@@ -1,4 +1,4 @@
-"""A store in a folder: on a disk of this machine, or one that several mount."""
+"""Folder backend: a store on a local disk or on a shared mount."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import IO
 
 from plansmith.errors import RepositoryError
 from plansmith.stores.backend.object_store import Abilities, Changed, KeyTaken, Moved, untold
-from plansmith.system.aws.s3.objects import Document, Held
+from plansmith.system.aws.bucket import Document, ObjectMetadata
 from plansmith.system.files import fsync_path, link_or_copy, locked, make_folder, move_into_place, storage_errors
 
 _STAGING = ".staging"
@@ -31,7 +31,7 @@ _READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class FolderObjects:
-    """Objects as files: `Objects` says what each method does. Their modes are those that the umask leaves.
+    """File system backend of `Objects`. File modes follow the umask.
 
     A lock on a file keeps those apart who write the same document, also on NFS, where Linux makes it one of the
     server's (flock(2)). That goes for files that are open for writing, and so not for folders: what is half written has
@@ -48,25 +48,25 @@ class FolderObjects:
         self.place = str(self._root)
         self.typed = shlex.quote(self.place)
 
-    def find(self, key: str) -> Held | None:
-        """What is there under a key."""
+    def find(self, key: str) -> ObjectMetadata | None:
+        """Return the metadata of the object under a key."""
         with self._reading(key):
             try:
-                told = self._path(key).stat()
+                status = self._path(key).stat()
             except (FileNotFoundError, NotADirectoryError):
                 return None
-            return Held(key, told.st_size, told.st_mtime)
+            return ObjectMetadata(key, status.st_size, status.st_mtime)
 
-    def below(self, prefix: str) -> Iterator[Held]:
-        """All objects whose keys begin so, sorted by key."""
+    def below(self, prefix: str) -> Iterator[ObjectMetadata]:
+        """Yield all objects whose keys have a prefix, sorted by key."""
         folder, _, _ = prefix.rpartition("/")
         for key in self._keys(self._path(folder) if folder else self._root, f"{folder}/" if folder else ""):
-            found = self.find(key) if key.startswith(prefix) else None
-            if found is not None:
-                yield found
+            item = self.find(key) if key.startswith(prefix) else None
+            if item is not None:
+                yield item
 
     def read(self, key: str) -> Document | None:
-        """A small object."""
+        """Read a small object."""
         with self._reading(key):
             try:
                 content = self._path(key).read_bytes()
@@ -75,20 +75,20 @@ class FolderObjects:
             return Document(content, _tag(content))
 
     def create(self, key: str, content: bytes) -> str:
-        """Write a small object where there is none."""
+        """Write a small object if the key is free."""
         with self._alone(key):
-            found = self.read(key)
-            if found is None:
+            document = self.read(key)
+            if document is None:
                 self.put(key, content)
-        if found is not None and found.content != content:
+        if document is not None and document.content != content:
             raise KeyTaken(key)
         return _tag(content)
 
     def swap(self, key: str, content: bytes, tag: str) -> str:
-        """Replace a small object that is still the one of this tag."""
+        """Compare and swap: replace a small object that still has this tag."""
         with self._alone(key):
-            found = self.read(key)
-            unchanged = found is not None and found.tag == tag
+            document = self.read(key)
+            unchanged = document is not None and document.tag == tag
             if unchanged:
                 self.put(key, content)
         if not unchanged:
@@ -96,26 +96,26 @@ class FolderObjects:
         return _tag(content)
 
     def put(self, key: str, content: bytes) -> None:
-        """Write a small object, whatever is there."""
+        """Write a small object, overwriting any other."""
         with self._staged() as staged:
             staged.write_bytes(content)
             fsync_path(staged)
             self._show(staged, key)
 
     def send(self, path: Path, key: str, sha256: str, moved: Moved = untold) -> None:
-        """Write a file; it appears whole."""
+        """Upload a file atomically."""
         with self._staged() as staged:
             _copy(path, staged, sha256, moved)
             self.give_up(staged.stat().st_mtime - _ABANDONED_SECONDS)
             self._show(staged, key)
 
     def fetch(self, key: str, path: Path, sha256: str, moved: Moved = untold) -> None:
-        """Write an object's content to a file."""
+        """Download an object's content to a file."""
         with storage_errors(path.parent), self._reading(key):
             _copy(self._path(key), path, sha256, moved)
 
     def sha256(self, key: str, moved: Moved = untold) -> str:
-        """The SHA-256 of an object's content."""
+        """Return the SHA-256 of an object's content."""
         digest = hashlib.sha256()
         with self._reading(key), self._path(key).open("rb") as stream:
             while piece := stream.read(_CHUNK_BYTES):
@@ -124,7 +124,7 @@ class FolderObjects:
         return digest.hexdigest()
 
     def copy(self, source: str, key: str) -> None:
-        """Give an object a second key, or with the same one a new age."""
+        """Copy an object to another key; with the same key, renew its age."""
         with self._staged() as staged, self._reading(source):
             if source == key:
                 os.utime(self._path(key))
@@ -133,13 +133,13 @@ class FolderObjects:
             self._show(staged, key)
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Take objects away; folders stay, as others may be about to write there."""
+        """Delete objects; folders stay, as other processes may be about to write there."""
         with self._errors():
             for key in keys:
                 self._path(key).unlink(missing_ok=True)
 
     def give_up(self, before: float) -> int:
-        """Forget what killed processes left half written."""
+        """Delete partial files left by killed processes."""
         given_up = 0
         with self._errors():
             for left in list((self._root / _STAGING).glob("*")):
@@ -150,11 +150,11 @@ class FolderObjects:
         return given_up
 
     def probed(self) -> Abilities:
-        """What a folder can do follows from what it is."""
+        """Return the abilities of a folder, which need no probe."""
         return self.abilities
 
     def now(self) -> float:
-        """Seconds since 1970 by the clock that dates the files, which on NFS is the server's.
+        """Return the time in seconds since 1970 by the clock that dates the files (on NFS the server's).
 
         It takes a new file to see that: who may only read goes by the clock of this machine.
         """
@@ -170,7 +170,7 @@ class FolderObjects:
                 return time.time()
 
     def _path(self, key: str) -> Path:
-        """Where an object lies.
+        """Return the path of an object.
 
         Raises:
             RepositoryError: that would be somewhere else.
@@ -183,7 +183,7 @@ class FolderObjects:
         return self._root.joinpath(*parts)
 
     def _keys(self, folder: Path, prefix: str) -> Iterator[str]:
-        """The keys of all files below a folder, sorted as S3 does it.
+        """Yield the keys of all files below a folder, sorted as in S3.
 
         Hidden ones are left out: they are this module's own, or a file system's or desktop's (.nfs…, .DS_Store).
         """
@@ -191,10 +191,10 @@ class FolderObjects:
             try:
                 with os.scandir(folder) as entries:
                     shown = [entry for entry in entries if not entry.name.startswith(".")]
-                    found = {entry.name: entry.is_dir(follow_symlinks=False) for entry in shown}
+                    folder_flags = {entry.name: entry.is_dir(follow_symlinks=False) for entry in shown}
             except (FileNotFoundError, NotADirectoryError):
                 return
-        for name in sorted(f"{name}/" if is_folder else name for name, is_folder in found.items()):
+        for name in sorted(f"{name}/" if is_folder else name for name, is_folder in folder_flags.items()):
             if not name.endswith("/"):
                 yield prefix + name
             elif name.rstrip("/") not in _FILE_SYSTEM:
@@ -202,14 +202,14 @@ class FolderObjects:
 
     @contextmanager
     def _alone(self, key: str) -> Iterator[None]:
-        """While inside, nobody else writes this document."""
+        """Hold an exclusive lock for writing this document."""
         lock = self._root / _LOCKS / hashlib.sha256(key.encode()).hexdigest()[:2]
         with self._errors(), locked(lock):
             yield
 
     @contextmanager
     def _staged(self) -> Iterator[Path]:
-        """The name of a file to write, on the same file system."""
+        """Yield a staging path to write to, on the same file system."""
         with self._errors():
             folder = self._root / _STAGING
             make_folder(folder)
@@ -225,11 +225,11 @@ class FolderObjects:
         move_into_place(staged, final)
 
     def _errors(self) -> AbstractContextManager[None]:
-        return storage_errors(self._root, other="folder for the store")
+        return storage_errors(self._root, alternative="folder for the store")
 
     @contextmanager
     def _reading(self, key: str) -> Iterator[None]:
-        """Say in words that something is not there, or may not be read."""
+        """Translate errors for objects that are missing or not readable."""
         try:
             yield
         except FileNotFoundError as error:
@@ -244,7 +244,7 @@ class FolderObjects:
 
 
 def _copy(source: Path, target: Path, sha256: str, moved: Moved) -> None:
-    """Copy a file and see that what arrives is what was meant; nothing is left otherwise."""
+    """Copy a file and verify the content that arrives; nothing is left behind on failure."""
     digest = hashlib.sha256()
     with source.open("rb") as stream, _written_or_gone(target) as out:
         while piece := stream.read(_CHUNK_BYTES):

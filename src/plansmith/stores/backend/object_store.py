@@ -1,4 +1,4 @@
-"""What a store is made of: objects under keys, in a folder or in S3, and what can be relied on there."""
+"""Object store interface: objects under keys, in a folder or in S3, and the guarantees of a backend."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from pathlib import Path
 from typing import Protocol
 
 from plansmith.records.model import Record
-from plansmith.system.aws.s3.objects import Document, Held
+from plansmith.system.aws.bucket import Document, ObjectMetadata
 
 Moved = Callable[[int], None]
 """Told of bytes that were sent or fetched since it was told last; may be called from several threads."""
 
 
 def untold(_bytes: int) -> None:
-    """For whoever does not want to know."""
+    """Ignore the reported bytes: a no-op progress callback."""
 
 
 class KeyTaken(Exception):
-    """There is an object under the key already, another one than what was to be written."""
+    """Conflict: the key already holds a different object."""
 
 
 class Changed(Exception):
-    """The object under the key is not the one any more that was read, or it is gone."""
+    """Conflict: the object under the key was changed or deleted since it was read."""
 
 
 class Abilities(Record):
-    """What a server really does, as seen in a probe; a folder can do all of it.
+    """Abilities of a server, as probed; a folder has all of them.
 
     `create_once`: it refuses to write a key that is there (If-None-Match); `swap`: it refuses to replace an object that
     changed meanwhile (If-Match); `safe_in_race`: of several that write at once, one is told that it did; `checksums`:
@@ -47,17 +47,17 @@ class Abilities(Record):
 
     @property
     def is_known(self) -> bool:
-        """Whether it was seen what the server does, or follows from what it is."""
+        """Whether the abilities were probed, or follow from the kind of store."""
         return self.is_conditional or bool(self.probed)
 
     @property
     def shortcoming(self) -> str:
-        """What a person should know of the server; empty where it was not asked, or can be relied on."""
+        """Warning about the server for the user; empty if it was not probed or is reliable."""
         if self.is_conditional or not self.is_known:
             return ""
         lacks = [
-            words
-            for has, words in (
+            description
+            for has, description in (
                 (self.create_once, "does not refuse to overwrite what is there"),
                 (self.swap, "does not refuse to replace what changed meanwhile"),
                 (self.safe_in_race or not (self.create_once and self.swap), "lets several win who write at once"),
@@ -72,7 +72,7 @@ UNKNOWN = Abilities(create_once=False, swap=False, safe_in_race=False, checksums
 
 
 class Objects(Protocol):
-    """The objects of one store; keys are relative to its root, with / between their parts.
+    """Object storage interface of one store; keys are relative to its root, with / between their parts.
 
     All methods raise RepositoryError for what the store refuses and EnvironmentFault for one that cannot be reached;
     what fails in passing was tried again before. Every content that is written or read was compared with its digest.
@@ -90,20 +90,20 @@ class Objects(Protocol):
     conditional writes are not safe, `create` and `swap` look first and then write, and may only be called by whoever
     has the turn (`documents.change` sees to that)."""
 
-    def find(self, key: str) -> Held | None:
-        """What is there under a key."""
+    def find(self, key: str) -> ObjectMetadata | None:
+        """Return the metadata of the object under a key."""
         ...
 
-    def below(self, prefix: str) -> Iterator[Held]:
-        """All objects whose keys begin so, sorted by key."""
+    def below(self, prefix: str) -> Iterator[ObjectMetadata]:
+        """Yield all objects whose keys have a prefix, sorted by key."""
         ...
 
     def read(self, key: str) -> Document | None:
-        """A small object."""
+        """Read a small object."""
         ...
 
     def create(self, key: str, content: bytes) -> str:
-        """Write a small object where there is none; its tag.
+        """Write a small object if the key is free, and return its tag.
 
         No two writers may write equal contents: of what is there and equal, it is taken that this one wrote it.
 
@@ -113,7 +113,9 @@ class Objects(Protocol):
         ...
 
     def swap(self, key: str, content: bytes, tag: str) -> str:
-        """Replace a small object that is still the one of this tag; the new tag. Contents as for `create`.
+        """Compare and swap: replace a small object that still has this tag, and return the new tag.
+
+        Contents as for `create`.
 
         Raises:
             Changed: it is another, or gone.
@@ -121,11 +123,11 @@ class Objects(Protocol):
         ...
 
     def put(self, key: str, content: bytes) -> None:
-        """Write a small object, whatever is there."""
+        """Write a small object, overwriting any other."""
         ...
 
     def send(self, path: Path, key: str, sha256: str, moved: Moved = untold) -> None:
-        """Write a file; it appears whole, and what an interrupted call sent of it is not sent again.
+        """Upload a file atomically; parts already sent by an interrupted call are not sent again.
 
         Args:
             path: the file.
@@ -136,7 +138,7 @@ class Objects(Protocol):
         ...
 
     def fetch(self, key: str, path: Path, sha256: str, moved: Moved = untold) -> None:
-        """Write an object's content to a file, which is as its digest says.
+        """Download an object's content to a file, and verify its digest.
 
         Raises:
             RepositoryError: there is no such object, or it is damaged; no file is left then.
@@ -144,25 +146,28 @@ class Objects(Protocol):
         ...
 
     def sha256(self, key: str, moved: Moved = untold) -> str:
-        """The SHA-256 of an object's content, of which every byte is read; `moved` is told of them."""
+        """Read every byte of an object's content and return its SHA-256; `moved` receives the number of bytes read."""
         ...
 
     def copy(self, source: str, key: str) -> None:
-        """Give an object a second key, or with the same one a new age, without sending it."""
+        """Copy an object to another key without sending it; with the same key, renew its age."""
         ...
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Take objects away; those that are not there are no error."""
+        """Delete objects; missing ones are no error."""
         ...
 
     def give_up(self, before: float) -> int:
-        """Forget what was begun to be sent before a time, by the store's clock, and never ended; how many files."""
+        """Abort uploads started before a time, by the store's clock, and never completed.
+
+        Return the number of files.
+        """
         ...
 
     def probed(self) -> Abilities:
-        """What the root can do, found out now; what that takes is written below `probe/` and taken away again."""
+        """Probe the root's abilities now; temporary objects are written below `probe/` and deleted."""
         ...
 
     def now(self) -> float:
-        """Seconds since 1970 by the store's clock."""
+        """Return the time in seconds since 1970 by the store's clock."""
         ...

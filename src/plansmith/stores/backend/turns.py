@@ -1,4 +1,4 @@
-"""Turns: one process at a time changes something in a store whose server does not keep writers apart by itself.
+"""Bakery lock (Lamport): one process at a time changes a store whose server does not separate writers itself.
 
 Lamport's bakery ("A new solution of Dijkstra's concurrent programming problem", CACM 17(8), 1974, pages 453 to 455)
 with objects in place of shared variables: whoever comes says that it chooses, looks at the tickets that are out, puts
@@ -30,7 +30,7 @@ from contextlib import contextmanager, suppress
 from plansmith.errors import PlansmithError
 from plansmith.stores.backend.object_store import Objects
 from plansmith.stores.layout import TURNS
-from plansmith.system.aws.s3.objects import Held
+from plansmith.system.aws.bucket import ObjectMetadata
 
 SECONDS = 600.0
 """How long a ticket lasts after its owner was heard of last."""
@@ -49,17 +49,17 @@ _log = logging.getLogger(__name__)
 
 
 class Lapsed(Exception):
-    """The turn may be another's by now, or will be before a write ends that begins now."""
+    """Turn lapsed: another process may hold it by now, or before a write that starts now ends."""
 
 
 def warn(text: str) -> None:
-    """Tell of a wait in the log, of which Python shows warnings on standard error where nothing else was set up."""
+    """Log a warning about a wait; by default, Python shows warnings on standard error."""
     _log.warning("%s", text)
 
 
 @contextmanager
 def alone(objects: Objects, name: str) -> Iterator[Callable[[], None]]:
-    """Be the only one who changes what bears a name, where conditional writes do not see to that by themselves.
+    """Mutual exclusion: be the only writer of a name, where conditional writes do not ensure that.
 
     Gives what is to be called right before each write; it raises Lapsed where this must begin again.
     """
@@ -78,7 +78,7 @@ def turn(
     margin_seconds: float = MARGIN_SECONDS,
     waiting: Waiting = warn,
 ) -> Iterator[LockClaim]:
-    """Wait for the turn to change what bears a name, and have it for a short while.
+    """Wait for the turn to change a name, and hold it for a short time.
 
     Args:
         objects: the store's.
@@ -96,7 +96,7 @@ def turn(
 
 
 class LockClaim:
-    """A place in the row of those who want to change something; arguments as for `turn`."""
+    """Ticket in the queue of processes that want to change a name; arguments as for `turn`."""
 
     def __init__(self, objects: Objects, name: str, seconds: float, margin_seconds: float, waiting: Waiting) -> None:
         self._objects = objects
@@ -109,10 +109,10 @@ class LockClaim:
         self._heard = 0.0
         self._waiting = waiting
         self._begun = _clock()
-        self._told = False
+        self._is_reported = False
 
     def wait(self) -> None:
-        """Come in turn."""
+        """Wait for the turn."""
         while True:
             try:
                 self._draw()
@@ -128,7 +128,7 @@ class LockClaim:
                 return
 
     def require(self) -> None:
-        """See that the turn stays this one's until a write has ended that begins now.
+        """Require that the turn lasts until a write that starts now has ended.
 
         Raises:
             Lapsed: it may not.
@@ -137,18 +137,18 @@ class LockClaim:
             raise Lapsed(self._tickets)
 
     def give_back(self) -> None:
-        """Let the next one go on at once; where that fails, it goes on when the ticket has run out."""
+        """Release the turn at once; if that fails, the next process continues when the ticket expires."""
         with suppress(PlansmithError):
             self._objects.remove(key for key in (self._chooses, self._ticket) if key)
 
     def _draw(self) -> None:
-        """Put a ticket with a number above all that are there. Tickets sort as their numbers do."""
+        """Write a ticket with a number above all existing ones. Tickets sort by number."""
         name = secrets.token_hex(8)
         self._chooses, self._ticket = f"{self._choosing}{name}", ""
         self._heard = _clock()
         self._put(self._chooses)
         drawn = _clock()
-        highest = max((_number(held.key) for held in self._objects.below(self._tickets)), default=0)
+        highest = max((_number(item.key) for item in self._objects.below(self._tickets)), default=0)
         self._ticket = f"{self._tickets}{highest + 1:012d}-{name}"
         self._put(self._ticket)
         self.require()  # one who chooses for too long is no longer waited for
@@ -156,8 +156,8 @@ class LockClaim:
         self._objects.remove([self._chooses])
 
     def _outwait(self, prefix: str, below: str | None = None) -> None:
-        """Wait until those whose keys begin so now, or those of them below a key, went away or ran out."""
-        ahead = {held.key for held in self._objects.below(prefix) if below is None or held.key < below}
+        """Wait until the current tickets with this prefix, or those below a key, are removed or expire."""
+        ahead = {item.key for item in self._objects.below(prefix) if below is None or item.key < below}
         if not ahead:
             return
         behind_seconds = self._objects.now() - _clock()  # asked once: both clocks go on alike
@@ -167,29 +167,29 @@ class LockClaim:
             time.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - no secret
             self._stay()
             now = _clock() + behind_seconds
-            there = [held for held in self._objects.below(prefix) if held.key in ahead]
-            run_out = {held.key for held in there if now - held.changed > self._seconds}
+            remaining = [item for item in self._objects.below(prefix) if item.key in ahead]
+            run_out = {item.key for item in remaining if now - item.changed > self._seconds}
             self._objects.remove(sorted(run_out))
-            self._tell([held for held in there if held.key not in run_out], now)
-            patience = 1.0 if len(there) < len(ahead) else 2 * patience
-            ahead = {held.key for held in there} - run_out
+            self._tell([item for item in remaining if item.key not in run_out], now)
+            patience = 1.0 if len(remaining) < len(ahead) else 2 * patience
+            ahead = {item.key for item in remaining} - run_out
 
-    def _tell(self, ahead: list[Held], now: float) -> None:
-        """Say who is ahead, once, if that goes on for longer than a write takes."""
-        if self._told or not ahead or _clock() - self._begun < _SILENT_SECONDS:
+    def _tell(self, ahead: list[ObjectMetadata], now: float) -> None:
+        """Report once which process is ahead, if the wait takes longer than a write."""
+        if self._is_reported or not ahead or _clock() - self._begun < _SILENT_SECONDS:
             return
-        found = self._objects.read(ahead[0].key)
-        if found is not None:  # else it just went
-            longest = max(held.changed for held in ahead) + self._seconds - now
-            who = " ".join(found.content.decode(errors="replace").split())
-            self._told = True
+        document = self._objects.read(ahead[0].key)
+        if document is not None:  # else it just went
+            longest = max(item.changed for item in ahead) + self._seconds - now
+            owner = " ".join(document.content.decode(errors="replace").split())
+            self._is_reported = True
             self._waiting(
-                f"{self._objects.place}: waiting for {who}, which writes there; "
+                f"{self._objects.place}: waiting for {owner}, which writes there; "
                 f"if it died, this goes on in {max(longest, 1):.0f} s"
             )
 
     def _stay(self) -> None:
-        """Keep the ticket from running out; one that may have, before it was written again, is not used."""
+        """Keep the ticket from expiring; one that may have expired before its renewal is not used."""
         if _clock() - self._heard > self._seconds / 6:
             self.require()
             begun = _clock()
@@ -206,9 +206,9 @@ def _number(ticket: str) -> int:
 
 
 def _clock() -> float:
-    """Seconds that pass also while the machine sleeps, where there is such a clock."""
+    """Return the seconds of a clock that also runs while the machine sleeps, if there is one."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _need_no_turn() -> None:
-    """Conditional writes see to it."""
+    """Do nothing: conditional writes need no lock."""

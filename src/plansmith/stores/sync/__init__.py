@@ -1,1 +1,1 @@
-"""A repository that follows a store."""
+"""Sync: a repository that follows a store."""

@@ -1,4 +1,4 @@
-"""A folder that shows what a store says: laid out as a repository, and written by `pull` and `sync` alone.
+"""Mirror of a store: a folder in model repository layout, written only by `pull` and `sync`.
 
 Beside what every repository has (`triton.repository`), at R.plansmith:
 
@@ -10,19 +10,24 @@ following/<model>.json        what servers made of it (`stores.syncing`)
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event
+from typing import TypeVar
 
 from plansmith.errors import RepositoryError
-from plansmith.records.model import FileEntry
+from plansmith.records.model import FileEntry, Record
 from plansmith.records.release import CONFIG_FILE, MANIFEST_FILE, Manifest
 from plansmith.report import REPORT_FILE, facts_of, render
-from plansmith.stores.records import StoredRelease, StoredVersion
+from plansmith.stores.backend.object_store import Moved, untold
+from plansmith.stores.layout import object_key
+from plansmith.stores.records import Catalogue, StoredRelease, StoredVersion
 from plansmith.stores.store import Store
-from plansmith.stores.sync.state_file import read_note, write_note
 from plansmith.system.digest import Digester
 from plansmith.system.files import (
+    fsync_path,
     fsync_tree,
     link_or_copy,
     locked,
@@ -32,16 +37,36 @@ from plansmith.system.files import (
     storage_errors,
     sweep,
 )
-from plansmith.triton.repository.ensemble_members import require_named
+from plansmith.triton.repository.ensembles import require_named
 from plansmith.triton.repository.release import damaged_file, misfit, policy_of, read_manifest
 from plansmith.triton.repository.repository import ModelRepository
+
+R = TypeVar("R", bound=Record)
+
+
+def read_note(path: Path, kind: type[R]) -> R | None:
+    """Read a record; None if it is missing or unreadable."""
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def write_note(path: Path, record: Record, staging: Path) -> None:
+    """Write a record atomically, replacing the previous one."""
+    make_folder(path.parent)
+    with staging_folder(staging) as staged:
+        (staged / path.name).write_text(record.model_dump_json(indent=1), encoding="utf-8")
+        fsync_path(staged / path.name)
+        move_into_place(staged / path.name, path)
+
 
 _REPRODUCTION = "reproduce.sh"  # which a person runs
 _NUMBERED = {MANIFEST_FILE, REPORT_FILE}
 
 
 class Mirror:
-    """Releases of a store on this machine, under the store's numbers.
+    """Local mirror of a store's releases, under the store's version numbers.
 
     Args:
         root: the folder that Triton reads, of which everything else lies beside.
@@ -53,8 +78,8 @@ class Mirror:
         self.repository = ModelRepository(root, self._digester)
 
     @contextmanager
-    def held(self, store: Store, *, alone: bool) -> Iterator[None]:
-        """Use the folder for a store, alone or beside others that do not want it for themselves.
+    def lock(self, store: Store, *, alone: bool) -> Iterator[None]:
+        """Lock the folder for a store, exclusively or shared with other users of the lock.
 
         Raises:
             RepositoryError: another process wants or has it for itself; it is another store's or target's, or a
@@ -62,39 +87,39 @@ class Mirror:
         """
 
         def waiting(process: int | None) -> None:
-            who = f" (process {process})" if process is not None else ""
+            owner = f" (process {process})" if process is not None else ""
             raise RepositoryError(
-                f"another plansmith pull or sync uses {self.repository.root}{who}",
+                f"another plansmith pull or sync uses {self.repository.root}{owner}",
                 remedy="end it, or name another folder with --into; what a sync shows follows the store's aliases",
             )
 
-        made = [folder for folder in (self.repository.store, self.repository.root) if not folder.exists()]
+        new_folders = [folder for folder in (self.repository.store, self.repository.root) if not folder.exists()]
         lock = self.repository.store / "locks" / "mirror"
         try:
             with storage_errors(self.repository.root):
                 make_folder(self.repository.root)
-                held = locked(lock, waiting, shared=not alone)
-            with held:
+                guard = locked(lock, waiting, shared=not alone)
+            with guard:
                 self._claim(store)
                 yield
         except BaseException:
-            if self.repository.store in made:
+            if self.repository.store in new_folders:
                 with suppress(RepositoryError), locked(lock, waiting):
-                    self._leave(made)
+                    self._leave(new_folders)
             raise
 
-    def _leave(self, made: Iterable[Path]) -> None:
-        """Take folders away that were made for a store of which nothing came, not even a part of a file."""
+    def _leave(self, new_folders: Iterable[Path]) -> None:
+        """Remove folders made for a store from which nothing was fetched, not even part of a file."""
         beside = self.repository.store
         if any(path.is_file() for name in ("incoming", "releases") for path in (beside / name).rglob("*")):
             return
         shutil.rmtree(beside)
-        if self.repository.root in made:
+        if self.repository.root in new_folders:
             with suppress(OSError):  # somebody put something there
                 self.repository.root.rmdir()
 
     def _claim(self, store: Store) -> None:
-        """Record the store, or see that it is recorded: then it need not be reached."""
+        """Record the store, or check that it is recorded, in which case it need not be reachable."""
         recorded = self.repository.marker()
         target = recorded.target if recorded is not None else None
         if target is None:
@@ -110,7 +135,7 @@ class Mirror:
             sweep(self.repository.staging)
 
     def has(self, model: str, version: StoredVersion) -> bool:
-        """Whether a version of the store is here, and whole."""
+        """Whether a version of the store is in the mirror, complete."""
         number = version.version
         release, folder = self._pulled(model, number), self.repository.release(model, number)
         if release is None or release.digest != version.digest or self.repository.readable(model, number) is None:
@@ -118,21 +143,21 @@ class Mirror:
         return all(self._is(folder / file.path, file) for file in release.files if file.path not in _NUMBERED)
 
     def local(self, model: str, release: StoredRelease) -> dict[str, Path]:
-        """Files that are here already and hold contents of a release, by SHA-256."""
-        wanted = {file.sha256: file for file in release.files}
-        places = [(self._incoming(model) / sha256, file) for sha256, file in wanted.items()]
+        """Return local files with contents of a release, by SHA-256."""
+        files_by_digest = {file.sha256: file for file in release.files}
+        places = [(self._incoming(model) / sha256, file) for sha256, file in files_by_digest.items()]
         for number in reversed(self.repository.versions(model)):
-            other = self._pulled(model, number)
+            manifest = self._pulled(model, number)
             folder = self.repository.release(model, number)
-            places += [(folder / file.path, file) for file in (other.files if other is not None else ())]
-        found: dict[str, Path] = {}
+            places += [(folder / file.path, file) for file in (manifest.files if manifest is not None else ())]
+        paths: dict[str, Path] = {}
         for path, file in places:
-            if file.sha256 in wanted and file.sha256 not in found and self._is(path, file):
-                found[file.sha256] = path
-        return found
+            if file.sha256 in files_by_digest and file.sha256 not in paths and self._is(path, file):
+                paths[file.sha256] = path
+        return paths
 
     def take_in(self, model: str, sha256: str, fetch: Callable[[Path], None]) -> Path:
-        """Have a content written to a file, which is among the `local` ones until its release is complete.
+        """Download a content to a file, which is among the `local` ones until its release is complete.
 
         Args:
             model: whose release it belongs to.
@@ -147,7 +172,7 @@ class Mirror:
         return final
 
     def add(self, version: StoredVersion, release: StoredRelease, contents: Mapping[str, Path]) -> Manifest:
-        """Make a release of contents that are here, under the store's number; it appears whole.
+        """Assemble a release from local contents, under the store's number; it appears atomically.
 
         Args:
             version: its number and digest.
@@ -173,12 +198,12 @@ class Mirror:
         return manifest
 
     def shown(self, model: str) -> int | None:
-        """The version that Triton is shown, beside which there may be earlier ones."""
+        """Return the version shown to Triton; earlier ones may be shown as well."""
         numbers = self.repository.views(model).shown()
         return numbers[-1] if numbers else None
 
     def is_whole(self, model: str) -> bool:
-        """Whether Triton is shown versions of a model, and all that was published with them is here."""
+        """Whether Triton is shown versions of a model, and everything published with them is in the mirror."""
         shown = {number: self.repository.readable(model, number) for number in self.repository.views(model).shown()}
         return bool(shown) and all(
             manifest is not None
@@ -187,7 +212,7 @@ class Mirror:
         )
 
     def show(self, model: str, number: int, beside: Iterable[int] = ()) -> None:
-        """Have Triton see a version, and of earlier ones that are here those that it is to serve as well, and can.
+        """Show Triton a version, and the local earlier ones that it should serve as well and can.
 
         Raises:
             RepositoryError: somebody else's model has the name.
@@ -195,23 +220,28 @@ class Mirror:
         showing = self.repository.showing(model)
         newest = self.repository.manifest(model, number)
         showing.require_ours(newest)
-        served = policy_of(newest).served(sorted({number, *(other for other in beside if other < number)}))
-        others = [self.repository.manifest(model, other) for other in sorted(served - {number})]
-        showing.show(newest, [*(one for one in others if misfit(one, newest) is None), newest])
+        served = policy_of(newest).served(
+            sorted({number, *(version_number for version_number in beside if version_number < number)})
+        )
+        others = [self.repository.manifest(model, version_number) for version_number in sorted(served - {number})]
+        showing.show(newest, [*(candidate for candidate in others if misfit(candidate, newest) is None), newest])
 
     def collect(self, model: str, *, spared: Iterable[int] = ()) -> None:
-        """Remove what a pull left, and the releases that are neither shown, nor were shown last, nor spared."""
+        """Garbage collection.
+
+        Removes leftovers of pulls, and releases that are neither shown, last shown nor spared.
+        """
         self.repository.remove(self._incoming(model))
         views = self.repository.views(model)
         last = {int(entry.name) for view in views.others() for entry in view.iterdir() if entry.name.isdecimal()}
-        kept = {*views.shown(), *last, *spared}
+        needed = {*views.shown(), *last, *spared}
         for number in self.repository.versions(model):
-            if number not in kept:
+            if number not in needed:
                 self.repository.remove(self.repository.release(model, number))
                 self._record(model, number).unlink(missing_ok=True)
 
     def _is(self, path: Path, file: FileEntry) -> bool:
-        """Whether a file is there and has a content."""
+        """Whether a file exists and has a content."""
         return path.is_file() and path.stat().st_size == file.bytes and self._digester.file(path) == file.sha256
 
     def _incoming(self, model: str) -> Path:
@@ -225,7 +255,7 @@ class Mirror:
 
 
 def _numbered(staged: Path, release: StoredRelease, number: int) -> Manifest:
-    """The manifest of a release that was laid out, which tells the store's number then, as its report does."""
+    """Return an unpacked release's manifest with the store's version number, which its report shows, too."""
     manifest = read_manifest(staged)
     listed = {file.path: file.sha256 for file in release.files}
     package = manifest.package
@@ -247,6 +277,126 @@ def _numbered(staged: Path, release: StoredRelease, number: int) -> Manifest:
 
 
 def _rewrite(path: Path, text: str) -> None:
-    """Put a new file in the place of one that has other names, too."""
+    """Replace a file with a new one, even if it has other hard links."""
     path.unlink()
     path.write_text(text, encoding="utf-8")
+
+
+_AT_ONCE = 4
+
+
+class Pulled(Record):
+    """Result of a pull: the bytes downloaded, and the total bytes of the version.
+
+    `release`: its folder; `shown`: the versions that Triton sees, of which `version` is the last; `unchanged`: it was
+    here already, whole.
+    """
+
+    place: str
+    model: str
+    version: int
+    digest: str
+    repository: str
+    release: str
+    shown: tuple[int, ...]
+    fetched_bytes: int
+    total_bytes: int
+    unchanged: bool
+
+
+class _Ended(Exception):
+    """Raised if a fetch is no longer needed."""
+
+
+def pull(
+    store: Store,
+    mirror: Mirror,
+    catalogue: Catalogue,
+    version: StoredVersion,
+    *,
+    line: Sequence[int] = (),
+    spared: Iterable[int] = (),
+    moved: Moved = untold,
+) -> Pulled:
+    """Download a version and show it to Triton, with the earlier ones that its version policy serves.
+
+    Args:
+        store: has it.
+        mirror: takes it, and is held for this store.
+        catalogue: the model's.
+        version: one of its versions.
+        line: the versions that an alias stood for; those of them that Triton is to serve come along.
+        spared: releases that stay here, though they are not shown.
+        moved: told of bytes on their way.
+
+    Raises:
+        RepositoryError: the store lost a file of it, the disk is full, or somebody else's model has its name.
+        EnvironmentFault: the store cannot be reached.
+    """
+    model, number, repository = catalogue.model, version.version, mirror.repository
+    release = store.release(model, version)
+    repository.showing(model).require_ours()
+    with storage_errors(repository.root), repository.exclusive(model):
+        manifest, fetched = _bring(store, mirror, version, release, moved)
+        beside = _earlier_versions(catalogue, number, line, manifest or repository.manifest(model, number))
+        for other_version in beside:
+            if not mirror.has(model, other_version):
+                fetched += _bring(store, mirror, other_version, store.release(model, other_version), moved)[1]
+        mirror.show(model, number, [other_version.version for other_version in beside])
+        mirror.collect(model, spared=spared)
+    return Pulled(
+        place=store.place,
+        model=model,
+        version=number,
+        digest=version.digest,
+        repository=str(repository.root),
+        release=str(repository.release(model, number)),
+        shown=tuple(repository.views(model).shown()),
+        fetched_bytes=fetched,
+        total_bytes=sum(file.bytes for file in release.files),
+        unchanged=manifest is None,
+    )
+
+
+def _bring(
+    store: Store, mirror: Mirror, version: StoredVersion, release: StoredRelease, moved: Moved
+) -> tuple[Manifest | None, int]:
+    """Fetch a release; return its manifest, None if it was already local, and the number of bytes fetched."""
+    if mirror.has(release.model, version):
+        return None, 0
+    local_files = mirror.local(release.model, release)
+    missing = {file.sha256: file for file in release.files if file.sha256 not in local_files}
+    fetched = _fetch(store, mirror, release.model, missing, moved)
+    manifest = mirror.add(version, release, local_files | fetched)
+    return manifest, sum(file.bytes for file in missing.values())
+
+
+def _fetch(store: Store, mirror: Mirror, model: str, files: Mapping[str, FileEntry], moved: Moved) -> dict[str, Path]:
+    """Fetch contents by SHA-256, several in parallel; complete ones are kept on a failure or interrupt."""
+    ended = Event()
+
+    def report(count: int) -> None:
+        if ended.is_set():
+            raise _Ended
+        moved(count)
+
+    def fetch_content(sha256: str) -> Path:
+        return mirror.take_in(model, sha256, lambda path: store.objects.fetch(object_key(sha256), path, sha256, report))
+
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        works = {threads.submit(fetch_content, sha256): sha256 for sha256 in files}
+        try:
+            return {works[work]: work.result() for work in as_completed(works)}
+        except BaseException:
+            ended.set()
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _earlier_versions(
+    catalogue: Catalogue, number: int, line: Sequence[int], manifest: Manifest
+) -> list[StoredVersion]:
+    """Return earlier versions of an alias that Triton serves in addition to one, by its version policy."""
+    standing = {version.version: version for version in catalogue.standing() if version.version <= number}
+    served = policy_of(manifest).served(sorted({number, *line} & standing.keys()))
+    return [standing[version_number] for version_number in sorted(served - {number})]

@@ -1,4 +1,4 @@
-"""The running servers beside a mirror, each kept on what it shows: also one that went away and came back."""
+"""Triton servers of a mirror, kept in sync with it, also after a server restarts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from plansmith.errors import EnvironmentFault, ServedCheckError, in_one_line
-from plansmith.triton.server.control.live import LOAD_SECONDS, RunningTriton
-from plansmith.triton.server.control.load_targets import go_back
+from plansmith.triton.server.live import LOAD_SECONDS, RunningTriton, go_back
 
 _MOST_LOSSES = 2
 _UNKNOWN = ""
@@ -17,7 +16,7 @@ _UNKNOWN = ""
 
 @dataclass
 class _Loader:
-    """One server.
+    """Loader state of one server.
 
     Attributes:
         loaded: states of views, by model; `_UNKNOWN` where a load failed and may have changed something.
@@ -32,7 +31,7 @@ class _Loader:
 
 
 class MirrorServers:
-    """Servers by their addresses, which read one mirror.
+    """Triton servers, by address, that read one mirror.
 
     One that cannot be asked is passed over, and loads what the mirror shows once it answers again. A version that a
     server went away over twice while it loaded it counts as refused: the third time might take as long.
@@ -53,16 +52,16 @@ class MirrorServers:
         return len(self._loaders)
 
     def away(self) -> list[EnvironmentFault]:
-        """Why servers cannot be asked, one for each of those that cannot."""
+        """Return the errors of the unreachable servers, one for each."""
         return [loader.away for loader in self._loaders if loader.away]
 
     def ask_again(self) -> None:
-        """Ask those again that were away."""
+        """Retry the servers that were unreachable."""
         for loader in self._loaders:
             loader.away = None
 
     def keep(self, folder: Path, state: str, version: int | None) -> int:
-        """Have each server serve what a model's folder shows, where it does not.
+        """Have each server load what a model's folder shows, unless it already does.
 
         Args:
             folder: the model's in the mirror.
@@ -81,7 +80,7 @@ class MirrorServers:
         return len(self) - len(self.away())
 
     def take_back(self, folder: Path, state: str, version: int | None) -> None:
-        """Have each server serve what a model's folder shows again, and the ensembles with it.
+        """Have each server load again what a model's folder shows, and its ensembles.
 
         Args:
             folder: the model's in the mirror; where it is not there any more, nothing of the model is served.
@@ -106,15 +105,15 @@ class MirrorServers:
             )
 
     def ready(self, model: str) -> list[int]:
-        """The versions of a model that answer requests in any server, ascending."""
-        found: set[int] = set()
+        """Return the versions of a model that are ready in any server, ascending."""
+        numbers: set[int] = set()
         for loader in self._loaders:
             if loader.away is None:
                 try:
-                    found |= set(loader.triton.ready(model))
+                    numbers |= set(loader.triton.ready(model))
                 except EnvironmentFault as fault:
                     _lose(loader, fault)
-        return sorted(found)
+        return sorted(numbers)
 
 
 def _keep(loader: _Loader, folder: Path, state: str, version: int | None) -> None:
@@ -164,6 +163,6 @@ def _count_loss(loader: _Loader, model: str, state: str, fault: EnvironmentFault
 
 
 def _lose(loader: _Loader, fault: EnvironmentFault) -> None:
-    """Take note that a server cannot be asked: when it answers again, it may have loaded nothing."""
+    """Record that a server is unreachable: when it responds again, it may have loaded nothing."""
     loader.away = fault
     loader.loaded.clear()

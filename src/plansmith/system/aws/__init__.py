@@ -1,1 +1,1 @@
-"""Services of AWS, and servers that speak the protocol of its S3."""
+"""AWS services, and S3-compatible servers."""

@@ -1,4 +1,4 @@
-"""botocore's clients of AWS's services, all with the same settings."""
+"""botocore clients of AWS services, all with the same settings."""
 
 from __future__ import annotations
 
@@ -6,8 +6,41 @@ import os
 import re
 from typing import Any
 
-from plansmith.errors import EnvironmentFault, UsageError
-from plansmith.system.aws.errors import no_credentials
+from plansmith.errors import EnvironmentFault, UsageError, first_line
+
+
+def cut_errors() -> tuple[type[Exception], ...]:
+    """Return the exception types for an unreachable server, or a connection that ends before the response."""
+    from botocore import exceptions
+    from urllib3.exceptions import HTTPError
+
+    return (exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.IncompleteReadError, HTTPError)
+
+
+def credential_errors() -> tuple[type[Exception], ...]:
+    """Return the exception types for missing credentials in the AWS credential chain."""
+    from botocore import exceptions
+
+    return (
+        exceptions.NoCredentialsError,
+        exceptions.PartialCredentialsError,
+        exceptions.CredentialRetrievalError,
+        exceptions.TokenRetrievalError,
+        exceptions.NoAuthTokenError,
+        exceptions.SSOError,
+        exceptions.RefreshWithMFAUnsupportedError,
+        exceptions.MetadataRetrievalError,
+        exceptions.ConfigParseError,
+    )
+
+
+def no_credentials(error: Exception, place: str) -> EnvironmentFault:
+    """Convert one of `credential_errors` to plansmith's own error."""
+    return EnvironmentFault(
+        f"{place}: there are no usable AWS credentials here: {first_line(error)}",
+        remedy="set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; see: aws configure list",
+    )
+
 
 DEFAULT_REGION = "us-east-1"
 
@@ -17,7 +50,7 @@ _REGION = re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+")
 
 
 def default_region(session: Any) -> str:
-    """The region of the environment or of the AWS configuration files; `DEFAULT_REGION` where neither names one.
+    """Return the region of the environment or of the AWS configuration files; otherwise `DEFAULT_REGION`.
 
     botocore itself reads only AWS_DEFAULT_REGION; the other SDKs and the AWS CLI read AWS_REGION, and that first:
     docs.aws.amazon.com/sdkref/latest/guide/feature-region.html.
@@ -26,7 +59,7 @@ def default_region(session: Any) -> str:
 
 
 def has_credentials() -> bool:
-    """Whether the usual chain of AWS ends with credentials; AWS may still refuse them.
+    """Whether the AWS credential chain finds credentials; AWS may still refuse them.
 
     Raises:
         EnvironmentFault: botocore is not installed; or the chain is broken, such as by a profile that does not exist.
@@ -43,7 +76,7 @@ def has_credentials() -> bool:
 
 
 def current_region() -> str:
-    """As `default_region`, of this process.
+    """Return the default region of this process, as `default_region`.
 
     Raises:
         EnvironmentFault: botocore is not installed.
@@ -67,7 +100,7 @@ def create_client(
     verify: str | None = None,
     **options: Any,
 ) -> Any:
-    """A client; nothing is asked of the service yet.
+    """Create a client; makes no request yet.
 
     Args:
         session: botocore's.
@@ -99,12 +132,12 @@ def create_client(
 
 
 def not_installed() -> EnvironmentFault:
-    """The error for a machine without botocore, which boto3 brings."""
+    """Return the error for missing botocore, which boto3 installs."""
     return EnvironmentFault("boto3 is not installed", remedy="pip install 'plansmith[s3]'")
 
 
 def resolve_region(name: str = "") -> str:
-    """A region by its name; when empty, that of the environment or the AWS configuration.
+    """Resolve a region name; if empty, use that of the environment or the AWS configuration.
 
     Raises:
         UsageError: no region can have this name.

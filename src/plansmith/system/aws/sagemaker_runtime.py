@@ -1,14 +1,22 @@
-"""The runtime of SageMaker, which invokes endpoints: one request, and AWS's refusals with their codes."""
+"""SageMaker Runtime client, which invokes endpoints: one request, and AWS's errors with their codes."""
 
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from plansmith.errors import EnvironmentFault, PlansmithError, UsageError, first_line
-from plansmith.system.aws.client import create_client, default_region, not_installed
-from plansmith.system.aws.errors import credential_errors, cut_errors, no_credentials
+from plansmith.system.aws.client import (
+    create_client,
+    credential_errors,
+    cut_errors,
+    default_region,
+    no_credentials,
+    not_installed,
+)
 
 MODEL_ERROR = "ModelError"
 """SageMaker's code for an answer of the container that is an error."""
@@ -18,7 +26,7 @@ MAX_BODY_BYTES = 6 * 2**20
 
 
 class EndpointError(Exception):
-    """An endpoint answered with an error.
+    """Error response of an endpoint.
 
     Attributes:
         code: SageMaker's; `MODEL_ERROR` where the container answered.
@@ -35,7 +43,7 @@ class EndpointError(Exception):
 
 @dataclass(frozen=True)
 class InvocationResponse:
-    """The answer to one invocation.
+    """The response to one invocation.
 
     Attributes:
         body: its bytes.
@@ -49,7 +57,7 @@ class InvocationResponse:
 
 
 class SageMakerRuntime:
-    """`InvokeEndpoint` of one endpoint; AWS is asked for nothing before the first call, and never twice for one.
+    """`InvokeEndpoint` client for one endpoint; makes no AWS request before the first call, and no retries.
 
     Args:
         endpoint: its name.
@@ -67,11 +75,11 @@ class SageMakerRuntime:
 
     @property
     def region(self) -> str:
-        """The region of the endpoint; empty as long as it is neither named nor looked up."""
+        """The region of the endpoint; empty until it is given or resolved."""
         return self._region if self._client is None else str(self._client.meta.region_name)
 
     def url(self) -> str:
-        """The address of the service in the region, or the one that the environment names; nothing is sent.
+        """Return the service URL in the region, or the one set in the environment; makes no request.
 
         Raises:
             UsageError: a profile or a region that does not exist.
@@ -89,7 +97,7 @@ class SageMakerRuntime:
             raise self._fault(error) from error
 
     def invoke(self, body: bytes, content_type: str, **parameters: str) -> InvocationResponse:
-        """Send a request and wait for the answer.
+        """Send a request and wait for the response.
 
         Args:
             body: of at most `MAX_BODY_BYTES`.
@@ -122,14 +130,14 @@ class SageMakerRuntime:
             raise self._fault(error) from error
 
     def is_connection_lost(self, error: EnvironmentFault) -> bool:
-        """Whether `invoke` made no connection, or one that ended before the answer: not one that took too long."""
+        """Whether `invoke` failed to connect or lost the connection before the response; not a timeout."""
         from botocore.exceptions import ReadTimeoutError
 
         cause = error.__cause__
         return isinstance(cause, cut_errors()) and not isinstance(cause, ReadTimeoutError)
 
     def close(self) -> None:
-        """Close connections; does nothing the second time."""
+        """Close the connections. Idempotent."""
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -171,7 +179,7 @@ class SageMakerRuntime:
 
 
 def _endpoint_error(response: dict[str, Any]) -> EndpointError:
-    """The error of AWS, or of the container behind it, in a response."""
+    """The error of AWS, or of the container behind it, from a response."""
     error = response.get("Error", {})
     code, message = str(error.get("Code", "")), str(error.get("Message", ""))
     status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
@@ -183,7 +191,7 @@ def _endpoint_error(response: dict[str, Any]) -> EndpointError:
 
 
 def error_from_answer(status: int, error_type: str, body: bytes) -> EndpointError:
-    """The error in an answer of the service that botocore has not read.
+    """Return the error in a service response that botocore has not parsed.
 
     Args:
         status: of the answer.
@@ -201,3 +209,67 @@ def error_from_answer(status: int, error_type: str, body: bytes) -> EndpointErro
     if code == MODEL_ERROR:
         status, message = int(fields.get("OriginalStatusCode", status)), str(fields.get("OriginalMessage") or message)
     return EndpointError(code, status, message)
+
+
+CONTENT_DIGEST = "X-Amz-Content-SHA256"
+"""The header with the SHA-256 of the body in hexadecimal, which a signature covers."""
+
+_REUSE_SECONDS = 60
+# AWS takes a signature for five minutes: docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-troubleshooting.html
+
+
+class RequestSigner:
+    """Request signer for one service, with credentials of the usual AWS chain.
+
+    Signing takes longer than sending a small request. The headers of a request that is sent again are therefore used
+    again for a minute.
+
+    Args:
+        service: its name in signatures, such as sagemaker.
+        region: where it is.
+        profile: of the AWS configuration files; empty for what the environment says.
+    """
+
+    def __init__(self, service: str, region: str, profile: str = "") -> None:
+        self._service = service
+        self._region = region
+        self._profile = profile
+        self._credentials: Any = None
+        self._signed: dict[tuple[str, tuple[str, ...]], dict[str, str]] = {}
+        self._since = 0.0
+
+    def headers(self, url: str, headers: Mapping[str, str]) -> dict[str, str]:
+        """Return the headers of a signed POST request.
+
+        Args:
+            url: of the request.
+            headers: of the request, with `CONTENT_DIGEST`.
+
+        Raises:
+            EnvironmentFault: botocore is not installed, or there are no credentials.
+        """
+        now = time.monotonic()
+        if now - self._since > _REUSE_SECONDS:
+            self._signed, self._since = {}, now
+        key = (url, tuple(headers.values()))
+        signed = self._signed.get(key)
+        if signed is None:
+            signed = self._signed[key] = self._sign(url, headers)
+        return signed
+
+    def _sign(self, url: str, headers: Mapping[str, str]) -> dict[str, str]:
+        try:
+            from botocore.auth import SigV4Auth
+            from botocore.awsrequest import AWSRequest
+            from botocore.session import Session
+        except ImportError as error:
+            raise not_installed() from error
+        request = AWSRequest("POST", url, headers=dict(headers))
+        try:
+            if self._credentials is None:
+                self._credentials = Session(profile=self._profile or None).get_credentials()
+            current = self._credentials and self._credentials.get_frozen_credentials()
+            SigV4Auth(current, self._service, self._region).add_auth(request)
+        except credential_errors() as error:
+            raise no_credentials(error, f"the service {self._service}") from error
+        return dict(request.headers.items())

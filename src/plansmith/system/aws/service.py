@@ -1,15 +1,25 @@
-"""A service of AWS: asked with the credentials of the usual chain, and its errors in our words."""
+"""AWS service client: uses the default credential chain and readable errors."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
-from plansmith.errors import EnvironmentFault, PlansmithError, UsageError
-from plansmith.system.aws.client import create_client, default_region, not_installed
-from plansmith.system.aws.errors import credential_errors, cut_errors, no_credentials
-from plansmith.system.aws.s3.errors import refusal_in
+from pydantic import Field
+
+from plansmith.errors import EnvironmentFault, InternalError, PlansmithError, UsageError
+from plansmith.records.model import Record
+from plansmith.system.aws.client import (
+    create_client,
+    credential_errors,
+    cut_errors,
+    default_region,
+    no_credentials,
+    not_installed,
+)
+from plansmith.system.aws.s3_errors import refusal_in
 
 _ATTEMPTS = 3
 _THROTTLED = {"OverLimit", "RequestThrottled", "Throttling", "ThrottlingException", "TooManyRequestsException"}
@@ -32,7 +42,7 @@ _NAMED_QUOTA = re.compile(r"(?:service limit|quota) '([^']+)'")
 
 
 class AwsService:
-    """A service of AWS; nothing is asked of it until something is needed.
+    """An AWS service client; makes no request until one is needed.
 
     Args:
         name: botocore's, such as sqs.
@@ -68,7 +78,7 @@ class AwsService:
         self._client: Any = None
 
     def call(self, operation: str, **parameters: Any) -> Any:
-        """What the service answers.
+        """Call an operation and return the response.
 
         Args:
             operation: a method of botocore's client.
@@ -90,7 +100,7 @@ class AwsService:
             raise self._fault(error, operation) from error
 
     def pages(self, operation: str, field: str, **parameters: Any) -> Iterator[Any]:
-        """All that the service lists under a field of its answers, page by page.
+        """Yield all items of a paginated listing, from a field of the responses.
 
         Args:
             operation: a method of botocore's client whose answers have a NextToken.
@@ -108,7 +118,7 @@ class AwsService:
             parameters["NextToken"] = page["NextToken"]
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -161,7 +171,7 @@ class AwsService:
         return EnvironmentFault(full, remedy=self._remedy, transient=code in _TRANSIENT)
 
     def _denied(self, message: str, operation: str) -> EnvironmentFault:
-        """A permission that is missing, by its name, which AWS tells in most of its refusals."""
+        """A missing permission, by its action name, which AWS gives in most access-denied messages."""
         named, resource = _NAMED_ACTION.search(message), _NAMED_RESOURCE.search(message)
         standard = "".join(part.capitalize() for part in operation.split("_"))
         action = named[1] if named else f"{self._name}:{standard}"
@@ -180,3 +190,107 @@ class AwsService:
             f"{name} of this account in {region} is exceeded: {message}",
             remedy=f"ask for an increase at {page}; or request fewer or smaller instances",
         )
+
+
+_JAVA_ESCAPE = re.compile(r"\\[pu]")
+
+
+class Call(Record):
+    """An AWS request.
+
+    Attributes:
+        service: botocore's name, such as sagemaker.
+        operation: a method of boto3's client, such as create_model.
+        parameters: of the method.
+    """
+
+    service: str
+    operation: str
+    parameters: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def action(self) -> str:
+        """The operation's name in the AWS documentation, such as CreateModel."""
+        return "".join(part.capitalize() for part in self.operation.split("_"))
+
+    @property
+    def summary(self) -> str:
+        """One-line summary for display: `create model bert-main-0a1b2c`."""
+        names = ("ModelName", "EndpointConfigName", "EndpointName", "Key", "ResourceId", "ResourceArn")
+        order = names[2:] if self.operation in {"create_endpoint", "update_endpoint", "delete_endpoint"} else names
+        name = next((str(self.parameters[field]) for field in order if field in self.parameters), "")
+        return f"{self.operation.replace('_', ' ')} {name}".rstrip()
+
+
+def require_valid(call: Call, *, enums: bool = False) -> None:
+    """Validate a request against AWS's service description; nothing is sent.
+
+    Args:
+        call: the request.
+        enums: also check texts that are one of a list. AWS adds to these lists, and an older botocore knows fewer.
+
+    Raises:
+        UsageError: a value is longer than AWS takes it, or has other characters.
+        InternalError: AWS has no such request.
+        EnvironmentFault: botocore is not installed.
+    """
+    try:
+        from botocore.validate import ParamValidator
+    except ImportError as error:
+        raise not_installed() from error
+    shape = _service_model(call.service).operation_model(call.action).input_shape
+    report = ParamValidator().validate(call.parameters, shape)
+    if report.has_errors():
+        raise InternalError(
+            f"{call.service} {call.action} is no valid request: {report.generate_report()}",
+            remedy="report it with the endpoint's file; nothing was sent",
+        )
+    problems = [
+        problem
+        for value, kind, place in _values(call.parameters, shape, call.action)
+        for problem in _value_problems(value, kind, place, enums=enums)
+    ]
+    if problems:
+        raise UsageError(
+            "\n  ".join([f"AWS would refuse {len(problems)} value(s):", *problems]),
+            remedy="change them in the endpoint's file; nothing was sent",
+        )
+
+
+@cache
+def _service_model(service: str) -> Any:
+    from botocore.loaders import Loader
+    from botocore.model import ServiceModel
+
+    return ServiceModel(Loader().load_service_model(service, "service-2"), service)
+
+
+def _values(value: Any, shape: Any, place: str) -> Iterator[tuple[Any, Any, str]]:
+    """Yield a value and all nested values, each with its shape and its path."""
+    yield value, shape, place
+    if shape.type_name == "structure":
+        for name, inner in value.items():
+            yield from _values(inner, shape.members[name], f"{place}.{name}")
+    elif shape.type_name == "list":
+        for number, inner in enumerate(value):
+            yield from _values(inner, shape.member, f"{place}[{number}]")
+    elif shape.type_name == "map":
+        for name, inner in value.items():
+            yield name, shape.key, f"{place} (name)"
+            yield from _values(inner, shape.value, f"{place}.{name}")
+
+
+def _value_problems(value: Any, shape: Any, place: str, *, enums: bool) -> Iterator[str]:
+    """Check the limits that botocore leaves to the server: lengths, patterns, lists of strings.
+
+    Patterns with escapes that Java knows and Python does not are left out.
+    """
+    longest, pattern = shape.metadata.get("max"), shape.metadata.get("pattern", "")
+    if longest is not None and shape.type_name in {"string", "list", "map"} and len(value) > longest:
+        yield f"{place} is longer than {longest}"
+    if shape.type_name != "string":
+        return
+    if pattern and not _JAVA_ESCAPE.search(pattern) and not re.fullmatch(pattern, value):
+        yield f"{place} does not match {pattern}: {value}"
+    if enums and shape.enum and value not in shape.enum:
+        yield f"{place} is none of AWS's {len(shape.enum)} values: {value}"

@@ -1,1 +1,1 @@
-"""The inbox: a table of requests that wait until each has become a run."""
+"""Inbox: a table of requests that wait until each has become a run."""

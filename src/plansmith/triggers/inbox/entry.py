@@ -1,14 +1,18 @@
-"""What lies in the inbox."""
+"""Inbox entries."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Literal, get_args
+from datetime import UTC, datetime
+from typing import Any, Literal, get_args
 
+from pydantic import TypeAdapter
+
+from plansmith.formatting import minute
 from plansmith.records.model import Record
-from plansmith.triggers.registries.event import Event
+from plansmith.system.digest import digest_of
+from plansmith.triggers.registries.delivery import Event
 
 State = Literal["waiting", "in-work", "done", "set-aside"]
 """Waits for its turn, is leased to a worker, became a run (or needs none), or is left for a person to decide."""
@@ -17,7 +21,7 @@ STATES: tuple[State, ...] = get_args(State)
 
 
 class StartedRun(Record):
-    """A flow run that an entry became: its id, the address of its page, and what it compiles."""
+    """A flow run started for an entry: its ID, the URL of its page, and what it compiles."""
 
     id: str
     address: str = ""
@@ -26,7 +30,7 @@ class StartedRun(Record):
 
     @property
     def label(self) -> str:
-        """What is compiled, told from all others of one event."""
+        """A label of the compile, unique among the runs of one event."""
         return f"{self.model}.{self.target}" if self.model else self.id
 
 
@@ -35,7 +39,7 @@ WriteBackState = Literal["waiting", "in-work", "written", "set-aside"]
 
 
 class WriteBack(Record):
-    """How far a registry was told what came of an entry's runs.
+    """State of a write-back of an entry's results to a registry.
 
     `attempts`: how often that failed; `reason`: why it did last, or what is waited for; `verdict`: what was told of the
     version; `settled_at`: when it was told or set aside.
@@ -55,18 +59,18 @@ class WriteBack(Record):
 
 @dataclass(frozen=True)
 class Sibling:
-    """One of the entries of a version.
+    """One of the entries for the same version.
 
-    `told`: how far the registry was told of its runs; None while it has still to become some.
+    `write_back`: how far the registry was told of its runs; None while it has still to become some.
     """
 
     entry: int
     runs: tuple[StartedRun, ...]
-    told: WriteBack | None
+    write_back: WriteBack | None
 
 
 class InboxEntry(Record):
-    """One event of one delivery, and what came of it.
+    """Inbox entry: one event of one delivery, and its state.
 
     `delivery`: its id as the registry gave it; a digest of that where it is long or no plain text. `content_key`: of
     the event. `attempts`: how often a worker has taken it up since it came or was last asked for by a person.
@@ -95,11 +99,142 @@ class InboxEntry(Record):
 
     @property
     def known_runs(self) -> tuple[StartedRun, ...]:
-        """The newest run of each model and target that there is one of."""
+        """The newest run of each model and target that has one."""
         return self.started or self.runs
 
     def with_started(self, runs: Sequence[StartedRun]) -> tuple[StartedRun, ...]:
-        """What `started` is when some more runs have been: nothing as long as none has."""
+        """Return the value of `started` after some more runs; empty if none was started."""
         if not runs:
             return self.started
         return tuple({run.label: run for run in (*self.known_runs, *runs)}.values())
+
+
+_LONGEST_KEY, _LONGEST_TEXT = 200, 2000
+_RUNS = TypeAdapter(tuple[StartedRun, ...])
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A registry's delivery of events; `delivery` is its idempotency key as from `key_of`."""
+
+    registry: str
+    delivery: str
+    events: tuple[Event, ...]
+    recurs: bool = False
+    expires: bool = False
+
+
+def place_of(event: Event) -> dict[str, str]:
+    """Return an event's lane, shared by all events of one model, and its topic, in which only the newest counts."""
+    topic = digest_of(event.topic) if event.is_current else ""
+    return {"lane": digest_of([event.registry, event.model]), "topic": topic}
+
+
+def row_of(delivery: Delivery, event: Event, received: float) -> dict[str, Any]:
+    """Return the column values of a new entry."""
+    return {
+        "registry": delivery.registry,
+        "delivery": delivery.delivery,
+        **place_of(event),
+        "event": event.model_dump_json(),
+        "content_key": event.content_key,
+        "received": received,
+    }
+
+
+def entry_of(row: Mapping[str, Any]) -> InboxEntry:
+    """Parse the row of an entry.
+
+    Raises:
+        ValidationError: it is none.
+    """
+    until, settled = row["lease_until"], row["settled"]
+    return InboxEntry(
+        id=row["id"],
+        registry=row["registry"],
+        delivery=row["delivery"],
+        event=Event.model_validate_json(row["event"]),
+        content_key=row["content_key"],
+        received_at=_moment(row["received"]),
+        state=row["state"],
+        attempts=row["attempts"],
+        next_try_at=_moment(row["next_try"]),
+        worker=row["worker"],
+        lease=row["lease"],
+        lease_until=None if until is None else _moment(until),
+        reason=row["reason"],
+        runs=read_runs(row["runs"]),
+        started=read_runs(row["started"]),
+        settled_at=None if settled is None else _moment(settled),
+    )
+
+
+def write_back_of(row: Mapping[str, Any]) -> WriteBack:
+    """Parse the row of a write-back."""
+    until, settled = row["lease_until"], row["settled"]
+    return WriteBack(
+        entry=row["entry"],
+        state=row["state"],
+        attempts=row["attempts"],
+        next_try_at=_moment(row["next_try"]),
+        worker=row["worker"],
+        lease=row["lease"],
+        lease_until=None if until is None else _moment(until),
+        reason=row["reason"],
+        verdict=row["verdict"],
+        settled_at=None if settled is None else _moment(settled),
+    )
+
+
+def read_runs(text: str) -> tuple[StartedRun, ...]:
+    """Parse runs serialized by `written_runs`.
+
+    Raises:
+        ValidationError: they are none.
+    """
+    return _RUNS.validate_json(text)
+
+
+def written_runs(runs: Iterable[StartedRun]) -> str:
+    """Serialize runs for a row."""
+    return _RUNS.dump_json(tuple(runs)).decode()
+
+
+def key_of(delivery: str) -> str:
+    """Return a delivery ID as stored; one that databases do not accept as an index or text becomes its digest."""
+    if len(delivery) <= _LONGEST_KEY and delivery.isprintable():
+        return delivery
+    return f"sha256:{digest_of(delivery)}"
+
+
+def plain(text: str) -> str:
+    """Return text that every database accepts: limited in length, without NUL and lone surrogates."""
+    return text.encode(errors="replace").decode().replace("\0", "")[:_LONGEST_TEXT]
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def shown_state(entry: InboxEntry) -> str:
+    """Return an entry's state for display; a done one only says that its runs were started, or why there are none."""
+    if entry.state != "done":
+        return entry.state
+    if entry.runs:
+        return "started"
+    return "outdated" if entry.reason else "unwanted"
+
+
+def describe_write_back(write_back: WriteBack) -> str:
+    """Describe a write-back's state in one line; messages from others are kept as they are."""
+    if write_back.state == "written":
+        at = f" ({minute(write_back.settled_at.isoformat())})" if write_back.settled_at else ""
+        return f"the registry was told: {write_back.verdict or 'what a younger event says'}{at}"
+    if write_back.state == "in-work":
+        return "the registry is being told"
+    attempts = f"{write_back.attempts} {'attempt' if write_back.attempts == 1 else 'attempts'}"
+    if write_back.state == "set-aside":
+        return f"the registry was not told: {write_back.reason} ({attempts})"
+    suffix = f": {write_back.reason}" if write_back.reason else ""
+    again = f" ({attempts}, again at {minute(write_back.next_try_at.isoformat())})" if write_back.attempts else ""
+    return f"the registry is not told yet{suffix}{again}"

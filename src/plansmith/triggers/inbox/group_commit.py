@@ -1,4 +1,4 @@
-"""Work that costs as much for one as for many, such as a commit: what several coroutines ask for is done at once."""
+"""Group commit: merges concurrent requests of coroutines for work that costs the same for one as for many."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Answer = TypeVar("Answer")
 
 @dataclass
 class _Request(Generic[Asked, Answer]):
-    """What one coroutine asked for, and what it waits for."""
+    """A pending request: the payload of one coroutine and the future it awaits."""
 
-    asked: Asked
+    payload: Asked
     answered: asyncio.Future[Answer]
 
 
 class GroupCommit(Generic[Asked, Answer]):
-    """Does what coroutines ask for, in a thread of its own: all that came while it did what came before, at once.
+    """Group commit: a thread of its own serves coroutines, batching all requests that came during the last batch.
 
     Args:
         do: answers several requests, in their order; what it raises, all of them get. That thread alone calls it.
@@ -36,9 +36,9 @@ class GroupCommit(Generic[Asked, Answer]):
         Thread(target=_work, args=(self._waiting, do), name="together", daemon=True).start()
         weakref.finalize(self, self._waiting.put, None)
 
-    async def __call__(self, asked: Asked) -> Answer:
-        """Have it done. What waits is done also where the one who asked waits no more."""
-        mine: _Request[Asked, Answer] = _Request(asked, asyncio.get_running_loop().create_future())
+    async def __call__(self, item: Asked) -> Answer:
+        """Submit an item and wait for the result; it is processed even if the caller is cancelled."""
+        mine: _Request[Asked, Answer] = _Request(item, asyncio.get_running_loop().create_future())
         self._waiting.put(mine)
         return await mine.answered
 
@@ -48,11 +48,11 @@ def _work(
 ) -> None:
     is_over = False
     while not is_over:
-        found = [waiting.get()]
+        items = [waiting.get()]
         while not waiting.empty():
-            found.append(waiting.get())
-        is_over = None in found
-        if requests := [one for one in found if one is not None]:
+            items.append(waiting.get())
+        is_over = None in items
+        if requests := [item for item in items if item is not None]:
             _do_all(requests, do)
 
 
@@ -60,20 +60,20 @@ def _do_all(requests: list[_Request[Asked, Answer]], do: Callable[[Sequence[Aske
     answers: Sequence[Answer] = ()
     failed: BaseException | None = None
     try:
-        answers = do([one.asked for one in requests])
+        answers = do([request.payload for request in requests])
         assert len(answers) == len(requests)
     except BaseException as error:  # noqa: BLE001 - of everyone whose request it was
         failed = error
 
     def tell(loop: asyncio.AbstractEventLoop) -> None:
-        for number, one in enumerate(requests):
-            if one.answered.get_loop() is not loop or one.answered.done():
+        for number, request in enumerate(requests):
+            if request.answered.get_loop() is not loop or request.answered.done():
                 continue
             if failed is not None:
-                one.answered.set_exception(failed)
+                request.answered.set_exception(failed)
             else:
-                one.answered.set_result(answers[number])
+                request.answered.set_result(answers[number])
 
-    for loop in {one.answered.get_loop() for one in requests}:
+    for loop in {request.answered.get_loop() for request in requests}:
         with suppress(RuntimeError):  # it has ended, and nobody waits there
             loop.call_soon_threadsafe(tell, loop)

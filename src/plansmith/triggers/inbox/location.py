@@ -1,4 +1,4 @@
-"""Where the inbox lies: the URL of its database, and what may be shown of that."""
+"""Inbox location: the URL of its database, and the part of it that may be displayed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plansmith.config.service.service import ServiceConfig
+from plansmith.config.service import ServiceConfig
 from plansmith.errors import EnvironmentFault, UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _DRIVERS = {
 
 
 def require_sqlalchemy() -> None:
-    """See that databases can be spoken to.
+    """Require that SQLAlchemy is installed.
 
     Raises:
         EnvironmentFault: SQLAlchemy is not installed.
@@ -36,7 +36,7 @@ def require_sqlalchemy() -> None:
 
 
 def database_of(service: ServiceConfig, *, instead: str = "") -> str:
-    """The URL of a service's inbox; a file in it is relative to the service's directory.
+    """Return the database URL of a service's inbox; a file path is relative to the service's directory.
 
     Args:
         service: as `read_service` gave it, with an absolute directory.
@@ -63,7 +63,7 @@ def database_of(service: ServiceConfig, *, instead: str = "") -> str:
 
 
 def read_url(text: str, directory: Path) -> URL:
-    """The URL of a database that an inbox may lie in.
+    """Parse the database URL of an inbox.
 
     Args:
         text: as a person writes it; it may hold a password, and is in no error.
@@ -94,6 +94,6 @@ def read_url(text: str, directory: Path) -> URL:
 
 
 def shown(url: URL) -> str:
-    """A URL without its password, and without options, which may hold one, too."""
+    """Return a URL without its password and options, which may contain one too."""
     plain = url.set(drivername=url.get_backend_name(), query={})
     return plain.render_as_string(hide_password=True)

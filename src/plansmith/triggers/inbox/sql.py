@@ -1,4 +1,4 @@
-"""The inbox in SQL: the same for SQLite and PostgreSQL, but for what numbers rows and what passes over locked ones.
+"""Inbox SQL: the same for SQLite and PostgreSQL, except for row numbering and skipping locked rows.
 
 Times are seconds since 1970. A lane is what is worked off in order, one at a time: the events of one model. Its row is
 what a worker locks in PostgreSQL while it looks for the lane's next entry, so that two never find two of one model;
@@ -197,7 +197,7 @@ OLDEST_WAITING = "SELECT received FROM plansmith_entries WHERE state = 'waiting'
 
 
 def list_entries(*, by_state: bool, by_registry: bool, not_written: bool) -> str:
-    """The statement for the newest entries: `:limit` of them, of a `:state` or a `:registry` where asked for.
+    """Return the SQL query for the newest entries: `:limit` of them, optionally of a `:state` or a `:registry`.
 
     Args:
         by_state: those of a state alone.

@@ -1,4 +1,4 @@
-"""What is still to be told to registries, in SQL: a row for each entry that became runs and whose registry is told.
+"""Write-back SQL: pending reports to registries, a row per entry that became runs of a reporting registry.
 
 As entries, those of one lane are worked off one at a time, so that an older one never overtakes a younger one that has
 begun. `settled` is when one was told or set aside.

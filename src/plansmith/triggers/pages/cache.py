@@ -1,9 +1,12 @@
-"""Results of queries, cached with their age: one that is old is refreshed when a page asks, one query at a time."""
+"""Query cache with ages: a stale result is refreshed when a page needs it, one query at a time."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -11,10 +14,37 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from plansmith.errors import EnvironmentFault
 from plansmith.records.model import Record
-from plansmith.triggers.pages.error_details import detail_from_error
-from plansmith.triggers.pages.query_process import run_query
-from plansmith.triggers.pages.query_results import ErrorDetail
+from plansmith.triggers.pages.query_results import ErrorDetail, detail_from_error
+
+_MODULE = "plansmith.triggers.pages.queries"
+_TIMEOUT_SECONDS = 120
+
+
+def run_query(query: Mapping[str, Any]) -> Any:
+    """Run a query and return its result as JSON values (`queries.answer`); takes seconds.
+
+    Raises:
+        EnvironmentFault: there is none, and why.
+    """
+    command = [sys.executable, "-m", _MODULE, str(os.getpid())]
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(query).encode(), capture_output=True, timeout=_TIMEOUT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EnvironmentFault(
+            f"it took longer than {_TIMEOUT_SECONDS} s and was given up",
+            remedy="see whether its folders answer: plansmith status",
+        ) from error
+    if done.returncode:
+        raise RuntimeError(f"{_MODULE} ended with {done.returncode}:\n{done.stderr.decode(errors='replace')}")
+    answer = json.loads(done.stdout)
+    if (detail := answer.get("error")) is not None:
+        raise EnvironmentFault(detail["message"], remedy=detail["remedy"])
+    return answer["result"]
+
 
 _MOST_ENTRIES = 64
 _MOST_PENDING = 8
@@ -25,7 +55,7 @@ Query = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class CachedResult(Generic[Result]):
-    """The last result of a query, and how its last run ended.
+    """The cached result of a query, and the error of its last run.
 
     Attributes:
         result: None where there is none yet.
@@ -42,7 +72,7 @@ class CachedResult(Generic[Result]):
 
 @dataclass
 class _Entry:
-    """The last result of a query.
+    """Cache entry: the last result of a query.
 
     Attributes:
         result: JSON values that were validated.
@@ -62,7 +92,7 @@ class _Entry:
 
 
 class QueryCache:
-    """Runs queries, and keeps their results.
+    """Query cache: runs queries and keeps their results.
 
     Args:
         execute: runs a query and returns JSON values, or raises; takes its time.
@@ -85,7 +115,7 @@ class QueryCache:
         self._turn = threading.Lock()
 
     async def get(self, kind: type[Result], query: Query, *, max_age_seconds: float) -> CachedResult[Result]:
-        """The result of a query, cached or new.
+        """Return the result of a query, cached or new.
 
         Args:
             kind: the record that the result is.
@@ -104,13 +134,13 @@ class QueryCache:
             return CachedResult(entry.result, age, entry.error, is_refreshing=entry.run is not None)
 
     def _refreshed(self, key: str, kind: type[Record], query: Query, max_age_seconds: float) -> _Entry | None:
-        """The entry of a query, with a run begun where it is old; None where too many are pending already."""
+        """Return the entry of a query, and start a run where it is stale; None where too many runs are pending."""
         with self._lock:
             now = self._clock()
             entry = self._entries.get(key)
             is_old = entry is None or entry.run_at is None or now - entry.run_at > max_age_seconds
             if is_old and (entry is None or entry.run is None):
-                if sum(one.run is not None for one in self._entries.values()) >= _MOST_PENDING:
+                if sum(item.run is not None for item in self._entries.values()) >= _MOST_PENDING:
                     return entry
                 entry = entry or self._entries.setdefault(key, _Entry())
                 entry.run = Future()
@@ -137,7 +167,7 @@ class QueryCache:
         run.set_result(None)
 
     def _evict(self) -> None:
-        """Forget what no page has asked for longest, and no run goes on for."""
-        idle = sorted((one.used_at, key) for key, one in self._entries.items() if one.run is None)
+        """Evict the least recently used entries without a pending run."""
+        idle = sorted((entry.used_at, key) for key, entry in self._entries.items() if entry.run is None)
         for _, key in idle[: max(len(self._entries) - _MOST_ENTRIES, 0)]:
             del self._entries[key]

@@ -1,4 +1,4 @@
-"""The queries of pages: the program reads one as JSON on standard input, and writes its answer to standard output.
+"""Page queries: a program that reads one query as JSON on standard input and writes the result to standard output.
 
 Run as `python -m plansmith.triggers.pages.queries <parent>` by `query_process.run_query`.
 """
@@ -13,17 +13,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from plansmith.config.multi_target import folder_of, repository_of
+from plansmith.config.spec import folder_of, repository_of
 from plansmith.errors import PlansmithError
 from plansmith.fleet.plan import plan_fleet
-from plansmith.fleet.release_source import source_of_release
-from plansmith.fleet.status import model_statuses
+from plansmith.fleet.status import model_statuses, source_of_release
 from plansmith.records.model import Record
 from plansmith.steps.provenance.history import HISTORY, History
 from plansmith.stores.diff import Differences, differences, side_of_folder
 from plansmith.system.digest import Digester
 from plansmith.system.process import dying_with
-from plansmith.triggers.pages.error_details import known_error_detail
 from plansmith.triggers.pages.query_results import (
     CompileResult,
     FleetModel,
@@ -31,10 +29,11 @@ from plansmith.triggers.pages.query_results import (
     HistoryResult,
     ModelResult,
     VersionResult,
+    known_error_detail,
+    report_of_compile,
+    report_of_version,
 )
-from plansmith.triggers.pages.reports import report_of_compile, report_of_version
-from plansmith.triton.repository.repository import ModelRepository
-from plansmith.triton.repository.versions import Version, versions
+from plansmith.triton.repository.repository import ModelRepository, Version, versions
 
 ARTIFACTS = "artifacts"
 MOST_COMPILES = 30
@@ -43,11 +42,11 @@ _NICENESS = 10
 
 
 def query_fleet(*, specs: Sequence[str]) -> FleetResult:
-    """The status of each model of some specs, and of every other one in the repository here, as `plansmith status`."""
+    """Return the status of each model of some specs and of all others in their repositories, as `plansmith status`."""
     notices: list[str] = []
     planned = list(plan_fleet([Path(spec) for spec in specs], {}, tell=notices.append))
     artifacts = Path(ARTIFACTS).absolute()
-    artifacts_of = {(one.model, one.target, one.repository): one.artifacts for one in planned}
+    artifacts_of = {(entry.model, entry.target, entry.repository): entry.artifacts for entry in planned}
     models = [
         FleetModel(
             status=status,
@@ -59,12 +58,12 @@ def query_fleet(*, specs: Sequence[str]) -> FleetResult:
 
 
 def query_model(*, models: Sequence[Mapping[str, Any]]) -> ModelResult:
-    """The versions and compiles of a model for each of its targets, with the error of each that cannot be read."""
+    """Return the versions and compiles of a model for each target, with the errors of those that cannot be read."""
     return ModelResult(histories=tuple(map(_history, map(FleetModel.model_validate, models))))
 
 
 def query_differences(*, repository: str, model: str, old: int, new: int) -> Differences:
-    """What differs between two versions, as `plansmith diff`.
+    """Return the differences between two versions, as `plansmith diff`.
 
     Raises:
         RepositoryError: one of them is not there, or damaged.
@@ -82,7 +81,7 @@ _QUERIES: dict[str, Callable[..., Record]] = {
 
 
 def answer(query: Mapping[str, Any]) -> dict[str, Any]:
-    """The result of a query as JSON values, or why there is none.
+    """Return the result of a query as JSON values, or its error.
 
     Args:
         query: `about` names it, and the rest are its arguments.
@@ -108,7 +107,7 @@ def _history(model: FleetModel) -> HistoryResult:
 
 
 def _versions(model: FleetModel) -> Iterator[VersionResult]:
-    """The newest first; digests that compiles have computed come from their memo."""
+    """Yield the versions, newest first; digests already computed by compiles come from their memo."""
     memo = Digester(Path(model.artifacts) / "cache" / "digests.sqlite", read_only=True)
     repository = ModelRepository(Path(model.status.repository), memo)
     for version in reversed(versions(repository, model.status.model)):
@@ -133,25 +132,25 @@ def _version(model: FleetModel, repository: ModelRepository, version: Version) -
 
 
 def _compiles(model: FleetModel) -> dict[str, Any]:
-    """The last compiles of a model for its target; the history is read from its end, and no further than it takes."""
+    """The last compiles of a model for its target; the history is read from its end, only as far as needed."""
     history = History(Path(model.artifacts) / HISTORY)
-    wanted = (model.status.model, model.status.target)
-    found: list[CompileResult] = []
+    key = (model.status.model, model.status.target)
+    results: list[CompileResult] = []
     unreadable = 0
     for number in reversed(history.numbers()):
         run = history.read(number)
         if run is None:
             unreadable += history.file(number).exists()
-        elif (run.model, folder_of(run.target)) == wanted:
-            if len(found) == MOST_COMPILES:
-                return {"compiles": tuple(found), "unreadable_count": unreadable, "is_truncated": True}
+        elif (run.model, folder_of(run.target)) == key:
+            if len(results) == MOST_COMPILES:
+                return {"compiles": tuple(results), "unreadable_count": unreadable, "is_truncated": True}
             has_report = report_of_compile(model, number) is not None
-            found.append(CompileResult(number=number, record=run, has_report=has_report))
-    return {"compiles": tuple(found), "unreadable_count": unreadable}
+            results.append(CompileResult(number=number, record=run, has_report=has_report))
+    return {"compiles": tuple(results), "unreadable_count": unreadable}
 
 
 def main() -> None:
-    """Answer one query, and end with the process that asked."""
+    """Answer one query, and exit if the requesting process ends."""
     if not dying_with(int(sys.argv[1]))():
         return
     with suppress(OSError):

@@ -1,18 +1,28 @@
-"""The results of the queries of pages, as they come from the process that runs them."""
+"""Results of page queries, as returned by the process that runs them."""
 
 from __future__ import annotations
 
-from plansmith.fleet.release_source import ReleaseSource
-from plansmith.fleet.status import ModelStatus
+import json
+import logging
+import os
+import stat
+import traceback
+from datetime import UTC, datetime
+from pathlib import Path
+
+from plansmith.errors import PlansmithError, first_line
+from plansmith.fleet.status import ModelStatus, ReleaseSource
 from plansmith.records.model import Record
-from plansmith.steps.provenance.history import RunRecord
+from plansmith.report import REPORT_FILE
+from plansmith.steps.provenance.history import HISTORY, History, RunRecord
 from plansmith.system.digest import digest_of
+from plansmith.triton.repository.repository import ModelRepository
 
 _KEY_LETTERS = 12
 
 
 class ErrorDetail(Record):
-    """Why a query has no result, and what to do about it."""
+    """Error detail: why a query has no result, and the remedy."""
 
     message: str
     remedy: str = ""
@@ -31,20 +41,22 @@ class FleetModel(Record):
 
     @property
     def key(self) -> str:
-        """Identifies it in URLs, where its name and folders do not belong."""
-        one = self.status
-        return digest_of([one.model, one.target, one.repository, one.file])[:_KEY_LETTERS]
+        """An identifier for URLs, which should not contain its name and folders."""
+        model_status = self.status
+        return digest_of([model_status.model, model_status.target, model_status.repository, model_status.file])[
+            :_KEY_LETTERS
+        ]
 
 
 class FleetResult(Record):
-    """All models of specs and repositories; `notices`: what could not be read besides."""
+    """Fleet result: all models of specs and repositories; `notices`: what could not be read."""
 
     models: tuple[FleetModel, ...]
     notices: tuple[str, ...] = ()
 
 
 class VersionResult(Record):
-    """A version of a model; what its manifest says is None where that is damaged.
+    """Version result: fields from the manifest are None if that is damaged.
 
     Attributes:
         number: of the version.
@@ -74,7 +86,7 @@ class VersionResult(Record):
 
 
 class CompileResult(Record):
-    """A compile with its number in the history; `has_report`: whether it was refused and left a report."""
+    """A compile with its number in the history; `has_report`: whether it was refused and has a report."""
 
     number: int
     record: RunRecord
@@ -82,7 +94,7 @@ class CompileResult(Record):
 
 
 class HistoryResult(Record):
-    """The versions of one `FleetModel`, descending, and its last compiles, the newest first.
+    """The versions of one `FleetModel`, descending, and its last compiles, newest first.
 
     Attributes:
         key: of the model.
@@ -104,6 +116,79 @@ class HistoryResult(Record):
 
 
 class ModelResult(Record):
-    """The history of a model for each of its targets."""
+    """The histories of a model, one per target."""
 
     histories: tuple[HistoryResult, ...]
+
+
+LOG = logging.getLogger("plansmith.pages")
+"""A line of JSON for each bug that a page met, as its whole message."""
+
+
+def known_error_detail(error: PlansmithError | OSError) -> ErrorDetail:
+    """Return the detail of an error that the user can resolve: one of plansmith's or of the file system."""
+    if isinstance(error, PlansmithError):
+        return ErrorDetail(message=error.message, remedy=error.remedy)
+    message = f"{error.filename}: {error.strerror}" if error.filename else first_line(error)
+    return ErrorDetail(message=message, remedy="see that it is there, and that the user who runs this may read it")
+
+
+def detail_from_error(error: Exception, about: str) -> ErrorDetail:
+    """Return the detail of an error for a page; any other exception is a bug and is logged with its traceback.
+
+    Args:
+        error: of any kind.
+        about: what was queried.
+    """
+    if isinstance(error, PlansmithError):
+        return known_error_detail(error)
+    line = {
+        "event": "page",
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "about": about,
+        "reason": f"{type(error).__name__}: {first_line(error)}",
+        "traceback": "".join(traceback.format_exception(error)),
+    }
+    LOG.log(logging.ERROR, json.dumps(line))
+    return ErrorDetail(message="a bug of plansmith's own", remedy="report it, with what this process logged")
+
+
+_LARGEST_BYTES = 64 << 20
+_SUFFIX = ".html"
+
+
+def report_of_version(model: FleetModel, version: int) -> Path | None:
+    """Return the path of a release's report; None if it is missing or may not be served."""
+    repository = ModelRepository(Path(model.status.repository))
+    return _inside(repository.release(model.status.model, version) / REPORT_FILE, repository.store)
+
+
+def report_of_compile(model: FleetModel, number: int) -> Path | None:
+    """Return the path of a refused compile's report; None if it is missing or may not be served."""
+    run = History(Path(model.artifacts) / HISTORY).read(number)
+    if run is None or run.model != model.status.model or run.log is None or not run.log.endswith(_SUFFIX):
+        return None
+    return _inside(Path(run.log), Path(model.artifacts))
+
+
+def read_report(path: Path) -> bytes | None:
+    """Read a report; None if it is missing, not a file, or too large."""
+    try:
+        # It may have been replaced since: no link is followed, and a pipe is not waited for.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST_BYTES:
+            return None
+        with os.fdopen(descriptor, "rb", closefd=False) as stream:
+            return stream.read(_LARGEST_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+def _inside(path: Path, folder: Path) -> Path | None:
+    """The file with all links resolved, if it lies inside the folder."""
+    real, root = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
+    return real if real.is_relative_to(root) and real.is_file() else None

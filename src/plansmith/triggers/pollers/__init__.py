@@ -1,1 +1,1 @@
-"""Looking at registries through other libraries: queues and buckets of AWS, and the Hugging Face Hub."""
+"""Registry pollers through other libraries: AWS queues and buckets, and the Hugging Face Hub."""

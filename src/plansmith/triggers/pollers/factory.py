@@ -1,4 +1,4 @@
-"""The pollers of a service's registries."""
+"""Poller factory for the registries of a service."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from plansmith.config.service.triggers import (
+from plansmith.config.service_triggers import (
     FolderRegistry,
     HookRegistry,
     HubRegistry,
@@ -32,7 +32,7 @@ def pollers_of(
     only: str = "",
     listing_only: bool = False,
 ) -> dict[str, Poller]:
-    """A poller for each registry that can be looked at, by name; a hook cannot.
+    """Return a poller for each registry that can be polled, by name; webhooks cannot.
 
     Args:
         config: of the service's triggers.
@@ -41,16 +41,16 @@ def pollers_of(
         only: the name of the one registry that is meant; empty for all.
         listing_only: no message is taken out of a queue: what is read there others do not see for a while.
     """
-    found: dict[str, Poller] = {}
+    pollers: dict[str, Poller] = {}
     for name in (only,) if only else config.registries:
         poller = _poller(name, config, directory, _telling(tell, name), listing_only=listing_only)
         if poller is not None:
-            found[name] = poller
-    return found
+            pollers[name] = poller
+    return pollers
 
 
 def _telling(tell: Callable[[str, str], None], name: str) -> Tell:
-    return lambda words: tell(name, words)
+    return lambda message: tell(name, message)
 
 
 def _poller(name: str, config: TriggersConfig, directory: Path, tell: Tell, *, listing_only: bool) -> Poller | None:

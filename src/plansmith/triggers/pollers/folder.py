@@ -1,4 +1,4 @@
-"""A folder that models are put into: each of its folders that holds the ready file, once it stays as it is.
+"""Folder poller: finds model folders that hold the ready file and have stopped changing.
 
 What counts is what lies there, and not that somebody says it changed: that is so on network file systems, too, which
 tell nothing of changes that other machines made.
@@ -12,14 +12,12 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from plansmith.config.service.triggers import FolderRegistry, Rule
+from plansmith.config.service_triggers import FolderRegistry, Rule
 from plansmith.errors import EnvironmentFault
 from plansmith.sources.directory import CONFIG_FILE, GRAPH_SUFFIX, graphs_of, library_of
 from plansmith.system.digest import Digester, digest_of, digest_of_files
 from plansmith.triggers.pollers.poller import FaultNotices, Poller, Tell, is_wanted, polled
-from plansmith.triggers.registries.body import is_showable
-from plansmith.triggers.registries.delivery import Delivery
-from plansmith.triggers.registries.event import Event
+from plansmith.triggers.registries.delivery import Delivery, Event, is_showable
 
 _LARGEST_CONFIG_BYTES = 1 << 20
 
@@ -28,11 +26,11 @@ _FileState = tuple[str, int, int, int]
 
 
 class _Unfit(Exception):
-    """What lies there is no model that may be read, in words."""
+    """The folder's content is not a readable model; the message gives the reason."""
 
 
 class FolderPoller(Poller):
-    """Looks at a folder of models.
+    """Folder poller: polls a folder of models.
 
     Args:
         name: of the registry.
@@ -54,12 +52,12 @@ class FolderPoller(Poller):
         self._folder = folder
         self._rules = rules
         self._digester = digester
-        self._told = FaultNotices(tell)
+        self._notices = FaultNotices(tell)
         self._states: dict[str, str] = {}
-        self._found: dict[str, tuple[str, Delivery]] = {}
+        self._deliveries: dict[str, tuple[str, Delivery]] = {}
 
     def poll(self, now: float) -> list[Delivery]:  # noqa: ARG002 - what counts is that nothing changes
-        """The models that are complete and were the same at the look before.
+        """Return the models that are complete and unchanged since the last poll.
 
         Raises:
             EnvironmentFault: the folder is not there, or cannot be read.
@@ -73,9 +71,9 @@ class FolderPoller(Poller):
                 transient=True,
             ) from error
         self.has_more = False
-        found = [one for name in names if self._is_asked_for(name) for one in self._looked_at(name)]
+        deliveries = [delivery for name in names if self._is_asked_for(name) for delivery in self._looked_at(name)]
         self._states = {name: state for name, state in self._states.items() if name in names}
-        return found
+        return deliveries
 
     def _is_asked_for(self, name: str) -> bool:
         event = Event(registry=self._name, model=name, version="", change="ready")
@@ -89,19 +87,19 @@ class FolderPoller(Poller):
                 return
             delivery = self._settled(name, model)
         except _Unfit as unfit:
-            self._told.wrong(name, f"{model} is left out: {unfit}")
+            self._notices.wrong(name, f"{model} is left out: {unfit}")
         except (OSError, RuntimeError) as error:  # Path.resolve has a RuntimeError for links that lead to each other
-            said = error.strerror if isinstance(error, OSError) else error
-            self._told.wrong(name, f"{model} is left out: it cannot be read: {said}")
+            reason = error.strerror if isinstance(error, OSError) else error
+            self._notices.wrong(name, f"{model} is left out: it cannot be read: {reason}")
         else:
-            self._told.well(name)
+            self._notices.well(name)
             if delivery is None:
                 self.has_more = True
             else:
                 yield delivery
 
     def _settled(self, name: str, model: Path) -> Delivery | None:
-        """What is to be told of a model; None where it is not the same as before."""
+        """The delivery of a model; None until its files are the same as at the last poll."""
         if not is_showable(name):
             raise _Unfit("its name cannot be shown")
         files = self._files(model)
@@ -109,8 +107,8 @@ class FolderPoller(Poller):
         if self._states.get(name) != state:
             self._states[name] = state
             return None
-        known, delivery = self._found.get(name, ("", None))
-        if known == state:
+        previous, delivery = self._deliveries.get(name, ("", None))
+        if previous == state:
             return delivery
         source = _source(model, [path for path, *_ in files])
         contents = [model / path for path, *_ in files if path != self._ready]
@@ -119,8 +117,8 @@ class FolderPoller(Poller):
             self._states.pop(name)
             return None
         event = Event(registry=self._name, model=name, version=version, change="ready", source=source)
-        self._found[name] = (state, polled(event))
-        return self._found[name][1]
+        self._deliveries[name] = (state, polled(event))
+        return self._deliveries[name][1]
 
     def _files(self, model: Path) -> list[_FileState]:
         """The state of all files of a model, sorted.
@@ -135,7 +133,7 @@ class FolderPoller(Poller):
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder, or a link to one."""
+    """Whether an entry is a folder, or a link to one."""
     try:
         return entry.is_dir()
     except OSError:  # links that lead to each other
@@ -143,7 +141,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _below(model: Path) -> Iterator[Path]:
-    """All files of a folder, whatever they are."""
+    """Yield all files of a folder, of any kind."""
 
     def fail(error: OSError) -> None:
         raise error
@@ -161,14 +159,14 @@ def _state(model: Path, path: Path, root: Path) -> _FileState:
         raise _Unfit(f"{name} is a link that leads out of the folder")
     if not path.exists():
         raise _Unfit(f"{name} is a link that leads nowhere")
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
         raise _Unfit(f"{name} is no file")
-    return name, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return name, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _source(model: Path, names: Iterable[str]) -> str:
-    """The spec's source for what lies in a folder."""
+    """The spec's `source` for the content of a folder."""
     graphs = graphs_of(names)
     if graphs is None:
         return f"{_scheme(model / CONFIG_FILE)}:{model}"
@@ -180,11 +178,11 @@ def _source(model: Path, names: Iterable[str]) -> str:
 
 
 def _scheme(config: Path) -> str:
-    """Of whose configuration it is."""
+    """The source scheme that a configuration file belongs to."""
     if config.stat().st_size > _LARGEST_CONFIG_BYTES:
         raise _Unfit(f"{CONFIG_FILE} is too large to be one")
     try:
-        found = json.loads(config.read_text(encoding="utf-8"))
+        document = json.loads(config.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
         raise _Unfit(f"{CONFIG_FILE} is no JSON") from None
-    return library_of(found) if isinstance(found, dict) else "hf"
+    return library_of(document) if isinstance(document, dict) else "hf"

@@ -1,20 +1,18 @@
-"""Branches and Git tags of the Hugging Face Hub, as its webhooks would have told them."""
+"""Hugging Face Hub poller: branches and Git tags, as events of its webhooks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from plansmith.config.service.triggers import HubRegistry, Rule
+from plansmith.config.service_triggers import HubRegistry, Rule
 from plansmith.errors import SourceError
 from plansmith.sources.hub import newest_refs
 from plansmith.triggers.pollers.poller import FaultNotices, Poller, Tell, is_pattern, is_wanted, polled, rules_for
-from plansmith.triggers.registries.body import is_showable
-from plansmith.triggers.registries.delivery import Delivery
-from plansmith.triggers.registries.event import Event
+from plansmith.triggers.registries.delivery import Delivery, Event, is_showable
 
 
 class HubPoller(Poller):
-    """Looks at the models that rules name in full: all others of the hub are too many to look at.
+    """Hub poller: polls the models that rules name in full, as the Hub has too many others.
 
     Args:
         name: of the registry.
@@ -27,7 +25,7 @@ class HubPoller(Poller):
         self.pause_seconds = config.poll_seconds
         self._name = name
         self._rules = rules_for(rules, name)
-        self._told = FaultNotices(tell)
+        self._notices = FaultNotices(tell)
         models = dict.fromkeys(rule.model for rule in self._rules)
         self.cautions = tuple(
             f"{model} is not looked at, as * and ? name no model to ask the hub for: only its webhooks tell of it"
@@ -37,7 +35,7 @@ class HubPoller(Poller):
         self._models = [model for model in models if not is_pattern(model)]
 
     def poll(self, now: float) -> list[Delivery]:  # noqa: ARG002 - a branch is where it is
-        """Where branches and tags are.
+        """Return the commits of branches and tags.
 
         Raises:
             EnvironmentFault: the hub cannot be reached, or must not be asked (HF_HUB_OFFLINE).
@@ -52,19 +50,19 @@ class HubPoller(Poller):
                 yield event
 
     def _refs(self, model: str) -> Mapping[str, str]:
-        """The commits of a model's branches and tags; a branch that is named and not there is said."""
+        """The commits of a model's branches and tags; a configured branch that does not exist is reported."""
         try:
-            found = newest_refs(model)
+            refs = newest_refs(model)
         except SourceError as error:
-            self._told.wrong(model, error.message)
+            self._notices.wrong(model, error.message)
             return {}
-        self._told.well(model)
+        self._notices.well(model)
         for rule in self._rules:
             if rule.model != model or is_pattern(rule.value):
                 continue
             about = f"{model} {rule.value}"
-            if rule.value in found:
-                self._told.well(about)
+            if rule.value in refs:
+                self._notices.well(about)
             else:
-                self._told.wrong(about, f"{model} has no {rule.value} on the hub")
-        return found
+                self._notices.wrong(about, f"{model} has no {rule.value} on the hub")
+        return refs

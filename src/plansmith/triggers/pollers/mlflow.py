@@ -1,17 +1,13 @@
-"""Aliases, tags and versions of an MLflow server, as its webhooks would tell them, and stages, of which they do not."""
+"""MLflow poller: aliases, tags and versions as webhook events, and stages, which webhooks do not report."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from plansmith.config.service.patterns import is_match
-from plansmith.config.service.triggers import Change, MlflowRegistry, Rule
+from plansmith.config.service_triggers import Change, MlflowRegistry, Rule, is_match
 from plansmith.triggers.pollers.poller import FaultNotices, Poller, Tell, is_pattern, is_wanted, polled, rules_for
-from plansmith.triggers.registries.body import is_showable
-from plansmith.triggers.registries.delivery import Delivery, RequestRejected
-from plansmith.triggers.registries.event import OWN_TAGS, Event
-from plansmith.triggers.registries.mlflow import event_of
-from plansmith.triggers.registries.mlflow_api import MlflowApi, ModelVersion, stages_of
+from plansmith.triggers.registries.delivery import OWN_TAGS, Delivery, Event, RequestRejected, is_showable
+from plansmith.triggers.registries.mlflow import MlflowApi, ModelVersion, event_of, stages_of
 
 CREATED_DAYS = 14
 """How long a version counts as newly made: those from before a service was set up are not all built by it, and an inbox
@@ -21,7 +17,7 @@ _DAY = 86_400
 
 
 class MlflowPoller(Poller):
-    """Looks at what an MLflow server holds of the models that rules name.
+    """MLflow poller: polls an MLflow server for the models that rules name.
 
     Args:
         name: of the registry.
@@ -39,12 +35,12 @@ class MlflowPoller(Poller):
         self._rules = rules_for(rules, name)
         self._own_alias = config.write_back_alias
         self._api = MlflowApi(config.tracking_uri, environment)
-        self._told = FaultNotices(tell)
+        self._notices = FaultNotices(tell)
         if any(rule.when == "created" for rule in self._rules):
             self.cautions = (f"versions that were made more than {CREATED_DAYS} days ago are not looked at",)
 
     def poll(self, now: float) -> list[Delivery]:
-        """What is set now, and what was made of late.
+        """Return events for the current state of models and for recently created versions.
 
         Raises:
             EnvironmentFault: the server cannot be asked, or is none of MLflow's.
@@ -54,58 +50,62 @@ class MlflowPoller(Poller):
     def _models(self) -> list[str]:
         named = {rule.model for rule in self._rules}
         patterns = sorted(filter(is_pattern, named))
-        found = named.difference(patterns)
-        there = list(self._api.models()) if patterns else []
+        names = named.difference(patterns)
+        available = list(self._api.models()) if patterns else []
         for pattern in patterns:
-            matching = [one for one in there if is_match(one, pattern)]
+            matching = [candidate for candidate in available if is_match(candidate, pattern)]
             if matching:
-                self._told.well(pattern)
+                self._notices.well(pattern)
             else:
-                self._told.wrong(pattern, f"no model at {self._api.address} is called like {pattern!r}")
-            found.update(matching)
-        return sorted(found)
+                self._notices.wrong(pattern, f"no model at {self._api.address} is called like {pattern!r}")
+            names.update(matching)
+        return sorted(names)
 
     def _events(self, model: str, now: float) -> Iterator[Event]:
-        """What rules want of a model, oldest version first, and of each version what comes first."""
+        """Yield the events of a model that match rules, oldest version first, and in order within each version."""
         if not is_showable(model) or {"'", '"'} <= set(model):  # a filter holds a text between one of them
-            self._told.wrong(model, f"{model!r} is left out: its name cannot be shown or asked for")
+            self._notices.wrong(model, f"{model!r} is left out: its name cannot be shown or asked for")
             return
         kinds = {rule.when for rule in rules_for(self._rules, self._name, model)}
         states: list[tuple[str, Change, str]] = []
         versions = list(self._api.versions(model)) if kinds & {"created", "tag", "stage"} else []
-        for one in versions:
-            states += _states(one, since=now - CREATED_DAYS * _DAY)
+        for item in versions:
+            states += _states(item, since=now - CREATED_DAYS * _DAY)
         states += [(version, "stage", stage) for stage, version in stages_of(versions).items()]
         # Without versions it need not be there, which only the question for its aliases tells.
         aliases = self._aliases(model) if "alias" in kinds or not versions else {}
         if "alias" in kinds:
             states += [(version, "alias", alias) for alias, version in aliases.items()]
         order = ("created", "tag", "stage", "alias")
-        for version, change, value in sorted(states, key=lambda one: (_number(one[0]), order.index(one[1]), one[2])):
+        for version, change, value in sorted(
+            states, key=lambda item: (_number(item[0]), order.index(item[1]), item[2])
+        ):
             try:
                 event = event_of(self._name, model, version, change, value)
             except RequestRejected as refused:
-                self._told.wrong(f"{model} {version}", f"{model!r}, version {version!r} is left out: {refused.reason}")
+                self._notices.wrong(
+                    f"{model} {version}", f"{model!r}, version {version!r} is left out: {refused.reason}"
+                )
                 continue
             if is_wanted(self._rules, event):
                 yield event
 
     def _aliases(self, model: str) -> dict[str, str]:
-        found = self._api.aliases(model)
-        if found is None:
-            self._told.wrong(model, f"there is no model {model!r} at {self._api.address}")
+        versions_by_alias = self._api.aliases(model)
+        if versions_by_alias is None:
+            self._notices.wrong(model, f"there is no model {model!r} at {self._api.address}")
             return {}
-        self._told.well(model)
-        foreign = (alias for alias in found if alias != self._own_alias)
-        return {alias: found[alias] for alias in foreign if is_showable(alias)}
+        self._notices.well(model)
+        foreign = (alias for alias in versions_by_alias if alias != self._own_alias)
+        return {alias: versions_by_alias[alias] for alias in foreign if is_showable(alias)}
 
 
-def _states(one: ModelVersion, *, since: float) -> Iterator[tuple[str, Change, str]]:
-    if one.is_ready and one.created >= since:
-        yield one.version, "created", ""
-    for key, value in one.tags.items():
+def _states(model_version: ModelVersion, *, since: float) -> Iterator[tuple[str, Change, str]]:
+    if model_version.is_ready and model_version.created >= since:
+        yield model_version.version, "created", ""
+    for key, value in model_version.tags.items():
         if key and not key.startswith(OWN_TAGS) and is_showable(value) and is_showable(key):
-            yield one.version, "tag", f"{key}={value}"
+            yield model_version.version, "tag", f"{key}={value}"
 
 
 def _number(version: str) -> int:

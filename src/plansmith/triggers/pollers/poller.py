@@ -1,15 +1,13 @@
-"""Looking at a registry, so that what no delivery told is made up for."""
+"""Poller base: reads a registry to make up for missed deliveries."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from plansmith.config.service.patterns import is_match
-from plansmith.config.service.triggers import Rule
+from plansmith.config.service_triggers import Rule, is_match
 from plansmith.system.digest import digest_of
-from plansmith.triggers.registries.delivery import Delivery
-from plansmith.triggers.registries.event import Event
+from plansmith.triggers.registries.delivery import Delivery, Event
 from plansmith.triggers.registries.rules import rule_of
 
 Tell = Callable[[str], None]
@@ -17,7 +15,7 @@ Tell = Callable[[str], None]
 
 
 class Poller(ABC):
-    """Looks at one registry.
+    """Poller of one registry.
 
     A look tells of what is there, and not of what is new: ids of deliveries are made of content, and whoever keeps them
     knows what was told last. What no rule wants is not told.
@@ -36,7 +34,7 @@ class Poller(ABC):
 
     @abstractmethod
     def poll(self, now: float) -> list[Delivery]:
-        """What is there.
+        """Return the registry's current state as deliveries.
 
         Args:
             now: the Unix time.
@@ -46,18 +44,18 @@ class Poller(ABC):
         """
 
     def acknowledge(self) -> None:  # noqa: B027 - most registries need not know
-        """All that the last look told is kept: the registry may forget it.
+        """Acknowledge the last poll: its deliveries are stored, so the registry may delete them.
 
         Raises:
             PlansmithError: the registry cannot be told now, and will tell the same again.
         """
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
-        """Let go of connections."""
+        """Close the connections."""
 
 
 class FaultNotices:
-    """Says what is wrong with something when it begins, and again only when it has become something else.
+    """Fault notices: reports a fault when it starts, and again only when it changes.
 
     Args:
         tell: says it.
@@ -65,34 +63,34 @@ class FaultNotices:
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
-        self._told: dict[str, str] = {}
+        self._messages: dict[str, str] = {}
 
-    def wrong(self, about: str, words: str) -> None:
-        """Something is wrong with what is called so."""
-        if self._told.get(about) != words:
-            self._told[about] = words
-            self._tell(words)
+    def wrong(self, about: str, message: str) -> None:
+        """Report a fault of a subject."""
+        if self._messages.get(about) != message:
+            self._messages[about] = message
+            self._tell(message)
 
     def well(self, about: str) -> None:
-        """Nothing is, any more."""
-        self._told.pop(about, None)
+        """Clear the fault of a subject."""
+        self._messages.pop(about, None)
 
 
 def polled(event: Event) -> Delivery:
-    """The delivery of an event that nobody sent: the same each time it is seen."""
+    """Return the delivery of a polled event, with the same idempotency key each time."""
     return Delivery(id=digest_of(["polled", event.model_dump(exclude={"at", "wrong"})]), events=(event,))
 
 
 def is_wanted(rules: Sequence[Rule], event: Event) -> bool:
-    """Whether an event falls under a rule."""
+    """Whether an event matches a rule."""
     return rule_of(rules, event) is not None
 
 
 def rules_for(rules: Sequence[Rule], registry: str, model: str | None = None) -> tuple[Rule, ...]:
-    """The rules of a registry; those that take a model of this name, where one is given."""
+    """Return the rules of a registry; if a model is given, only those that match its name."""
     return tuple(rule for rule in rules if rule.registry == registry and (model is None or is_match(model, rule.model)))
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a text stands for others, too."""
+    """Whether a text is a wildcard pattern."""
     return "*" in text or "?" in text

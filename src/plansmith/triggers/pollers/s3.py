@@ -1,4 +1,4 @@
-"""A prefix of S3 that models are put under: `<prefix>/<model>/<ready>` says that a model is complete.
+"""S3 poller: models under a prefix; `<prefix>/<model>/<ready>` marks a complete model.
 
 A notification only says where to look; a slow listing finds what none told of. Both end in the same look at the
 objects of a model, and so in the same delivery. A model's version is its revision, and part of the source: what is
@@ -12,24 +12,21 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
-from plansmith.config.s3_uri import ARCHIVE_SUFFIXES
-from plansmith.config.service.triggers import Rule, S3Registry
+from plansmith.config.service_triggers import Rule, S3Registry
+from plansmith.config.source_reference import ARCHIVE_SUFFIXES
 from plansmith.records.destination import Location
 from plansmith.sources.bucket_objects import revision_of
-from plansmith.system.aws.s3.bucket import Bucket
-from plansmith.system.aws.s3.objects import Held
+from plansmith.system.aws.bucket import Bucket, ObjectMetadata
 from plansmith.triggers.pollers.poller import FaultNotices, Poller, Tell, is_wanted, polled
 from plansmith.triggers.pollers.sqs import WAIT_SECONDS, Message, Queue
-from plansmith.triggers.registries.body import is_showable
-from plansmith.triggers.registries.delivery import Delivery, RequestRejected
-from plansmith.triggers.registries.event import Event
+from plansmith.triggers.registries.delivery import Delivery, Event, RequestRejected, is_showable
 from plansmith.triggers.registries.s3_messages import written_keys
 
 _MOST_POLLS = 1000
 
 
 class S3Poller(Poller):
-    """Looks at a prefix, and where there is one, at the queue of its bucket's notifications.
+    """S3 poller: polls a prefix and, if configured, the queue of its bucket's notifications.
 
     Args:
         name: of the registry.
@@ -73,7 +70,7 @@ class S3Poller(Poller):
         self.most_polls = 1 if self._queue is None else _MOST_POLLS
 
     def poll(self, now: float) -> list[Delivery]:
-        """The models that are complete: all of them when a listing is due, else those that messages name.
+        """Return the complete models: all of them if a listing is due, else those that messages name.
 
         Raises:
             RepositoryError: the bucket refuses.
@@ -81,28 +78,28 @@ class S3Poller(Poller):
         """
         self._messages = []
         if self._queue is None or now >= self._next_listing:
-            found = self._complete("")
+            deliveries = self._complete("")
             self._next_listing = now + self._list_seconds
             self.has_more = self._queue is not None
-            return found
+            return deliveries
         self._messages = self._queue.receive()
         self.has_more = bool(self._messages)
         models = dict.fromkeys(model for message in self._messages for model in self._models(message))
         return [delivery for model in models for delivery in self._complete(f"{model}/")]
 
     def acknowledge(self) -> None:
-        """What was told is kept, and the messages are deleted, also those that told nothing."""
+        """Delete the messages of the last poll, including those without a match: its deliveries are stored."""
         if self._queue is not None and self._messages:
             self._queue.delete(self._messages)
         self._messages = []
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         if self._queue is not None:
             self._queue.close()
 
     def _models(self, message: Message) -> Iterator[str]:
-        """The models whose ready object a message says was written."""
+        """Yield the models whose ready object was written according to a message."""
         try:
             keys = written_keys(message.body, bucket=self._bucket.name)
         except RequestRejected as refused:
@@ -115,29 +112,29 @@ class S3Poller(Poller):
                 yield model
 
     def _complete(self, below: str) -> list[Delivery]:
-        """The deliveries of all complete models whose keys begin so."""
-        models = groupby(self._bucket.below(below), key=lambda one: one.key.partition("/")[0])
+        """The deliveries of all complete models whose keys have this prefix."""
+        models = groupby(self._bucket.below(below), key=lambda item: item.key.partition("/")[0])
         events = (self._event(model, list(objects)) for model, objects in models)
         return [polled(event) for event in events if event is not None]
 
-    def _event(self, model: str, objects: Sequence[Held]) -> Event | None:
-        """What is to be told of a model's objects; None where it is incomplete, unwanted or cannot be told."""
-        ready = [one for one in objects if one.key == f"{model}/{self._ready}"]
-        others = [one for one in objects if one not in ready and not one.key.endswith("/")]
-        if not ready or any(one.changed > ready[0].changed for one in others):
+    def _event(self, model: str, objects: Sequence[ObjectMetadata]) -> Event | None:
+        """The event for a model's objects; None where it is incomplete, unwanted or invalid."""
+        ready = [item for item in objects if item.key == f"{model}/{self._ready}"]
+        others = [item for item in objects if item not in ready and not item.key.endswith("/")]
+        if not ready or any(item.changed > ready[0].changed for item in others):
             return None
         if wrong := _wrong_name(model) if others else "there is nothing beside the ready object":
             self._notices.wrong(model, f"{self._bucket.place}/{model!r} is left out: {wrong}")
             return None
         self._notices.well(model)
-        version = revision_of(replace(one, key=one.key.removeprefix(f"{model}/")) for one in objects)
+        version = revision_of(replace(item, key=item.key.removeprefix(f"{model}/")) for item in objects)
         source = f"{self._bucket.place}/{model}@{version}"
         event = Event(registry=self._name, model=model, version=version, change="ready", source=source)
         return event if is_wanted(self._rules, event) else None
 
 
 def _wrong_name(model: str) -> str:
-    """Why a folder of this name can be no model; empty where it can."""
+    """Why a folder of this name cannot be a model; empty where it can."""
     if not is_showable(model):
         return "its name cannot be shown"
     if model.endswith(ARCHIVE_SUFFIXES):

@@ -1,4 +1,4 @@
-"""A queue of AWS's SQS: messages come at least once, and again until they are deleted."""
+"""SQS queue: delivers messages at least once, and again until they are deleted."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _HOST = re.compile(r"(?:sqs\.)?([a-z0-9-]+)\.(?:queue\.)?amazonaws\.com(?:\.cn)?
 
 
 def region_in(url: str) -> str:
-    """The region that the address of a queue names; empty where it is not AWS's own."""
+    """Return the region in a queue URL; empty if it is not one of AWS's own."""
     named = _HOST.fullmatch(urlsplit(url).hostname or "")
     return named[1] if named else ""
 
 
 @dataclass(frozen=True)
 class Message:
-    """A message, and what deletes it."""
+    """A queue message, with its receipt handle for deletion."""
 
     body: bytes
     receipt: str
 
 
 class Queue:
-    """A queue; nothing is asked of it until something is needed.
+    """An SQS queue; makes no request until one is needed.
 
     Args:
         url: of the queue.
@@ -64,7 +64,7 @@ class Queue:
         )
 
     def receive(self) -> list[Message]:
-        """Some of the messages that are there; none where there is none.
+        """Receive some of the available messages; none if there are none.
 
         Raises:
             EnvironmentFault: boto3 is not installed, or the queue cannot be asked.
@@ -72,20 +72,20 @@ class Queue:
         answer = self._sqs.call(
             "receive_message", QueueUrl=self.url, MaxNumberOfMessages=_PER_REQUEST, WaitTimeSeconds=self._wait_seconds
         )
-        return [Message(one["Body"].encode(), one["ReceiptHandle"]) for one in answer.get("Messages", ())]
+        return [Message(entry["Body"].encode(), entry["ReceiptHandle"]) for entry in answer.get("Messages", ())]
 
     def delete(self, messages: Sequence[Message]) -> None:
-        """Have messages never come again.
+        """Delete messages, so that they are not delivered again.
 
         Raises:
             EnvironmentFault: it could not be asked: they will come again.
         """
         for begin in range(0, len(messages), _PER_REQUEST):
             some = messages[begin : begin + _PER_REQUEST]
-            entries = [{"Id": str(number), "ReceiptHandle": one.receipt} for number, one in enumerate(some)]
+            entries = [{"Id": str(number), "ReceiptHandle": message.receipt} for number, message in enumerate(some)]
             # One that fails comes again, which does no harm.
             self._sqs.call("delete_message_batch", QueueUrl=self.url, Entries=entries)
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         self._sqs.close()

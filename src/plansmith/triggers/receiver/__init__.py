@@ -1,1 +1,1 @@
-"""The receiver of deliveries: what registries send over HTTP."""
+"""Webhook receiver: accepts deliveries of registries over HTTP."""

@@ -1,4 +1,4 @@
-"""The ASGI application that registries send their deliveries to.
+"""ASGI application for the deliveries of registries.
 
 What is told in an answer is its status alone: neither why a request was refused nor whether it was sent before. A
 sender repeats after 408, 429 and 503; nothing that stays wrong gets those. `/metrics` and `/healthz` are for those
@@ -12,20 +12,20 @@ import json
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any, Protocol
 
-from plansmith.config.service.triggers import TriggersConfig
+from plansmith.config.service_triggers import Limits, TriggersConfig
 from plansmith.errors import first_line
+from plansmith.triggers.inbox.entry import Delivery as Taken
+from plansmith.triggers.inbox.entry import key_of
 from plansmith.triggers.inbox.group_commit import GroupCommit
-from plansmith.triggers.inbox.rows import Delivery as Taken
-from plansmith.triggers.inbox.rows import key_of
 from plansmith.triggers.metrics import Metrics
-from plansmith.triggers.receiver.log_limiter import LogLimiter
-from plansmith.triggers.receiver.rate_limit import Rates
-from plansmith.triggers.receiver.request_body import BodyReader, Unread, address_of, headers_of
 from plansmith.triggers.registries.delivery import Delivery, Ignored, RequestRejected
 from plansmith.triggers.registries.parse import delivering, read_delivery
 
@@ -34,6 +34,197 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.routing import BaseRoute
+
+
+_SECONDS = 60.0
+
+Say = Callable[[int], None]
+"""Writes a line, given for how many requests it stands."""
+
+
+class LogLimiter:
+    """Log rate limiter: logs the first event of a kind at once, and those of the next minute in one line.
+
+    Lives in the loop that requests are answered in.
+
+    Args:
+        seconds: how long a minute is.
+    """
+
+    def __init__(self, seconds: float = _SECONDS) -> None:
+        self._seconds = seconds
+        self._unsaid: dict[Hashable, tuple[int, Say]] = {}  # of each kind that had a line within the last minute
+
+    def note(self, kind: Hashable, say: Say) -> None:
+        """Log an event, or count it.
+
+        Args:
+            kind: one of few, as each is remembered for a minute.
+            say: of those that are counted, the last one's is called.
+        """
+        if kind in self._unsaid:
+            self._unsaid[kind] = (self._unsaid[kind][0] + 1, say)
+        else:
+            self._say(kind, 1, say)
+
+    def end(self) -> None:
+        """Log the events that are only counted so far, after the event loop has ended."""
+        for number, say in self._unsaid.values():
+            if number:
+                say(number)
+        self._unsaid.clear()
+
+    def _say(self, kind: Hashable, number: int, say: Say) -> None:
+        say(number)
+        self._unsaid[kind] = (0, say)
+        asyncio.get_running_loop().call_later(self._seconds, self._look, kind)
+
+    def _look(self, kind: Hashable) -> None:
+        number, say = self._unsaid.pop(kind)
+        if number:
+            self._say(kind, number, say)
+
+
+_MINUTE = 60.0
+_ROUNDING = 0.01  # of a request: times of this century are rounded to a quarter of a microsecond
+
+
+class Rates:
+    """Rate limiter: allows a burst of one minute's requests, then requests at an even rate.
+
+    Each address has a bucket that every request fills by one, and that runs empty within a minute.
+
+    Args:
+        per_minute: how many requests.
+        addresses: how many of them are remembered; the one that has been silent for longest is forgotten first.
+    """
+
+    def __init__(self, per_minute: int, *, addresses: int = 10_000) -> None:
+        self._most = per_minute
+        self._per_second = per_minute / _MINUTE
+        self._addresses = addresses
+        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()  # and when they were that high
+
+    def wait_seconds(self, address: str, now: float) -> float:
+        """Return how long an address must wait before its next request; 0 if this one is accepted.
+
+        Args:
+            address: of the client; all that share the first 64 bits of IPv6 are one, as a client has them all.
+            now: by a clock that may be set back: nothing runs out meanwhile.
+        """
+        key = _key_of(address)
+        level, since = self._levels.get(key, (0.0, now))
+        level = max(0.0, level - max(0.0, now - since) * self._per_second)
+        over = level + 1 - self._most
+        is_allowed = over <= _ROUNDING
+        self._levels[key] = (level + 1 if is_allowed else level, now)
+        self._levels.move_to_end(key)
+        if len(self._levels) > self._addresses:
+            self._levels.popitem(last=False)
+        return 0.0 if is_allowed else over / self._per_second
+
+    def __len__(self) -> int:
+        return len(self._levels)
+
+
+def _key_of(address: str) -> str:
+    if ":" not in address:
+        return address
+    try:
+        ip = ip_address(address)
+    except ValueError:
+        return address
+    if not isinstance(ip, IPv6Address):
+        return address
+    return str(ip.ipv4_mapped) if ip.ipv4_mapped else f"{int(ip) >> 64:x}"
+
+
+_FREE_BYTES = 16 << 10  # of each body: more than registries send
+_SHARED_BYTES = 64 << 20
+_AGAIN_SECONDS = 2
+_LONGEST_ADDRESS = 64  # with the name of a network interface behind it
+
+
+class Unread(Exception):
+    """A request body that was not read completely.
+
+    Args:
+        outcome: one word for it.
+        status: of the answer.
+        wait_seconds: after which it may be sent again; 0 where that does not help.
+    """
+
+    def __init__(self, outcome: str, status: int, wait_seconds: float = 0) -> None:
+        super().__init__(outcome)
+        self.outcome = outcome
+        self.status = status
+        self.wait_seconds = wait_seconds
+
+
+class BodyReader:
+    """Request body reader: reads many bodies at once within a memory limit.
+
+    Args:
+        limits: of each of them.
+        shared_bytes: by how much all that are being read may be longer, together, than nearly all bodies are.
+    """
+
+    def __init__(self, limits: Limits, shared_bytes: int = _SHARED_BYTES) -> None:
+        self._limits = limits
+        self._free_bytes = shared_bytes
+
+    async def read(self, request: Request) -> bytes:
+        """Read a request body, without trusting its Content-Length header.
+
+        Raises:
+            Unread: there are too many of them, they take too long, the client went away, its end is told in two ways,
+                or there is no room for it now.
+        """
+        if "content-length" in request.headers and "transfer-encoding" in request.headers:
+            raise Unread("ambiguous", 400)  # a proxy may have seen its end elsewhere, and another's request within it
+        body, shared, is_all = bytearray(), 0, False
+        try:
+            async with asyncio.timeout(self._limits.body_seconds):
+                while not is_all:
+                    message = await request.receive()
+                    if message["type"] != "http.request":
+                        raise Unread("left", 400)
+                    body += message.get("body", b"")
+                    is_all = not message.get("more_body", False)
+                    if len(body) > self._limits.body_bytes:
+                        raise Unread("oversized", 413)
+                    more = max(len(body) - _FREE_BYTES, 0) - shared
+                    shared, self._free_bytes = shared + more, self._free_bytes - more
+                    if more and self._free_bytes < 0:
+                        raise Unread("crowded", 503, _AGAIN_SECONDS)
+        except TimeoutError:
+            raise Unread("slow", 408) from None
+        finally:
+            self._free_bytes += shared
+        return bytes(body)
+
+
+def address_of(request: Request) -> str:
+    """Return the client's address if it is a valid one: proxies may forward arbitrary text from clients."""
+    address = request.client.host if request.client else ""
+    return _address(address) if len(address) <= _LONGEST_ADDRESS else ""
+
+
+@lru_cache
+def _address(address: str) -> str:
+    try:
+        return str(ip_address(address))
+    except ValueError:
+        return ""
+
+
+def headers_of(request: Request) -> dict[str, str]:
+    """Return headers by lower-case name; repeated ones are joined, which no signature or secret matches."""
+    headers_by_name: dict[str, str] = {}
+    for name, value in request.headers.items():
+        headers_by_name[name] = f"{headers_by_name[name]}, {value}" if name in headers_by_name else value
+    return headers_by_name
+
 
 LOG = logging.getLogger("plansmith.deliveries")
 """A line of JSON for each request, as its whole message; of those that anybody can send, one for many."""
@@ -46,10 +237,10 @@ _STATUS_OF_REFUSAL = {"signature": 401, "timestamp": 401, "malformed": 400}
 
 
 class Inbox(Protocol):
-    """Where deliveries are kept. All of it blocks, and is called from several threads."""
+    """Interface of the inbox. All methods block, and are called from several threads."""
 
     def take_all(self, deliveries: Sequence[Taken]) -> Sequence[bool]:
-        """Store deliveries durably before this returns: True for each, or False where it has been stored before.
+        """Store deliveries durably; return True for each, or False if it was stored before.
 
         Raises:
             Exception: none is stored; their senders will repeat them.
@@ -57,7 +248,7 @@ class Inbox(Protocol):
         ...
 
     def check(self) -> None:
-        """See that deliveries can be written and read.
+        """Check that deliveries can be written and read.
 
         Raises:
             Exception: they cannot.
@@ -65,7 +256,7 @@ class Inbox(Protocol):
         ...
 
     def counts(self) -> Mapping[Any, int]:
-        """How many events are stored, by what has become of them.
+        """Return the number of stored events in each state.
 
         Raises:
             Exception: it cannot be read.
@@ -73,7 +264,7 @@ class Inbox(Protocol):
         ...
 
     def oldest_waiting(self, now: datetime) -> float | None:
-        """For how many seconds the oldest event that waits has been here; None where none waits.
+        """Return the age of the oldest waiting event in seconds; None if none waits.
 
         Raises:
             Exception: it cannot be read.
@@ -82,20 +273,23 @@ class Inbox(Protocol):
 
 
 class Pages(Protocol):
-    """Pages for people, beside the hooks."""
+    """Interface of the HTML pages that are served next to the webhooks."""
 
     def routes(self) -> Sequence[BaseRoute]:
-        """Where each is; none of them at `/hooks/`, `/healthz` or `/metrics`."""
+        """Return the routes of the pages; none at `/hooks/`, `/healthz` or `/metrics`."""
         ...
 
     async def unknown(self, request: Request) -> Response:
-        """The page for an address that is none."""
+        """Return the page for an unknown URL."""
         ...
 
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What came of a request: a word and the answer's status; the rest is for the log, and has been proven."""
+    """The outcome of a request: a keyword and the response status.
+
+    `reason` is for the log and is set after authentication.
+    """
 
     word: str
     status: int
@@ -166,24 +360,26 @@ class _Receiver:
             return _Outcome(unread.outcome, unread.status, wait_seconds=unread.wait_seconds)
         size = len(body)
         try:
-            found = read_delivery(config, headers_of(request), body, registry=registry, secrets=secrets, now=now)
+            result = read_delivery(config, headers_of(request), body, registry=registry, secrets=secrets, now=now)
         except RequestRejected as refused:
             if refused.kind == "signature" and registry in self._awaited:
                 return _Outcome("unjudged", 503, reason=_UNKNOWN, size=size, wait_seconds=_SECRET_SECONDS)
             return _Outcome(refused.kind, _STATUS_OF_REFUSAL[refused.kind], reason=refused.reason, size=size)
-        if isinstance(found, Ignored):
-            return _Outcome("ignored", 204, reason=found.reason, size=size)
-        return await self._store(registry, found, size)
+        if isinstance(result, Ignored):
+            return _Outcome("ignored", 204, reason=result.reason, size=size)
+        return await self._store(registry, result, size)
 
-    async def _store(self, registry: str, found: Delivery, size: int) -> _Outcome:
+    async def _store(self, registry: str, incoming: Delivery, size: int) -> _Outcome:
         try:
-            taken = Taken(registry, key_of(found.id), found.events, recurs=found.recurs, expires=found.expires)
-            is_new = await self._take(taken)
+            entry = Taken(
+                registry, key_of(incoming.id), incoming.events, recurs=incoming.recurs, expires=incoming.expires
+            )
+            is_new = await self._take(entry)
         except Exception as error:  # noqa: BLE001 - whatever it is: it is not stored, and the sender has to know
             word, status, reason = "unstored", 503, _words_of(error)
         else:
             word, status, reason = ("stored" if is_new else "repeated"), 202, ""
-        return _Outcome(word, status, reason=reason, delivery=found.id, events=len(found.events), size=size)
+        return _Outcome(word, status, reason=reason, delivery=incoming.id, events=len(incoming.events), size=size)
 
     async def tell_health(self, _request: Request) -> Response:
         from starlette.responses import Response
@@ -222,7 +418,7 @@ def make_app(
     awaited: Collection[str] = (),
     pages: Pages | None = None,
 ) -> Starlette:
-    """The application.
+    """Create the ASGI application.
 
     Args:
         config: the section `triggers` of the service's file.
@@ -238,8 +434,8 @@ def make_app(
     from starlette.applications import Starlette
     from starlette.routing import Route
 
-    counted, held = metrics or Metrics(), repeats or LogLimiter()
-    receiver = _Receiver(config, inbox, secrets, clock, counted, repeats=held, awaited=awaited)
+    counted, limiter = metrics or Metrics(), repeats or LogLimiter()
+    receiver = _Receiver(config, inbox, secrets, clock, counted, repeats=limiter, awaited=awaited)
     app = Starlette(
         routes=[
             Route("/hooks/{name}", receiver.deliver, methods=["POST"]),
@@ -254,7 +450,7 @@ def make_app(
 
 
 def _unknown_to(pages: Pages | None) -> Callable[[Request, Exception], Awaitable[Response]]:
-    """What answers where nothing is: a page for people, and two words for those who send."""
+    """The handler for unknown paths: a page for browsers, a short text for API clients."""
 
     async def answer(request: Request, _error: Exception) -> Response:
         from starlette.responses import PlainTextResponse
@@ -272,7 +468,7 @@ def _words_of(error: Exception) -> str:
 
 
 def _log(outcome: _Outcome, registry: str, address: str, now: float, seconds: float, *, times: int) -> None:
-    said = {
+    fields = {
         "event": "delivery",
         "time": datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds"),
         "registry": registry,
@@ -287,4 +483,4 @@ def _log(outcome: _Outcome, registry: str, address: str, now: float, seconds: fl
         "times": times if times > 1 else None,
     }
     level = logging.ERROR if outcome.status == 503 else logging.INFO
-    LOG.log(level, json.dumps({key: value for key, value in said.items() if value not in ("", None)}))
+    LOG.log(level, json.dumps({key: value for key, value in fields.items() if value not in ("", None)}))

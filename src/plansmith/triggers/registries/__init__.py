@@ -1,1 +1,1 @@
-"""Model registries: what they tell, which of it starts a build, and what is asked of them."""
+"""Model registries: their events, the rules that start builds, and the requests to them."""

@@ -1,4 +1,4 @@
-"""Deliveries of the Hugging Face Hub's webhooks: branches and Git tags of a model repository moved.
+"""Hugging Face Hub webhooks: changes of branches and Git tags of a model repository.
 
 The Hub sends the secret itself with every request, in the header X-Webhook-Secret: no signature, no time, no id. So it
 has to come over TLS, what it tells counts by its content alone, and the secret never stands in the address, whose
@@ -12,12 +12,18 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from plansmith.config.service.triggers import HubRegistry
+from plansmith.config.service_triggers import HubRegistry
 from plansmith.system.digest import digest_of
-from plansmith.triggers.registries.body import name_of, object_of, read_object
-from plansmith.triggers.registries.delivery import Delivery, Ignored, RequestRejected
-from plansmith.triggers.registries.event import Event
-from plansmith.triggers.registries.signature import is_any
+from plansmith.triggers.registries.delivery import (
+    Delivery,
+    Event,
+    Ignored,
+    RequestRejected,
+    is_any,
+    name_of,
+    object_of,
+    read_object,
+)
 
 HEADER = "x-webhook-secret"
 
@@ -36,7 +42,7 @@ def read_delivery(
     secrets: Sequence[str],
     now: float,  # noqa: ARG001 - the Hub signs no time
 ) -> Delivery | Ignored:
-    """What a request says: an event for each branch and tag that moved.
+    """Parse a webhook request: one event for each branch and tag that moved.
 
     Args:
         config: of the registry.
@@ -49,9 +55,9 @@ def read_delivery(
     Raises:
         Refused: it is not of the Hub, or not what the Hub sends.
     """
-    if not (given := headers.get(HEADER, "")):
+    if not (token := headers.get(HEADER, "")):
         raise RequestRejected("signature", "there is no secret")
-    if not is_any(given, [secret for secret in secrets if secret]):
+    if not is_any(token, [secret for secret in secrets if secret]):
         raise RequestRejected("signature", "the secret is none that is known here")
     values = read_object(body)
     event, repo = object_of(values, "event"), object_of(values, "repo")
@@ -71,23 +77,26 @@ def read_delivery(
 
 
 def _is_push(scope: str, action: str) -> bool:
-    """Scopes below that of contents may come, says the Hub, and are updates of it whatever their action."""
+    """Whether an event is a push.
+
+    An update of the content scope, or any action of a sub-scope (as the Hub documents).
+    """
     return (scope == _SCOPE and action == "update") or scope.startswith(f"{_SCOPE}.")
 
 
 def _moved(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Branches and tags with their new commits; neither what was deleted nor pull requests."""
+    """Yield the branches and tags with their new commits, without deleted ones and pull requests."""
     refs = values.get("updatedRefs")
     if refs is None:
         return
     if not isinstance(refs, list):
         raise RequestRejected("malformed", "updatedRefs is no list")
-    for one in refs:
-        if not isinstance(one, dict):
+    for entry in refs:
+        if not isinstance(entry, dict):
             raise RequestRejected("malformed", "updatedRefs holds what is no object")
-        ref = name_of(one, "ref")
-        if not ref.startswith(_FOLLOWED) or one.get("newSha") is None:
+        ref = name_of(entry, "ref")
+        if not ref.startswith(_FOLLOWED) or entry.get("newSha") is None:
             continue
-        if ref in _FOLLOWED or not _COMMIT.fullmatch(commit := name_of(one, "newSha")):
+        if ref in _FOLLOWED or not _COMMIT.fullmatch(commit := name_of(entry, "newSha")):
             raise RequestRejected("malformed", "updatedRefs holds what is no commit of a branch or tag")
         yield ref, commit

@@ -1,10 +1,10 @@
-"""Deliveries of whichever registry sends some."""
+"""Delivery parsing for registries of any kind."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from plansmith.config.service.triggers import HookRegistry, HubRegistry, MlflowRegistry, Registry
+from plansmith.config.service_triggers import HookRegistry, HubRegistry, MlflowRegistry, Registry
 from plansmith.triggers.registries import huggingface, mlflow, webhook
 from plansmith.triggers.registries.delivery import Delivery, Ignored
 
@@ -13,8 +13,8 @@ DeliveringRegistry = MlflowRegistry | HubRegistry | HookRegistry
 
 
 def delivering(registries: Mapping[str, Registry]) -> dict[str, DeliveringRegistry]:
-    """The registries, by name, that send requests."""
-    return {name: one for name, one in registries.items() if isinstance(one, DeliveringRegistry)}
+    """Return the registries that send requests, by name."""
+    return {name: registry for name, registry in registries.items() if isinstance(registry, DeliveringRegistry)}
 
 
 def read_delivery(
@@ -26,7 +26,7 @@ def read_delivery(
     secrets: Sequence[str],
     now: float,
 ) -> Delivery | Ignored:
-    """What a request of a registry says; arguments as for each of them.
+    """Parse a registry's request; arguments as for each registry's own function.
 
     Raises:
         Refused: nothing may follow from it.

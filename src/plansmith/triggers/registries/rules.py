@@ -1,13 +1,22 @@
-"""Which rule an event falls under, and which rules none ever will."""
+"""Rule matching: which rule applies to an event, and which rules can never apply."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from plansmith.config.service.patterns import is_covering, is_match, is_overlapping
-from plansmith.config.service.triggers import Change, Registry, Rule, TriggersConfig
-from plansmith.triggers.registries.event import OWN_TAGS, Event, RegistryKind
+from plansmith.config.service_triggers import (
+    Change,
+    Registry,
+    Rule,
+    TriggersConfig,
+    is_covering,
+    is_match,
+    is_overlapping,
+)
+from plansmith.errors import UsageError
+from plansmith.triggers.registries.delivery import OWN_TAGS, Event, RegistryKind
 
 _TOLD: dict[RegistryKind, tuple[Change, ...]] = {
     "mlflow": ("alias", "stage", "tag", "created"),
@@ -29,35 +38,35 @@ _VALUES: dict[Change, tuple[tuple[str, ...], str]] = {
 
 
 def rule_of(rules: Sequence[Rule], event: Event) -> Rule | None:
-    """The first rule that an event falls under; None where none wants it."""
+    """Return the first rule that matches an event; None if none does."""
     return next((rule for rule in rules if _is_under(rule, event)), None)
 
 
 @dataclass(frozen=True)
 class RuleProblem:
-    """What is the matter with a rule.
+    """A problem with a rule.
 
     Args:
         rule: its number, from 0.
-        words: that name it.
+        message: that name it.
         is_idle: it can never decide anything; one that is not decides only by its order.
     """
 
     rule: int
-    words: str
+    message: str
     is_idle: bool
 
 
 def rule_problems(config: TriggersConfig) -> list[RuleProblem]:
-    """Which rules can never decide anything, and which decide only by their order."""
-    found: list[RuleProblem] = []
+    """Return the rules that can never match, and those that match only because of their order."""
+    problems: list[RuleProblem] = []
     for number, rule in enumerate(config.rules):
         registry = config.registries[rule.registry]
         if wrong := _never(rule, registry.type) or _own(rule, registry):
-            found.append(_idle(number, wrong))
+            problems.append(_idle(number, wrong))
         else:
-            found += _beside_earlier(config.rules, number)
-    return found
+            problems += _beside_earlier(config.rules, number)
+    return problems
 
 
 def _idle(number: int, why: str) -> RuleProblem:
@@ -73,7 +82,7 @@ def _is_under(rule: Rule, event: Event) -> bool:
 
 
 def _never(rule: Rule, kind: RegistryKind) -> str:
-    """Why no event of its registry falls under a rule; empty where one may."""
+    """Why no event of the registry can match a rule; empty where one can."""
     if rule.when not in _TOLD[kind]:
         return f"{rule.registry} is of type {kind}, which tells of {', '.join(_TOLD[kind])} and never of {rule.when}"
     if not rule.model:
@@ -86,7 +95,10 @@ def _never(rule: Rule, kind: RegistryKind) -> str:
 
 
 def _own(rule: Rule, registry: Registry) -> str:
-    """Why only what plansmith writes back falls under a rule, which starts nothing; empty where something else may."""
+    """Why a rule matches only what plansmith writes back, which starts no build.
+
+    Empty where it can match other events.
+    """
     if rule.when == "tag" and is_covering(f"{OWN_TAGS}*", rule.value):
         return f"tags that begin with {OWN_TAGS} are what plansmith writes back, which starts no build"
     if rule.when == "alias" and rule.value == getattr(registry, "write_back_alias", ""):
@@ -95,7 +107,7 @@ def _own(rule: Rule, registry: Registry) -> str:
 
 
 def _beside_earlier(rules: Sequence[Rule], number: int) -> Iterator[RuleProblem]:
-    """What earlier rules leave to one: nothing, or not what both name.
+    """Yield the problems of a rule shadowed by earlier rules: it matches nothing, or not what both name.
 
     An exception before a rule for all is what the order is for, and nothing is said of it.
     """
@@ -111,11 +123,33 @@ def _beside_earlier(rules: Sequence[Rule], number: int) -> Iterator[RuleProblem]
         if is_overlapping(earlier.model, rule.model) and is_overlapping(earlier.value, rule.value):
             yield RuleProblem(
                 number,
-                f"rules.{number} and rules.{place} both take {rule.when} {_both(earlier.value, rule.value)} of"
-                f" {_both(earlier.model, rule.model)}: rules.{place} decides, as it comes first",
+                f"rules.{number} and rules.{place} both take {rule.when} {_join_names(earlier.value, rule.value)} of"
+                f" {_join_names(earlier.model, rule.model)}: rules.{place} decides, as it comes first",
                 is_idle=False,
             )
 
 
-def _both(one: str, other: str) -> str:
-    return one if one == other else f"{one} with {other}"
+def _join_names(first: str, second: str) -> str:
+    return first if first == second else f"{first} with {second}"
+
+
+def is_allowed(source: str, patterns: Sequence[str]) -> bool:
+    """Whether a source matches one of the patterns, without path segments that lead out of it."""
+    return ".." not in re.split("[:/]", source) and any(is_match(source, pattern) for pattern in patterns)
+
+
+def require_allowed(config: TriggersConfig, event: Event) -> None:
+    """Require that an event's source is one that its registry may name.
+
+    Raises:
+        UsageError: it is not; the event waits in the inbox for whoever allows it.
+    """
+    registry = config.registries.get(event.registry)
+    patterns = registry.allowed_sources if registry is not None else None
+    if patterns is None or not event.source or is_allowed(event.source, patterns):
+        return
+    raise UsageError(
+        f"{event.model} is at {event.source}, which `sources` of the registry {event.registry} does not allow",
+        remedy=f"if it may be trusted, add it to triggers.registries.{event.registry}.sources, then retry this entry"
+        " (plansmith triggers inbox retry)",
+    )

@@ -1,4 +1,4 @@
-"""Messages of an S3 bucket, as its notifications put them into a queue: objects were written.
+"""S3 event notifications, read from a queue: objects were written.
 
 Their form is that of docs.aws.amazon.com/AmazonS3/latest/userguide/notification-content-structure.html. What they say
 is a hint to look there: which objects there are, and since when, S3 itself is asked.
@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from urllib.parse import unquote_plus
 
-from plansmith.triggers.registries.body import name_of, object_of, read_object
-from plansmith.triggers.registries.delivery import RequestRejected
+from plansmith.triggers.registries.delivery import RequestRejected, name_of, object_of, read_object
 
 _TEST = "s3:TestEvent"
 _WRITTEN = "ObjectCreated:"
 
 
 def written_keys(body: bytes, *, bucket: str) -> list[str]:
-    """The keys of a bucket that a message says were written; none for the test that S3 sends first.
+    """Return the object keys that an S3 event message reports as written; none for S3's initial test event.
 
     Raises:
         Refused: it is no message of S3's.
@@ -26,16 +25,16 @@ def written_keys(body: bytes, *, bucket: str) -> list[str]:
     if values.get("Event") == _TEST:
         return []
     records = values.get("Records")
-    if not isinstance(records, list) or not all(isinstance(one, dict) for one in records):
+    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
         raise RequestRejected("malformed", "Records is no list of objects")
     return list(dict.fromkeys(_keys(records, bucket)))
 
 
 def _keys(records: list[dict[str, object]], bucket: str) -> Iterator[str]:
-    for one in records:
-        if one.get("eventSource") != "aws:s3":
+    for record in records:
+        if record.get("eventSource") != "aws:s3":
             raise RequestRejected("malformed", "a record is not of S3")
-        about = object_of(one, "s3")
+        about = object_of(record, "s3")
         key = unquote_plus(name_of(object_of(about, "object"), "key", longest=4096))
-        if name_of(one, "eventName").startswith(_WRITTEN) and name_of(object_of(about, "bucket"), "name") == bucket:
+        if name_of(record, "eventName").startswith(_WRITTEN) and name_of(object_of(about, "bucket"), "name") == bucket:
             yield key

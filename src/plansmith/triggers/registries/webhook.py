@@ -1,4 +1,4 @@
-"""Requests of anything that can sign one: "build this version of this model".
+"""Generic signed webhooks: "build this version of this model".
 
 A request is a POST of a JSON object:
 
@@ -27,12 +27,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from plansmith.config.service.triggers import HookRegistry
-from plansmith.triggers.registries.allowed_sources import is_allowed
-from plansmith.triggers.registries.body import name_of, read_object
-from plansmith.triggers.registries.delivery import Delivery, Ignored, RequestRejected
-from plansmith.triggers.registries.event import Event
-from plansmith.triggers.registries.signature import SignedHeaders, proven_id
+from plansmith.config.service_triggers import HookRegistry
+from plansmith.triggers.registries.delivery import (
+    Delivery,
+    Event,
+    Ignored,
+    RequestRejected,
+    SignedHeaders,
+    name_of,
+    proven_id,
+    read_object,
+)
+from plansmith.triggers.registries.rules import is_allowed
 
 HEADERS = SignedHeaders("x-plansmith-delivery-id", "x-plansmith-timestamp", "x-plansmith-signature")
 
@@ -49,7 +55,7 @@ def read_delivery(
     secrets: Sequence[str],
     now: float,
 ) -> Delivery | Ignored:
-    """What a request says.
+    """Parse a webhook request.
 
     Args:
         config: of the registry.
@@ -62,7 +68,7 @@ def read_delivery(
     Raises:
         Refused: it is of nobody who knows a secret, not of now, or not what stands above.
     """
-    found = proven_id(HEADERS, headers, body, secrets=secrets, window_seconds=config.window_seconds, now=now)
+    delivery_id = proven_id(HEADERS, headers, body, secrets=secrets, window_seconds=config.window_seconds, now=now)
     values = read_object(body)
     if values.keys() - _KEYS:
         raise RequestRejected("malformed", "it has a key that means nothing here")
@@ -71,4 +77,4 @@ def read_delivery(
         raise RequestRejected("malformed", "source is none of those that are allowed")
     model, version = name_of(values, "model"), name_of(values, "version")
     event = Event(registry=registry, model=model, version=version, change="asked", source=source)
-    return Delivery(id=found, events=(event,), expires=True)
+    return Delivery(id=delivery_id, events=(event,), expires=True)

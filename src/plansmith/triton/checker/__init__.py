@@ -1,1 +1,1 @@
-"""Whether Triton will serve a repository, told without Triton: layout, configurations, model files and how they fit."""
+"""Repository checker: whether Triton will serve a repository, found without Triton from its files."""

@@ -1,14 +1,16 @@
-"""Archives of repositories, such as SageMaker's model.tar.gz, unpacked without trust in what they hold."""
+"""Repository archives such as SageMaker's model.tar.gz, extracted as untrusted files."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tarfile
 import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal, Self
 
@@ -31,7 +33,7 @@ _REMEDY = "make it again from the folder of the repository: tar -C REPOSITORY -h
 
 @contextmanager
 def unpacked(path: Path, place: Path | None = None) -> Iterator[Path]:
-    """What an archive (.tar.gz, .tgz, .tar) holds, as a folder that is gone afterwards.
+    """Extract an archive (.tar.gz, .tgz, .tar) to a temporary folder for the block.
 
     Args:
         path: of the archive.
@@ -41,23 +43,23 @@ def unpacked(path: Path, place: Path | None = None) -> Iterator[Path]:
         RepositoryError: it is no archive, or has what no repository has: paths that lead out of it, links that do,
             devices, or more than fits.
     """
-    with tempfile.TemporaryDirectory(prefix="plansmith-check-", dir=place) as made:
-        folder = Path(made, "repository")
+    with tempfile.TemporaryDirectory(prefix="plansmith-check-", dir=place) as scratch:
+        folder = Path(scratch, "repository")
         folder.mkdir()
         try:
             _unpack(path, folder)
         except (tarfile.TarError, EOFError, zlib.error, ValueError, RecursionError) as error:
             raise _refused(path, f"it is no whole archive: {first_line(error)}") from error
         except OSError as error:
-            said = error.strerror or first_line(error)
+            reason = error.strerror or first_line(error)
             raise RepositoryError(
-                f"cannot unpack {path}: {said}", remedy="see that it can be read, and that there is room in TMPDIR"
+                f"cannot unpack {path}: {reason}", remedy="see that it can be read, and that there is room in TMPDIR"
             ) from error
         yield folder
 
 
 class _Header(tarfile.TarInfo):
-    """An entry whose name and other words do not fill the memory: the library reads such headers whole."""
+    """A tar header whose names and fields are limited in size: the library reads such headers whole into memory."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
@@ -97,7 +99,7 @@ def _unpack(path: Path, folder: Path) -> None:
 
 
 def _inside(path: Path, name: str) -> PurePosixPath:
-    """A member's path, which has to be relative and to lead nowhere else."""
+    """Return a member's path, which must be relative and stay inside the folder."""
     place = PurePosixPath(name)
     if place.is_absolute() or ".." in place.parts:
         raise _refused(path, f"{name} would lie outside of it")
@@ -105,15 +107,15 @@ def _inside(path: Path, name: str) -> PurePosixPath:
 
 
 def _require_room(path: Path, folder: Path, size: int, total: int, most: int) -> None:
-    """See that there is room for one more file, whose size is part of the total already."""
+    """Require enough disk space for one more file, whose size is already part of the total."""
     if total > most:
         raise _refused(path, f"it unpacks to more than {format_bytes(most)}")
     disk = shutil.disk_usage(folder)
-    kept = min(_KEPT_FREE, int(disk.total * _KEPT_FREE_SHARE))
-    if disk.free - size < kept:
+    reserve = min(_KEPT_FREE, int(disk.total * _KEPT_FREE_SHARE))
+    if disk.free - size < reserve:
         raise RepositoryError(
             f"{path} does not fit: {format_bytes(disk.free)} are left in {folder.parent.parent},"
-            f" of which {format_bytes(kept)} stay free",
+            f" of which {format_bytes(reserve)} stay free",
             remedy="set TMPDIR to a folder with more room, or unpack it yourself and name the folder",
         )
 
@@ -136,7 +138,7 @@ def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path, place:
 
 
 def _link_again(path: Path, folder: Path, place: Path, name: str) -> None:
-    """One more name of a file that was unpacked before: what tar makes of files that share their bytes."""
+    """Create a hard link to a file unpacked before: tar stores files that share their data this way."""
     target = folder / _inside(path, name)
     if not target.is_file():
         raise _refused(path, f"{place.relative_to(folder)} is a link to {name}, which is not before it")
@@ -146,7 +148,7 @@ def _link_again(path: Path, folder: Path, place: Path, name: str) -> None:
 
 
 def _link(path: Path, folder: Path, place: Path, target: str) -> None:
-    """Make a symbolic link at last, when nothing is written any more that could go through it."""
+    """Create a symbolic link, once no further file is written that could pass through it."""
     _require_inside(path, folder, place.parent, target)
     _make_folder(path, place.parent)
     if place.exists() or place.is_symlink():
@@ -156,7 +158,7 @@ def _link(path: Path, folder: Path, place: Path, target: str) -> None:
 
 
 def _require_inside(path: Path, folder: Path, place: Path, target: str) -> None:
-    """See that a place leads nowhere else; a link that does so at first may not, once others are made."""
+    """Require that a path stays inside the folder; a link that does at first may not once others are created."""
     # Unlike Path.resolve, realpath takes links that lead in a circle for what they are: places where nothing is.
     real = Path(os.path.realpath(place))
     if PurePosixPath(target).is_absolute() or not real.is_relative_to(os.path.realpath(folder)):
@@ -165,3 +167,44 @@ def _require_inside(path: Path, folder: Path, place: Path, target: str) -> None:
 
 def _refused(path: Path, why: str) -> RepositoryError:
     return RepositoryError(f"{path} is not unpacked: {why}", remedy=_REMEDY)
+
+
+READ_ARCHIVES = (".tar.gz", ".tgz", ".tar")
+
+_ACTIVATE = "bin/activate"
+_PYTHON = re.compile(r"lib/python(3\.\d+)/")
+_MOST_BYTES = 256 << 20
+"""Unpacked; environments of several GiB are not read through, which takes minutes."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Result of an archive scan.
+
+    Args:
+        problem: what is wrong, in words that follow the name of the archive; empty where nothing is.
+        pythons: that it has packages for, such as "3.12"; none where the look ended before.
+    """
+
+    problem: str
+    pythons: frozenset[str] = frozenset()
+
+
+def look_into(path: Path) -> Packed:
+    """Scan an archive's contents up to a size limit; an unread part is no problem."""
+    pythons, is_activated, total_bytes = set[str](), False, 0
+    try:
+        with tarfile.open(path, "r|*") as archive:
+            for entry in archive:
+                place = entry.name.removeprefix("./")
+                is_activated = is_activated or place == _ACTIVATE
+                if (python_match := _PYTHON.match(f"{place}/")) is not None:
+                    pythons.add(python_match[1])
+                total_bytes += entry.size
+                if (is_activated and pythons) or total_bytes > _MOST_BYTES:
+                    return Packed("", frozenset(pythons))
+    except (tarfile.TarError, EOFError, zlib.error, ValueError) as error:
+        return Packed(f"is no archive that Triton unpacks: {first_line(error)}")
+    except OSError as error:
+        return Packed(f"cannot be read: {error.strerror or first_line(error)}")
+    return Packed("" if is_activated else f"has no {_ACTIVATE}, which Triton runs first", frozenset(pythons))

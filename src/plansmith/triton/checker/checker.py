@@ -1,4 +1,4 @@
-"""Every rule, held against every model of a repository."""
+"""Checker: applies every rule to every model of a repository."""
 
 from __future__ import annotations
 
@@ -9,20 +9,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from plansmith.config.target.targets import Target, load_target
+from plansmith.config.targets import Target, load_target
 from plansmith.errors import RepositoryError
 from plansmith.records.release import CONFIG_FILE, Package
-from plansmith.triton.checker.autocomplete import folders_of
 from plansmith.triton.checker.findings import Finding, Rule, Severity
 from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
-from plansmith.triton.checker.reader import read_models, read_package, target_name, variants_of
+from plansmith.triton.checker.reader import (
+    NO_VERSIONS,
+    folders_of,
+    is_plain,
+    read_models,
+    read_package,
+    target_name,
+    variants_of,
+)
 from plansmith.triton.checker.rules import dynamo as dynamo_rules
 from plansmith.triton.checker.rules import sagemaker as sagemaker_rules
-from plansmith.triton.checker.rules.backends import dali, onnxruntime, python, script, tensorrt
+from plansmith.triton.checker.rules.backends import dali, members, onnxruntime, python, tensorrt
 from plansmith.triton.checker.rules.core import batching, core, file, instance, layout, sequence, tensor, text, warmup
 from plansmith.triton.checker.rules.ensemble import rules
-from plansmith.triton.checker.versions import NO_VERSIONS, is_plain
-from plansmith.triton.repository.nesting import repositories_in
+from plansmith.triton.repository.ensembles import repositories_in
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 """The worst first."""
@@ -37,14 +43,14 @@ class RuleModule(Protocol):
     RULES: tuple[Rule, ...]
 
     def check(self, model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
-        """What breaks the module's rules in one model."""
+        """Yield the rule violations of one model."""
 
 
 class RepositoryRules(Protocol):
-    """A module of rules that also hold for a repository as a whole, such as how many models it may have."""
+    """A module with rules that also apply to a repository as a whole, such as its number of models."""
 
     def check_whole(self, surroundings: CheckContext) -> Iterator[Finding]:
-        """What breaks them; once for each check."""
+        """Yield the rule violations of the whole repository; called once per check."""
 
 
 _MODULES: tuple[RuleModule, ...] = (
@@ -62,7 +68,7 @@ _MODULES: tuple[RuleModule, ...] = (
     python,
     dali,
     rules,
-    script,
+    members,
     sagemaker_rules,
     dynamo_rules,
 )
@@ -70,7 +76,7 @@ _OF_THE_WHOLE: tuple[RepositoryRules, ...] = (layout, sagemaker_rules)
 
 
 def all_rules() -> tuple[Rule, ...]:
-    """Every rule that a check knows, in the order of the modules."""
+    """Return all rules of the checker, in module order."""
     return tuple(rule for module in _MODULES for rule in module.RULES)
 
 
@@ -83,7 +89,7 @@ def check_repository(
     dynamo: bool = False,
     arguments: Sequence[str] = (),
 ) -> list[Finding]:
-    """What is wrong in a repository: ours or anybody's; nothing is written, and no model is run.
+    """Check a repository, made by plansmith or not; nothing is written, and no model is run.
 
     Args:
         root: the folder that Triton reads.
@@ -113,16 +119,16 @@ def check_repository(
             remedy=f"choose from: {', '.join(present)}" if present else "name another repository",
         )
     surroundings = _as_served(_with_models(surroundings, present))
-    found = [] if models else [finding for module in _OF_THE_WHOLE for finding in module.check_whole(surroundings)]
+    findings = [] if models else [finding for module in _OF_THE_WHOLE for finding in module.check_whole(surroundings)]
     for name in models or present:
-        found += _check_model(present[name], surroundings)
-    return sorted(set(found), key=_order)
+        findings += _check_model(present[name], surroundings)
+    return sorted(set(findings), key=_order)
 
 
 def check_package(
     package: Package, folder: Path, *, target: Target, dynamo: bool = False, arguments: Sequence[str] = ()
 ) -> list[Finding]:
-    """What is wrong in a release in the making, as a repository would show it.
+    """Check a release that is being built, as a repository would show it.
 
     Args:
         package: what it holds.
@@ -134,15 +140,15 @@ def check_package(
     """
     read = [read_package(package.model, folder)]
     read += [read_package(member.model, folder / member.folder) for member in package.members]
-    given = (*package.server_arguments, *arguments)
+    all_arguments = (*package.server_arguments, *arguments)
     models = {model.name: model for model in read}
-    surroundings = CheckContext(folder.parent, models, target, dynamo=dynamo, arguments=given)
+    surroundings = CheckContext(folder.parent, models, target, dynamo=dynamo, arguments=all_arguments)
     modules = tuple(module for module in _MODULES if module is not layout)  # of repositories alone
-    return sorted({found for model in read for found in _check_one(model, surroundings, modules)}, key=_order)
+    return sorted({finding for model in read for finding in _check_one(model, surroundings, modules)}, key=_order)
 
 
 def _check_model(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
-    """Findings of a model, and of what its other configurations would make of it: no errors, as none is in use."""
+    """Check a model and its other configurations; findings of those are no errors, as they are not in use."""
     yield from _check_one(model, surroundings)
     for variant in variants_of(model):
         place = variant.place()
@@ -155,13 +161,13 @@ def _check_model(model: ModelFolder, surroundings: CheckContext) -> Iterator[Fin
 def _check_one(
     model: ModelFolder, surroundings: CheckContext, modules: Sequence[RuleModule] = _MODULES
 ) -> list[Finding]:
-    found = [finding for module in modules for finding in _guarded(module, model, surroundings)]
-    hopeless = {finding.place for finding in found if finding.rule in file.NO_MODEL}
-    return [finding for finding in found if finding.place not in hopeless or finding.rule in file.NO_MODEL]
+    findings = [finding for module in modules for finding in _guarded(module, model, surroundings)]
+    hopeless = {finding.place for finding in findings if finding.rule in file.NO_MODEL}
+    return [finding for finding in findings if finding.place not in hopeless or finding.rule in file.NO_MODEL]
 
 
 def _guarded(module: RuleModule, model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
-    """What a module finds; that it cannot read something is a finding as well."""
+    """Run one rule module; an unreadable file becomes a finding."""
     try:
         yield from module.check(model, surroundings)
     except OSError as error:
@@ -178,11 +184,13 @@ def _with_models(surroundings: CheckContext, models: Mapping[str, ModelFolder]) 
 
 
 def _as_served(surroundings: CheckContext) -> CheckContext:
-    """With the arguments that `plansmith serve` starts a server with for releases of ours; SageMaker is told them."""
+    """Add the server arguments that `plansmith serve` uses for plansmith releases; for SageMaker they are given."""
     if surroundings.is_for_sagemaker:
         return surroundings
-    made = [model.manifests[n] for model in surroundings.models.values() for n in model.loaded if n in model.manifests]
-    own = dict.fromkeys(argument for manifest in made for argument in manifest.package.server_arguments)
+    releases = [
+        model.manifests[n] for model in surroundings.models.values() for n in model.loaded if n in model.manifests
+    ]
+    own = dict.fromkeys(argument for manifest in releases for argument in manifest.package.server_arguments)
     return replace(surroundings, arguments=(*own, *surroundings.arguments))
 
 
@@ -192,7 +200,10 @@ def _order(finding: Finding) -> tuple[str, str, int, int, str, str]:
 
 
 def _of_one_model(surroundings: CheckContext) -> list[Finding]:
-    """What is wrong in the folder of one model, which is no repository: to SageMaker, that it is none."""
+    """Handle the folder of a single model, which is no repository.
+
+    Raise, or return SageMaker findings that state so.
+    """
     root = surroundings.root.absolute()
     if not surroundings.is_for_sagemaker:
         raise RepositoryError(
@@ -209,8 +220,8 @@ def _own_target(root: Path) -> Target | None:
 
 def _require_repository(root: Path) -> None:
     if not root.is_dir():
-        what = "is a file, and no repository" if root.exists() else "does not exist"
-        raise RepositoryError(f"{root} {what}", remedy="name the folder that holds the models' folders")
+        problem = "is a file, and no repository" if root.exists() else "does not exist"
+        raise RepositoryError(f"{root} {problem}", remedy="name the folder that holds the models' folders")
     if not os.access(root, os.R_OK | os.X_OK):
         raise RepositoryError(f"{root} cannot be read", remedy=f"chmod a+rx {shlex.quote(str(root))}")
     inner = repositories_in(root)
@@ -222,14 +233,14 @@ def _require_repository(root: Path) -> None:
 
 
 def _is_model(folder: Path) -> bool:
-    """Whether a folder is a model's: it holds versions and no models, or a configuration and no models."""
+    """Whether a folder is a model's: it holds versions or a configuration, and no models."""
     inner = folders_of(folder)
-    versions = {one.name for one in inner if is_plain(one.name) and not (one / CONFIG_FILE).exists()}
-    others = [one for one in inner if one.name not in {*versions, *NO_VERSIONS}]
+    versions = {entry.name for entry in inner if is_plain(entry.name) and not (entry / CONFIG_FILE).exists()}
+    others = [entry for entry in inner if entry.name not in {*versions, *NO_VERSIONS}]
     if (folder / CONFIG_FILE).exists():
         return bool(versions) or not any(map(_may_be_model, others))
-    return bool(versions) and all(is_plain(one.name) for one in others)
+    return bool(versions) and all(is_plain(entry.name) for entry in others)
 
 
 def _may_be_model(folder: Path) -> bool:
-    return (folder / CONFIG_FILE).exists() or any(is_plain(one.name) for one in folders_of(folder))
+    return (folder / CONFIG_FILE).exists() or any(is_plain(entry.name) for entry in folders_of(folder))

@@ -1,23 +1,27 @@
-"""What model files say of their inputs and outputs: ONNX graphs without their weights, plans by our manifests."""
+"""Model file interfaces: inputs and outputs of ONNX graphs without their weights, and of plans by our manifests."""
 
 from __future__ import annotations
 
+import ast
 import mmap
+import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from plansmith.errors import RepositoryError, first_line
 from plansmith.records.engine import OptimizationProfile
 from plansmith.records.model import Dim, Tensor
 from plansmith.records.release import Manifest
-from plansmith.sources import external_data
+from plansmith.sources import onnx_file
 from plansmith.triton.config.plan_config import is_linear, plan_dims
 
 if TYPE_CHECKING:
     import onnx
+
 
 # What holds the numbers of a tensor in a file, by the names of ONNX's protobuf.
 _NUMBERS = frozenset(
@@ -32,7 +36,7 @@ _REMEDY = "export the model again, or copy the file again from where it was made
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """What an ONNX file says of itself.
+    """Facts of an ONNX file: its interface, versions and external files.
 
     Args:
         inputs: those that have no default, in order; dims are numbers, names, or "" where nothing is said.
@@ -58,13 +62,13 @@ class GraphFacts:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """Every input and output, by name."""
+        """All inputs and outputs, by name."""
         return {tensor.name: tensor for tensor in (*self.inputs, *self.defaults, *self.outputs)}
 
 
 @dataclass(frozen=True)
 class PlanFact:
-    """An input or output of a plan; `dims` with -1 where they vary, batch included."""
+    """An input or output of a plan; dynamic `dims` are -1, including the batch."""
 
     name: str
     is_input: bool
@@ -76,7 +80,7 @@ class PlanFact:
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """What the manifest of a release says of its plans.
+    """Facts about plans from a release's manifest.
 
     Args:
         tensors: inputs and outputs, by name.
@@ -95,7 +99,7 @@ class PlanFacts:
 
 
 def graph_facts(path: Path) -> GraphFacts:
-    """What an ONNX file says of itself; weights inside of it are passed over, and files beside it left alone.
+    """Read the facts of an ONNX file; skips embedded weights and does not open external files.
 
     Args:
         path: of the file.
@@ -111,17 +115,17 @@ def graph_facts(path: Path) -> GraphFacts:
 
 
 def plan_facts(manifest: Manifest) -> PlanFacts | None:
-    """What a manifest says of plans; None where the release has none."""
+    """Read the facts about plans from a manifest; None if the release has none."""
     engine = manifest.engine
     if not engine.plans or engine.build is None:
         return None
     build, component, (plan, *_) = engine.build, engine.components["model"], engine.plans.values()
-    told = {tensor.name: tensor for tensor in plan.tensors}
-    formats = {t.name: t.format for one in engine.plans.values() for t in one.tensors if not is_linear(t.format)}
+    tensors_by_name = {tensor.name: tensor for tensor in plan.tensors}
+    formats = {t.name: t.format for item in engine.plans.values() for t in item.tensors if not is_linear(t.format)}
     valued = {name for profile in build.profiles for name in profile.values}
     tensors = {}
     for tensor in (*component.inputs, *component.outputs):
-        own = told.get(tensor.name)
+        own = tensors_by_name.get(tensor.name)
         tensors[tensor.name] = PlanFact(
             name=tensor.name,
             is_input=tensor in component.inputs,
@@ -133,8 +137,8 @@ def plan_facts(manifest: Manifest) -> PlanFacts | None:
     return PlanFacts(
         tensors=tensors,
         profiles=build.profiles,
-        versions={capability: one.tensorrt for capability, one in engine.plans.items()},
-        stripped=tuple(c for c, one in engine.plans.items() if build.strip_weights and not one.refitted),
+        versions={capability: item.tensorrt for capability, item in engine.plans.items()},
+        stripped=tuple(c for c, item in engine.plans.items() if build.strip_weights and not item.refitted),
         version_compatible=build.version_compatible and not build.exclude_lean_runtime,
     )
 
@@ -147,37 +151,37 @@ def _remembered(path: Path, *_identity: int) -> GraphFacts:
     try:
         with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
             skeleton = _without_numbers(data, 0, len(data), onnx.ModelProto.DESCRIPTOR)
-        return _told(onnx.ModelProto.FromString(skeleton))
+        return _graph_facts(onnx.ModelProto.FromString(skeleton))
     except (ValueError, IndexError, TypeError, KeyError, google.protobuf.message.DecodeError) as error:
         raise RepositoryError(f"{path.name} is no ONNX graph: {first_line(error)}", remedy=_REMEDY) from error
 
 
-def _told(model: onnx.ModelProto) -> GraphFacts:
-    """What a model without its numbers says.
+def _graph_facts(model: onnx.ModelProto) -> GraphFacts:
+    """Extract the facts of a graph without its weights.
 
     Raises:
         ValueError: it is not whole.
     """
     if not model.ir_version or not model.HasField("graph") or not model.opset_import:
         raise ValueError("it says no version of ONNX")
-    given = {tensor.name for tensor in model.graph.initializer}
-    given |= {sparse.values.name for sparse in model.graph.sparse_initializer}
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    initializers |= {sparse.values.name for sparse in model.graph.sparse_initializer}
     entries = (*model.graph.input, *model.graph.output)
     return GraphFacts(
-        inputs=tuple(_tensor(info) for info in model.graph.input if info.name not in given),
-        defaults=tuple(_tensor(info) for info in model.graph.input if info.name in given),
+        inputs=tuple(_tensor(info) for info in model.graph.input if info.name not in initializers),
+        defaults=tuple(_tensor(info) for info in model.graph.input if info.name in initializers),
         outputs=tuple(map(_tensor, model.graph.output)),
         shaped=frozenset(info.name for info in entries if info.type.tensor_type.HasField("shape")),
         ir_version=model.ir_version,
-        opset=max((one.version for one in model.opset_import if one.domain in {"", "ai.onnx"}), default=0),
+        opset=max((entry.version for entry in model.opset_import if entry.domain in {"", "ai.onnx"}), default=0),
         foreign=tuple(sorted(_domains(model.graph) - {function.domain for function in model.functions})),
-        external=external_data.locations(model),
-        values=frozenset((*given, *(info.name for info in entries), *_outputs(model.graph))),
+        external=onnx_file.locations(model),
+        values=frozenset((*initializers, *(info.name for info in entries), *_outputs(model.graph))),
     )
 
 
 def _without_numbers(data: mmap.mmap, place: int, end: int, kind: Any, depth: int = 0) -> bytes:
-    """A message of ONNX's protobuf without what its tensors hold, so that memory is that of the nodes alone.
+    """Return an ONNX protobuf message without tensor data, so that only the nodes take memory.
 
     Args:
         data: the file.
@@ -191,26 +195,26 @@ def _without_numbers(data: mmap.mmap, place: int, end: int, kind: Any, depth: in
     """
     if depth > _MOST_NESTED:
         raise ValueError("it is nested too deeply")
-    kept, is_tensor = bytearray(), kind.name == "TensorProto"
+    skeleton, is_tensor = bytearray(), kind.name == "TensorProto"
     while place < end:
         begin = place
         tag, place = _varint(data, place, end)
-        wire, known = tag & 7, kind.fields_by_number.get(tag >> 3)
+        wire, field = tag & 7, kind.fields_by_number.get(tag >> 3)
         place, length = _past(data, place, end, wire)
-        if known is None or (is_tensor and known.name in _NUMBERS):
+        if field is None or (is_tensor and field.name in _NUMBERS):
             continue
-        if wire == _BYTES and known.message_type is not None:
-            inner = _without_numbers(data, place - length, place, known.message_type, depth + 1)
-            kept += _as_varint(tag) + _as_varint(len(inner)) + inner
+        if wire == _BYTES and field.message_type is not None:
+            inner = _without_numbers(data, place - length, place, field.message_type, depth + 1)
+            skeleton += _as_varint(tag) + _as_varint(len(inner)) + inner
         else:
-            kept += data[begin:place]
-        if len(kept) > _MOST_SKELETON:
+            skeleton += data[begin:place]
+        if len(skeleton) > _MOST_SKELETON:
             raise ValueError("its nodes alone are larger than those of any model")
-    return bytes(kept)
+    return bytes(skeleton)
 
 
 def _past(data: mmap.mmap, place: int, end: int, wire: int) -> tuple[int, int]:
-    """Where a field's value ends, and how many bytes of it are content."""
+    """The end of a field's value, and the number of its content bytes."""
     if wire == _VARINT:
         return _varint(data, place, end)[1], 0
     if wire == _BYTES:
@@ -239,16 +243,16 @@ def _varint(data: mmap.mmap, place: int, end: int) -> tuple[int, int]:
 
 
 def _as_varint(value: int) -> bytes:
-    made = bytearray()
+    content = bytearray()
     while value >= 0x80:
-        made.append(value & 0x7F | 0x80)
+        content.append(value & 0x7F | 0x80)
         value >>= 7
-    made.append(value)
-    return bytes(made)
+    content.append(value)
+    return bytes(content)
 
 
 def _tensor(info: onnx.ValueInfoProto) -> Tensor:
-    """An input or output; its dtype is empty where it is no tensor, or one of a type that NumPy has no name for."""
+    """An input or output; its dtype is empty where it is no tensor, or NumPy has no name for its type."""
     import onnx
 
     tensor = info.type.tensor_type
@@ -260,7 +264,7 @@ def _tensor(info: onnx.ValueInfoProto) -> Tensor:
 
 
 def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
-    """A size or a name; "" where nothing is said, as some exporters do by a size of -1."""
+    """A dim as a size or a name; empty where it is unknown, which some exporters write as -1."""
     if not dim.HasField("dim_value"):
         return dim.dim_param
     return dim.dim_value if dim.dim_value >= 0 else ""
@@ -280,3 +284,107 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
         for attribute in node.attribute:
             for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
                 yield from _nodes(inner)
+
+
+_MOST_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True)
+class Source:
+    """A parsed Python source file, or its syntax error.
+
+    `tree`: what it says; None where it cannot be parsed, as `problem` tells, in `line`. `newer`: the Python that will
+    run it is newer than the one that reads it, and might; `unsure`: nobody says which Python that is.
+    """
+
+    tree: ast.Module | None
+    problem: str = ""
+    line: int = 0
+    newer: bool = False
+    unsure: bool = False
+
+
+def read_source(path: Path, python: str | None) -> Source:
+    """Parse a Python source file.
+
+    Args:
+        path: of the file.
+        python: the version that will run it, such as "3.12"; None where nobody says.
+    """
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            return Source(None, "it is larger than any program is")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return Source(ast.parse(path.read_bytes()))
+    except OSError as error:
+        return Source(None, str(error.strerror))
+    except SyntaxError as error:
+        newer = python is not None and tuple(map(int, python.split(".")[:2])) > sys.version_info[:2]
+        return Source(None, error.msg, error.lineno or 0, newer=newer, unsure=python is None)
+    except (ValueError, RecursionError, MemoryError) as error:
+        return Source(None, str(error))
+
+
+def top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements that run when a module is imported, including those in `if`, `try`, `with` and loops."""
+    for statement in body:
+        yield statement
+        for inner in ("body", "orelse", "finalbody"):
+            if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                yield from top_level(getattr(statement, inner, []))
+        for handler in getattr(statement, "handlers", []):
+            yield from top_level(handler.body)
+
+
+def find_class(tree: ast.Module, name: str) -> ast.ClassDef | Literal["elsewhere", "nowhere"]:
+    """Return the class that a module binds to a name, or where it may come from."""
+    result: ast.ClassDef | Literal["elsewhere", "nowhere"] = "nowhere"
+    for statement in top_level(tree.body):
+        if isinstance(statement, ast.ClassDef) and statement.name == name:
+            result = statement
+        elif _binds(statement, name):
+            result = "elsewhere"
+    return result
+
+
+def methods(of: ast.ClassDef) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef | None]:
+    """Return the functions defined in a class body, by name; None for names bound to anything else."""
+    definitions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef | None] = {}
+    for statement in top_level(of.body):
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            definitions[statement.name] = statement
+        elif isinstance(statement, ast.Assign | ast.AnnAssign):
+            definitions |= dict.fromkeys(_names(statement))
+    return definitions
+
+
+def takes(function: ast.FunctionDef | ast.AsyncFunctionDef, count: int, *, on_class: bool = False) -> bool:
+    """Whether a method accepts so many positional arguments.
+
+    Args:
+        function: the method.
+        count: of arguments, without the instance or class.
+        on_class: it is called on the class, where a plain function gets no instance.
+    """
+    names = {ast.unparse(decorator) for decorator in function.decorator_list}
+    if names - {"staticmethod", "classmethod"}:
+        return True
+    bound = "staticmethod" not in names and (not on_class or "classmethod" in names)
+    arguments, total = function.args, count + bound
+    positional = [*arguments.posonlyargs, *arguments.args]
+    needed = len(positional) - len(arguments.defaults)
+    required = [a for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default is None]
+    return not required and needed <= total and (arguments.vararg is not None or total <= len(positional))
+
+
+def _binds(statement: ast.stmt, name: str) -> bool:
+    if isinstance(statement, ast.ImportFrom | ast.Import):
+        return any((alias.asname or alias.name) in {name, "*"} for alias in statement.names)
+    return isinstance(statement, ast.Assign | ast.AnnAssign) and name in _names(statement)
+
+
+def _names(statement: ast.Assign | ast.AnnAssign) -> Iterator[str]:
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    for target in targets:
+        yield from (node.id for node in ast.walk(target) if isinstance(node, ast.Name))

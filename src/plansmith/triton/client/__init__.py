@@ -1,4 +1,4 @@
-"""A client for the models that Triton serves: `Client(url, model=...)` and its `infer`."""
+"""Client for models served by Triton: `Client(url, model=...)` and its `infer`."""
 
 from plansmith.system.urls import Protocol
 from plansmith.triton.client.client import Client

@@ -1,4 +1,4 @@
-"""A client of one model on a Triton server: knows what it takes, sends it, and gives the answers as arrays."""
+"""Triton client for one model: knows its inputs, sends requests, and returns arrays."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 from plansmith.errors import ServedCheckError, UsageError
 from plansmith.system.urls import DEFAULT_ADDRESSES, Protocol, read_address
 from plansmith.triton.client.connection import Connection
-from plansmith.triton.client.dtypes import Signature
+from plansmith.triton.client.dtypes import Signature, completed_signature, signature_from_config
 from plansmith.triton.client.messages import Encoding, Reply, Request
 from plansmith.triton.client.model_client import ModelClient
 from plansmith.triton.client.request_inputs import expected_shapes, missing_inputs
 from plansmith.triton.client.shared_memory import SharedRegions
-from plansmith.triton.client.signature import completed_signature, signature_from_config
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Client(ModelClient):
-    """Asks one model on a Triton server, from one thread; a context manager.
+    """Inference client for one model on a Triton server, for use from one thread; a context manager.
 
     It knows what the model takes: by the interface of its release, or from the server, asked once. What does not fit
     is refused before it is sent. A batch that is larger than the model's largest is sent in several requests, one
@@ -78,7 +77,7 @@ class Client(ModelClient):
             self._cleanup.callback(self._regions.close)
 
     def config(self) -> pb.ModelConfig:
-        """The model's configuration as the server completed it.
+        """Return the model's configuration as the server auto-completed it.
 
         Raises:
             ServedCheckError: Triton refuses to tell it, as for a model that it does not have.
@@ -87,24 +86,24 @@ class Client(ModelClient):
         return self._connection.config(self.model, self.version)
 
     def signature(self) -> Signature:
-        """What the model takes and answers; errors as for `config` where the server has to be asked."""
+        """Return the model's signature; errors as for `config` if the server must be queried."""
         if self._signature is None:
             self._signature = signature_from_config(self.config())
         return self._signature
 
     def _resolve(self, feed: Mapping[str, object], outputs: Collection[str]) -> tuple[Signature, list[str]]:
-        """The signature, asked anew where a feed would not do otherwise; and the outputs to answer with."""
+        """Resolve the signature, reloaded where a feed does not fit the cached one, and the requested outputs."""
         signature, names = super()._resolve(feed, outputs)
         asks_less = len(names) < len(signature.outputs)
-        known = {tensor.name for tensor in signature.inputs}
-        lacks_only = missing_inputs(signature, feed) and known.issuperset(feed)
+        input_names = {tensor.name for tensor in signature.inputs}
+        lacks_only = missing_inputs(signature, feed) and input_names.issuperset(feed)
         if not self._knows_server and (lacks_only or asks_less):
             signature = self._signature = completed_signature(signature, self.config())
             self._knows_server = True
         return signature, names
 
     def _reply(self, signature: Signature, request: Request, arrays: Mapping[str, NDArray[Any]]) -> Reply:
-        """Send a request, with large tensors in shared memory where the client has some.
+        """Send a request, with large tensors in shared memory where the client uses it.
 
         After a request that fails, shared memory is made anew: a server that was restarted has none.
         """

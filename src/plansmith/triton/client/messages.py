@@ -1,4 +1,4 @@
-"""One request and one reply, as records of ours and in tritonclient's words."""
+"""Request and response records, in our form and in tritonclient's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NOT_IN_JSON = {"float16", "bfloat16"}
 
 @dataclass(frozen=True)
 class WireTensor:
-    """A tensor of a request: its dtype by our name, and of an input its shape and values as they travel.
+    """A tensor of a request: its plansmith dtype and, for an input, its shape and values on the wire.
 
     `region`: the shared memory that holds the values instead, or takes an output: the server's name for it, how many
     bytes of it, and where they begin.
@@ -44,7 +44,7 @@ class WireTensor:
 
 @dataclass(frozen=True)
 class Request:
-    """What one request asks of a model; an empty version is the one that Triton chooses.
+    """Inference request to a model; with an empty version, Triton chooses one.
 
     `variant`: the production variant of a SageMaker endpoint that shall answer; empty for any.
     """
@@ -60,7 +60,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """The version that answered, and by output its shape and its values: None where they lie in shared memory.
+    """Inference reply: the version that answered, and each output's shape and values (None if in shared memory).
 
     `variant`: the production variant of a SageMaker endpoint that answered.
     """
@@ -72,7 +72,7 @@ class Reply:
 
 
 def require_json(request: Request) -> None:
-    """See that JSON carries all tensors of a request.
+    """Require that all tensors of a request can be encoded as JSON.
 
     Raises:
         UsageError: it has no form for one.
@@ -89,7 +89,7 @@ def require_json(request: Request) -> None:
 
 
 def require_parameters(parameters: Mapping[str, Parameter]) -> None:
-    """See that values can go with a request.
+    """Require that values are valid request parameters.
 
     Raises:
         UsageError: a name that is Triton's own, or a value that its protocol has no form for.
@@ -107,8 +107,8 @@ def require_parameters(parameters: Mapping[str, Parameter]) -> None:
 
 
 def their_inputs(kinds: Any, request: Request, form: dict[str, bool]) -> list[Any]:
-    """The inputs as tritonclient has them; `kinds` is its module, `form` what its HTTP module has to be told."""
-    found = []
+    """Convert the inputs for tritonclient; `kinds` is its module, `form` the options for its HTTP module."""
+    wire_inputs = []
     for tensor in request.inputs:
         theirs = kinds.InferInput(tensor.name, list(tensor.shape), wire_name(tensor.dtype))
         if tensor.region is not None:
@@ -116,24 +116,24 @@ def their_inputs(kinds: Any, request: Request, form: dict[str, bool]) -> list[An
             theirs.set_shared_memory(name, size, start)
         else:
             theirs.set_data_from_numpy(tensor.values, **form)
-        found.append(theirs)
-    return found
+        wire_inputs.append(theirs)
+    return wire_inputs
 
 
 def their_outputs(kinds: Any, request: Request, form: dict[str, bool]) -> list[Any]:
-    """The outputs that are asked for, as `their_inputs`."""
-    found = []
+    """Convert the requested outputs for tritonclient, as `their_inputs`."""
+    wire_outputs = []
     for tensor in request.outputs:
         theirs = kinds.InferRequestedOutput(tensor.name, **form)
         if tensor.region is not None:
             name, size, start = tensor.region
             theirs.set_shared_memory(name, size, start)
-        found.append(theirs)
-    return found
+        wire_outputs.append(theirs)
+    return wire_outputs
 
 
 def read_reply(result: Any, request: Request, *, is_grpc: bool) -> Reply:
-    """What tritonclient was answered.
+    """Parse the response that tritonclient received.
 
     Raises:
         ServedCheckError: an output is not in it.
@@ -157,7 +157,7 @@ def read_reply(result: Any, request: Request, *, is_grpc: bool) -> Reply:
 
 
 def _values(tensor: WireTensor, result: Any) -> NDArray[Any]:
-    """The values of an output; strings are bytes in it, however they travelled."""
+    """The values of an output; strings are bytes, whichever protocol carried them."""
     import numpy as np
 
     array: NDArray[Any] = result.as_numpy(tensor.name)

@@ -1,4 +1,4 @@
-"""What is the same however a model is reached: check a feed, send it in parts, and join the answers."""
+"""Base of model clients, independent of transport: checks a feed, sends it in parts, and joins the answers."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ _ATTEMPTS = 3
 
 
 class RequestChannel(Protocol):
-    """Carries requests to a model, and its replies back."""
+    """Request channel: sends requests to a model and returns its replies."""
 
     def ask(self, request: Request) -> Reply:
         """Send a request and wait for the reply."""
         ...
 
     def stream(self, request: Request) -> Iterator[Reply]:
-        """Send a request, and give its replies as they come."""
+        """Send a request, and yield its replies as they arrive."""
         ...
 
     def close(self) -> None:
-        """Close connections; does nothing the second time."""
+        """Close the connections. Idempotent."""
         ...
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model answered.
+    """A model's response.
 
     Args:
         outputs: an array for each output; strings are bytes in an array of objects.
@@ -54,7 +54,7 @@ class Answer:
 
 
 class ModelClient:
-    """Asks one model over a channel, from one thread; a context manager.
+    """Inference client for one model over a channel, for use from one thread; a context manager.
 
     What does not fit the model's signature is refused before it is sent. A batch that is larger than the model's
     largest is sent in several requests, one after the other, whose answers are joined; nothing is padded.
@@ -87,11 +87,11 @@ class ModelClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connection, and what else the client holds; does nothing the second time."""
+        """Close the connection, and other resources of the client. Idempotent."""
         self._cleanup.close()
 
     def signature(self) -> Signature:
-        """What the model takes and answers."""
+        """Return the model's signature."""
         assert self._signature is not None
         return self._signature
 
@@ -102,7 +102,7 @@ class ModelClient:
         outputs: Collection[str] = (),
         parameters: Mapping[str, Parameter] | None = None,
     ) -> dict[str, NDArray[Any]]:
-        """The model's answer to a feed: an array for each output; arguments and errors as for `ask`."""
+        """Run inference on a feed and return an array for each output; arguments and errors as for `ask`."""
         return self.ask(feed, outputs=outputs, parameters=parameters).outputs
 
     def ask(
@@ -112,7 +112,7 @@ class ModelClient:
         outputs: Collection[str] = (),
         parameters: Mapping[str, Parameter] | None = None,
     ) -> Answer:
-        """The model's answer to a feed, and who gave it.
+        """Run inference on a feed and return the outputs, with the version that answered.
 
         Args:
             feed: an array for each input, batch first where the model batches; of dtypes that go into the input's
@@ -138,7 +138,7 @@ class ModelClient:
         outputs: Collection[str] = (),
         parameters: Mapping[str, Parameter] | None = None,
     ) -> list[Request]:
-        """What `ask` would send; nothing is sent. Raises UsageError as `ask` does."""
+        """Return the requests that `ask` would send, without sending them. Raises UsageError as `ask` does."""
         signature, names = self._resolve(feed, outputs)
         requested = _requested_outputs(signature, names)
         batches = parts(checked_feed(signature, feed), signature.max_batch_size)
@@ -151,7 +151,7 @@ class ModelClient:
         outputs: Collection[str] = (),
         parameters: Mapping[str, Parameter] | None = None,
     ) -> Generator[dict[str, NDArray[Any]], None, None]:
-        """The answers of a decoupled model to one request, as they come: an array for each output; over gRPC alone.
+        """Yield a decoupled model's responses to one request as they arrive: an array for each output; gRPC only.
 
         Whoever stops listening has the request cancelled. Each answer may take as long as `timeout_seconds`; one that
         is refused in the middle raises there. Arguments and errors as for `ask`; a batch that is larger than the
@@ -168,7 +168,7 @@ class ModelClient:
             yield {name: self._output_array(signature, name, reply) for name in names}
 
     def _resolve(self, feed: Mapping[str, object], outputs: Collection[str]) -> tuple[Signature, list[str]]:
-        """The signature that a feed is checked against, and the names of the outputs to answer with."""
+        """Resolve the signature to check a feed against, and the names of the requested outputs."""
         del feed
         return self.signature(), selected_outputs(self.signature(), outputs)
 
@@ -179,7 +179,10 @@ class ModelClient:
         outputs: Collection[str],
         parameters: Mapping[str, Parameter],
     ) -> Answer:
-        """Send the parts of a feed; again where another version was loaded meanwhile, as no answer mixes two."""
+        """Send the parts of a feed.
+
+        Repeat where another version was loaded meanwhile, as no result mixes two versions.
+        """
         versions: set[str] = set()
         for _ in range(_ATTEMPTS):
             versions, variant = set(), ""
@@ -200,7 +203,7 @@ class ModelClient:
         )
 
     def _reply(self, signature: Signature, request: Request, arrays: Mapping[str, NDArray[Any]]) -> Reply:
-        """Send a request that was made of arrays."""
+        """Send a request built from arrays."""
         del signature, arrays
         return self._channel.ask(request)
 
@@ -211,7 +214,7 @@ class ModelClient:
         outputs: Collection[str],
         parameters: Mapping[str, Parameter],
     ) -> Request:
-        """A request whose tensors travel in it."""
+        """Build a request that carries its tensors inline."""
         inputs = []
         for tensor in signature.inputs:
             if tensor.name in arrays:
@@ -222,14 +225,14 @@ class ModelClient:
         return Request(self.model, self.version, inputs, answers, self._encoding, parameters)
 
     def _output_array(self, signature: Signature, name: str, reply: Reply) -> NDArray[Any]:
-        """An output of a reply, in the shape of the signature."""
+        """Return an output of a reply, in the shape of the signature."""
         tensor = next(tensor for tensor in signature.outputs if tensor.name == name)
         values = reply.values[name]
         assert values is not None
         return values.reshape(own_shape(tensor, reply.shapes[name], signature.max_batch_size))
 
     def _only_reply(self, request: Request) -> Reply:
-        """The one answer of a decoupled model, for which Triton has no other way than a stream."""
+        """Return the single response of a decoupled model, which Triton serves only over a stream."""
         replies = list(self._channel.stream(request))
         if len(replies) != 1:
             raise ServedCheckError(
@@ -240,20 +243,20 @@ class ModelClient:
 
 
 def selected_outputs(signature: Signature, outputs: Collection[str]) -> list[str]:
-    """The outputs to ask for, in the model's order; all of them where none is named.
+    """Return the requested outputs in the model's order; all of them by default.
 
     Raises:
         UsageError: the model has no such output.
     """
-    known = [tensor.name for tensor in signature.outputs]
-    unknown = [name for name in outputs if name not in known]
+    names = [tensor.name for tensor in signature.outputs]
+    unknown = [name for name in outputs if name not in names]
     if unknown:
-        raise UsageError(f"the model has no output {unknown[0]!r}", remedy=f"its outputs are {', '.join(known)}")
-    return [name for name in known if not outputs or name in outputs]
+        raise UsageError(f"the model has no output {unknown[0]!r}", remedy=f"its outputs are {', '.join(names)}")
+    return [name for name in names if not outputs or name in outputs]
 
 
 def _requested_outputs(signature: Signature, names: list[str]) -> list[str]:
-    """The outputs to have answered: all of them where Triton caches answers.
+    """The outputs to request: all of them where Triton's response cache is on.
 
     Its cache knows an answer by its inputs alone: who asks for other outputs later gets those of the first.
     """

@@ -1,29 +1,30 @@
-"""What is sent, held against what the model takes before it is sent; large batches in parts."""
+"""Request inputs: checked against the model before sending; large batches are split."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from plansmith.errors import UsageError
-from plansmith.records.model import ANONYMOUS, Dim, Tensor
+from plansmith.records.model import ANONYMOUS, BATCH, Dim, Tensor
 from plansmith.triton.client.dtypes import BFLOAT16, STRING, Signature, format_dims, numpy_dtype, wire_shape
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Arrays = Mapping[str, NDArray[Any]]
+    from plansmith.records.arrays import Arrays
 
 
 def missing_inputs(signature: Signature, feed: Mapping[str, object]) -> list[str]:
-    """The inputs that a feed lacks and the model is not known to do without."""
+    """Return the inputs missing from a feed, except those known to be optional."""
     return [t.name for t in signature.inputs if t.name not in feed and t.name not in signature.optional]
 
 
 def checked_feed(signature: Signature, feed: Mapping[str, object]) -> dict[str, NDArray[Any]]:
-    """The arrays to send, in the dtypes of the inputs.
+    """Return the arrays to send, converted to the dtypes of the inputs.
 
     An array may have a dtype that goes into the input's without loss (`numpy.can_cast`); numbers, lists and strings
     of Python have none and take the input's.
@@ -52,12 +53,12 @@ def checked_feed(signature: Signature, feed: Mapping[str, object]) -> dict[str, 
     if not arrays and not problems:
         problems.append("nothing is sent: every input is left out")
     if problems:
-        raise UsageError("\n".join([*problems, "The model has:", signature.words()]), remedy="send what it takes")
+        raise UsageError("\n".join([*problems, "The model has:", signature.describe()]), remedy="send what it takes")
     return arrays
 
 
 def parts(arrays: Arrays, max_batch_size: int) -> Iterator[dict[str, NDArray[Any]]]:
-    """The requests that a feed comes to: one, unless its batch is larger than the model's largest."""
+    """Split a feed into requests: one, unless its batch exceeds the model's maximum."""
     batch = len(next(iter(arrays.values()))) if max_batch_size else 0
     if batch <= max_batch_size:
         yield dict(arrays)
@@ -67,21 +68,21 @@ def parts(arrays: Arrays, max_batch_size: int) -> Iterator[dict[str, NDArray[Any
 
 
 def expected_shapes(signature: Signature, outputs: Sequence[Tensor], arrays: Arrays) -> list[tuple[int, ...] | None]:
-    """The shapes in which the answers to arrays travel; None where a dim follows from nothing that is sent."""
+    """Return the expected wire shapes of the outputs; None if a dim cannot be derived from the inputs."""
     sizes: dict[Dim, int] = {}
     for tensor in signature.inputs:
         if tensor.name in arrays:
             sizes |= dict(zip(tensor.dims, arrays[tensor.name].shape, strict=True))
     sizes.pop(ANONYMOUS, None)
-    found: list[tuple[int, ...] | None] = []
+    shapes: list[tuple[int, ...] | None] = []
     for tensor in outputs:
         shape = tuple(dim if isinstance(dim, int) else sizes.get(dim, -1) for dim in tensor.dims)
-        found.append(None if -1 in shape else wire_shape(tensor, shape, signature.max_batch_size))
-    return found
+        shapes.append(None if -1 in shape else wire_shape(tensor, shape, signature.max_batch_size))
+    return shapes
 
 
 def joined(answers: Sequence[Arrays]) -> dict[str, NDArray[Any]]:
-    """The answers to the parts of one feed as one.
+    """Join the responses to the parts of one feed.
 
     Raises:
         UsageError: they differ in more than their batch.
@@ -90,7 +91,7 @@ def joined(answers: Sequence[Arrays]) -> dict[str, NDArray[Any]]:
 
     if len(answers) == 1:
         return dict(answers[0])
-    found = {}
+    arrays = {}
     for name, first in answers[0].items():
         shapes = {answer[name].shape[1:] for answer in answers}
         if len(shapes) > 1:
@@ -99,27 +100,27 @@ def joined(answers: Sequence[Arrays]) -> dict[str, NDArray[Any]]:
                 f"the answers to the parts of this batch cannot be joined: output {name!r} has samples of {listed}",
                 remedy=f"send at most {len(first)} samples at once",
             )
-        found[name] = np.concatenate([answer[name] for answer in answers])
-    return found
+        arrays[name] = np.concatenate([answer[name] for answer in answers])
+    return arrays
 
 
-def _unknown(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, 1)
+def _unknown(name: str, names: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, names, 1)
     return f"there is no input {name!r}" + (f"; {close[0]!r} is meant, perhaps" if close else "")
 
 
-def _as_input(tensor: Tensor, given: object) -> NDArray[Any]:
-    """A value as an array of the input's dtype, contiguous.
+def _as_input(tensor: Tensor, value: object) -> NDArray[Any]:
+    """Convert a value to a contiguous array of the input's dtype.
 
     Raises:
         ValueError: it has another dtype, as the end of a sentence that names the input.
     """
     import numpy as np
 
-    if isinstance(given, np.ndarray | np.generic):
-        return _cast(tensor, np.asarray(given))
+    if isinstance(value, np.ndarray | np.generic):
+        return _cast(tensor, np.asarray(value))
     try:
-        array = np.asarray(given, dtype=object if tensor.dtype == STRING else None)
+        array = np.asarray(value, dtype=object if tensor.dtype == STRING else None)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"is no array: {error}") from error
     if tensor.dtype == STRING:
@@ -136,29 +137,29 @@ def _cast(tensor: Tensor, array: NDArray[Any]) -> NDArray[Any]:
         if array.dtype.kind not in "OSUT":
             raise ValueError(f"takes strings and was given {array.dtype}")
         return _strings(array.astype(object))
-    wanted = numpy_dtype(tensor.dtype)
-    if array.dtype != wanted and not np.can_cast(array.dtype, wanted, "safe"):
+    target = numpy_dtype(tensor.dtype)
+    if array.dtype != target and not np.can_cast(array.dtype, target, "safe"):
         how = "array.astype(ml_dtypes.bfloat16)" if tensor.dtype == BFLOAT16 else f"array.astype({tensor.dtype!r})"
         raise ValueError(f"takes {tensor.dtype} and was given {array.dtype}, which may lose digits; {how} does it")
-    return np.require(array, wanted, "C")
+    return np.require(array, target, "C")
 
 
 def _from_python(tensor: Tensor, array: NDArray[Any]) -> NDArray[Any]:
-    """Python's numbers in the input's dtype; decimals are rounded to it, and whole numbers have to fit."""
+    """Convert Python numbers to the input's dtype; floats are rounded, and integers must fit."""
     import numpy as np
 
-    wanted = numpy_dtype(tensor.dtype)
-    kinds = {"b": "b", "i": "iu", "u": "iu"}.get(wanted.kind, "iuf")
+    target = numpy_dtype(tensor.dtype)
+    kinds = {"b": "b", "i": "iu", "u": "iu"}.get(target.kind, "iuf")
     if array.dtype.kind not in kinds:
-        found = {"b": "true or false", "f": "decimals", "U": "text", "O": "values of several kinds"}
-        raise ValueError(f"takes {tensor.dtype} and was given {found.get(array.dtype.kind, str(array.dtype))}")
-    if wanted.kind in "iu":
-        limits = np.iinfo(wanted)
+        descriptions = {"b": "true or false", "f": "decimals", "U": "text", "O": "values of several kinds"}
+        raise ValueError(f"takes {tensor.dtype} and was given {descriptions.get(array.dtype.kind, str(array.dtype))}")
+    if target.kind in "iu":
+        limits = np.iinfo(target)
         if int(array.min()) < limits.min or int(array.max()) > limits.max:
             raise ValueError(f"takes {tensor.dtype} and was given {_outside(array, limits)}, which does not fit")
     with np.errstate(over="ignore"):
-        cast = array.astype(wanted)
-    if wanted.kind not in "iub" and (np.isfinite(array) & ~np.isfinite(cast)).any():
+        cast = array.astype(target)
+    if target.kind not in "iub" and (np.isfinite(array) & ~np.isfinite(cast)).any():
         raise ValueError(f"takes {tensor.dtype} and was given {abs(array).max():g}, which does not fit")
     return cast
 
@@ -169,23 +170,23 @@ def _outside(array: NDArray[Any], limits: np.iinfo[Any]) -> int:
 
 
 def _strings(array: NDArray[Any]) -> NDArray[Any]:
-    """The same strings as UTF-8 bytes.
+    """Encode strings as UTF-8 bytes.
 
     Raises:
         ValueError: something in it is neither text nor bytes.
     """
     import numpy as np
 
-    found = np.empty(array.size, dtype=object)
+    strings = np.empty(array.size, dtype=object)
     for place, item in enumerate(array.flat):
         if not isinstance(item, str | bytes):
             raise ValueError(f"takes strings and was given {type(item).__name__}")  # noqa: TRY004 - collected
-        found[place] = item.encode() if isinstance(item, str) else bytes(item)
-    return found.reshape(array.shape)
+        strings[place] = item.encode() if isinstance(item, str) else bytes(item)
+    return strings.reshape(array.shape)
 
 
 def _wrong_sizes(tensors: Mapping[str, Tensor], arrays: Arrays) -> list[str]:
-    """What is wrong with the shapes, a line each; dims of one name have to agree between the inputs."""
+    """The shape problems, one a line; dynamic axes of one name must agree across inputs."""
     problems = []
     settled: dict[str, tuple[int, str]] = {}
     for name, array in arrays.items():
@@ -200,9 +201,98 @@ def _wrong_sizes(tensors: Mapping[str, Tensor], arrays: Arrays) -> list[str]:
                     problems.append(f"input {name!r} takes {format_dims(dims)} and was given {shape}")
                     break
             elif dim != ANONYMOUS:
-                before, other = settled.setdefault(dim, (size, name))
+                before, first_name = settled.setdefault(dim, (size, name))
                 if before != size:
-                    problems.append(f"{dim} is {before} in input {other!r} and {size} in {name!r}")
+                    problems.append(f"{dim} is {before} in input {first_name!r} and {size} in {name!r}")
     if settled.get("batch", (1, ""))[0] == 0:
         problems.append("the batch is empty")
     return problems
+
+
+_OTHER_SIZE = 8
+_MASK_LIKE = re.compile("mask", re.IGNORECASE)
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def drawn_feed(
+    signature: Signature,
+    *,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    seed: int = 0,
+) -> dict[str, NDArray[Any]]:
+    """Return a random array for each required input: valid in name, dtype and shape, but without meaning.
+
+    Decimals are normally distributed. Whole numbers are 0 or 1, which stand in every vocabulary; masks hide nothing.
+
+    Args:
+        signature: what the model takes.
+        shapes: of some inputs, batch included. Dims of the same name follow in the others, and so do dims without a
+            name that stand in the same place of as many: a server does not tell that sequences are of one length.
+        sizes: of axes by name, where `shapes` says nothing; otherwise a batch of 1, and 8.
+        seed: the same seed draws the same values.
+
+    Raises:
+        UsageError: shapes of an input that the model does not have, or that it does not take.
+    """
+    import numpy as np
+
+    own_shapes = shapes or {}
+    axes: dict[_Axis, int] = {BATCH: 1}
+    axes.update((sizes or {}).items())
+    for name, shape in own_shapes.items():
+        axes |= _axes(signature, name, shape)
+    random = np.random.default_rng(seed)
+    feed = {}
+    for tensor in signature.inputs:
+        if tensor.name not in signature.optional or tensor.name in own_shapes:
+            shape = tuple(
+                dim if isinstance(dim, int) else axes.get(_axis(tensor, place), _OTHER_SIZE)
+                for place, dim in enumerate(tensor.dims)
+            )
+            feed[tensor.name] = _draw(tensor, own_shapes.get(tensor.name, shape), random)
+    return feed
+
+
+def fits(tensor: Tensor, shape: tuple[int, ...]) -> bool:
+    """Whether an input accepts a shape, as far as its own dims show."""
+    return len(shape) == len(tensor.dims) and all(
+        dim == size or not isinstance(dim, int) for dim, size in zip(tensor.dims, shape, strict=True)
+    )
+
+
+_Axis = str | tuple[int, int]
+"""A dim that moves: its name, or where it stands (rank and place) when it has none."""
+
+
+def _axis(tensor: Tensor, place: int) -> _Axis:
+    dim = tensor.dims[place]
+    return (len(tensor.dims), place) if dim == ANONYMOUS else str(dim)
+
+
+def _axes(signature: Signature, name: str, shape: tuple[int, ...]) -> dict[_Axis, int]:
+    """The axis sizes that an input's shape implies."""
+    tensor = next((t for t in signature.inputs if t.name == name), None)
+    if tensor is None:
+        names = ", ".join(t.name for t in signature.inputs)
+        raise UsageError(f"there is no input {name!r} to give a shape", remedy=f"the inputs are {names}")
+    if not fits(tensor, shape):
+        raise UsageError(
+            f"input {name!r} cannot have the shape {'x'.join(map(str, shape))}",
+            remedy=f"give one that fits {format_dims(tensor.dims)}",
+        )
+    return {_axis(tensor, place): shape[place] for place, dim in enumerate(tensor.dims) if not isinstance(dim, int)}
+
+
+def _draw(tensor: Tensor, shape: tuple[int, ...], random: np.random.Generator) -> NDArray[Any]:
+    import numpy as np
+
+    if tensor.dtype == STRING:
+        texts = ["".join(random.choice(list(_LETTERS), 8)) for _ in range(int(np.prod(shape)))]
+        return np.array(texts, dtype=object).reshape(shape)
+    dtype = numpy_dtype(tensor.dtype)
+    if tensor.dtype == BFLOAT16 or dtype.kind == "f":
+        return random.standard_normal(shape).astype(dtype)
+    if _MASK_LIKE.search(tensor.name):
+        return np.ones(shape, dtype)
+    return random.integers(0, 2, shape).astype(dtype)

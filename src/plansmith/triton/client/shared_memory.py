@@ -1,4 +1,4 @@
-"""Memory that client and server share on one machine, so that large tensors need not travel."""
+"""Shared memory between client and server on one machine, for large tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError, first_line
-from plansmith.system.temporary import scratch_name
+from plansmith.system.files import scratch_name
 from plansmith.triton.client.dtypes import STRING, numpy_dtype
 from plansmith.triton.client.messages import WireTensor
 
@@ -29,7 +29,7 @@ _STEP_BYTES = 1 << 20
 
 
 class SharedRegions:
-    """Two regions that grow as requests need them: one for inputs, one for outputs.
+    """Shared memory regions that grow on demand: one for inputs, one for outputs.
 
     Closing removes them on both sides. Where this process is killed, Python's resource tracker removes them here, and
     the server keeps its mapping until it ends.
@@ -43,17 +43,17 @@ class SharedRegions:
         self._outputs = _Region(connection)
 
     def close(self) -> None:
-        """Remove both, until the next request needs them; does nothing the second time."""
+        """Remove both regions, until the next request needs them. Idempotent."""
         self._inputs.close()
         self._outputs.close()
 
     def abandon(self) -> None:
-        """Remove both here, and leave the server its mappings: it may still read or write them for a request."""
+        """Remove both regions locally but leave them mapped in the server, which may still use them for a request."""
         self._inputs.abandon()
         self._outputs.abandon()
 
     def place_inputs(self, tensors: Sequence[WireTensor]) -> list[WireTensor]:
-        """The inputs of a request, with large ones put into shared memory.
+        """Return the inputs of a request, with large ones placed in shared memory.
 
         Raises:
             ServedCheckError: the server cannot map it.
@@ -61,19 +61,19 @@ class SharedRegions:
         """
         sizes = [t.values.nbytes if t.values is not None and t.dtype != STRING else 0 for t in tensors]
         places = self._inputs.reserve(sizes)
-        found = []
+        result = []
         for tensor, place in zip(tensors, places, strict=True):
             if place is None or tensor.values is None:
-                found.append(tensor)
+                result.append(tensor)
             else:
                 self._inputs.write(tensor.values, place[2])
-                found.append(replace(tensor, region=place, values=None))
-        return found
+                result.append(replace(tensor, region=place, values=None))
+        return result
 
     def place_outputs(
         self, tensors: Sequence[WireTensor], shapes: Sequence[tuple[int, ...] | None]
     ) -> list[WireTensor]:
-        """The outputs of a request, with room for large ones whose shape is known; errors as for `place_inputs`."""
+        """Return the outputs of a request, with space for large ones of known shape; errors as for `place_inputs`."""
         sizes = [
             0 if shape is None or t.dtype == STRING else math.prod(shape) * numpy_dtype(t.dtype).itemsize
             for t, shape in zip(tensors, shapes, strict=True)
@@ -82,20 +82,20 @@ class SharedRegions:
         return [replace(tensor, region=place) for tensor, place in zip(tensors, places, strict=True)]
 
     def read_output(self, tensor: WireTensor, shape: tuple[int, ...]) -> NDArray[Any]:
-        """A copy of what the server wrote for an output."""
+        """Return a copy of an output that the server wrote."""
         assert tensor.region is not None
         return self._outputs.read(tensor.dtype, shape, tensor.region[2])
 
 
 class _Region:
-    """One piece of shared memory, known to the server by its own name."""
+    """A shared memory region, registered with the server under its own name."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._memory: SharedMemory | None = None
 
     def reserve(self, sizes: Sequence[int]) -> list[tuple[str, int, int] | None]:
-        """A place for each tensor of so many bytes: name, size, start; None for one that is small."""
+        """Reserve space for tensors of these sizes in bytes: name, size and offset; None for a small one."""
         starts: list[int | None] = []
         end = 0
         for size in sizes:

@@ -1,1 +1,1 @@
-"""The configuration of a model, as Triton reads it."""
+"""Triton model configuration."""

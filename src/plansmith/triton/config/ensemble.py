@@ -1,26 +1,38 @@
-"""An ensemble and its members: configurations, and names that say what the members hold."""
+"""Ensembles and their members: configurations, and names that encode the members' content."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from plansmith.config.triton.serving import VersionPolicy
+from plansmith.config.triton.options import VersionPolicy
 from plansmith.errors import EngineError, UsageError
-from plansmith.records.environment import PackedEnvironment
 from plansmith.records.model import Device, Tensor
 from plansmith.records.pipeline import MODEL_PART, Part, Pipeline
-from plansmith.records.release import CONFIG_FILE, MODEL_FOLDER, Interface, Member, Package
+from plansmith.records.release import CONFIG_FILE, MODEL_FOLDER, Interface, Member, Package, PackedEnvironment
 from plansmith.system.digest import Digester, digest_of
 from plansmith.system.files import link_or_copy
 from plansmith.triton.config.model_config import data_type, parse_config, text_of
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb
+
+
+MEMBERS_PARAMETER = "plansmith.members"
+"""Of the configuration of a script: the names of the models that it asks, separated by commas.
+
+Triton loads the models of an ensemble's steps by itself, and knows nothing of what a Python model may ask.
+"""
+
+
+def put_members(config: Any, names: Iterable[str]) -> None:
+    """Record in a script's configuration which models it calls."""
+    config.parameters[MEMBERS_PARAMETER].string_value = ",".join(dict.fromkeys(names))
+
 
 MEMBERS_FOLDER = "members"
 PIPELINE_FILE = "pipeline.json"
@@ -31,23 +43,23 @@ Bring = Callable[[str, "pb.ModelConfig", Path], PackedEnvironment | None]
 
 
 def member_folder(part: str) -> str:
-    """Where a member of a part lies in a release."""
+    """Return the folder of a part's member in a release."""
     return f"{MEMBERS_FOLDER}/{part}"
 
 
 def part_name(branch: str, part: str) -> str:
-    """What a part is called in a release: the name of the model beside that it belongs to in front; "" the own one."""
+    """Return a part's name in a release, prefixed with the companion model it belongs to ("" for the release's own)."""
     return f"{branch}-{part}" if branch else part
 
 
 def tensor_name(branch: str, tensor: str) -> str:
-    """What a tensor that a model and its parts make is called in a release, likewise."""
+    """Return the name in a release of a tensor made by a model or its parts, with the same prefix."""
     return f"{branch}_{tensor}" if branch else tensor
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A model of a release, and the parts around it, before they have names on Triton.
+    """Branch: a model of a release with its pipeline parts, before they are named on Triton.
 
     Args:
         name: what its parts and tensors begin with; empty for the release's own model.
@@ -64,17 +76,17 @@ class Branch:
     parts: Path
 
     def part(self, name: str) -> str:
-        """What a part of it is called in the release."""
+        """Return the name of one of its parts in the release."""
         return part_name(self.name, name)
 
     def tensor(self, name: str) -> str:
-        """What a tensor that it makes is called in the release."""
+        """Return the name of one of its tensors in the release."""
         return tensor_name(self.name, name)
 
 
 @dataclass(frozen=True)
 class Step:
-    """A member that is asked: its inputs and outputs by its own names, and what the release calls these tensors."""
+    """Ensemble step: a member, with its input and output names mapped to tensors of the release."""
 
     member: Member
     inputs: Mapping[str, str]
@@ -84,7 +96,7 @@ class Step:
 def chains_of(
     branches: Sequence[Branch], out: Path, *, device: Device, digester: Digester, bring: Bring
 ) -> dict[str, list[Step]]:
-    """Write the members of a release, and tell in which order they are asked for each of its models.
+    """Write the members of a release, and return the chain of steps of each of its models.
 
     What makes the same of the same tensors is there once.
 
@@ -105,9 +117,9 @@ def chains_of(
     largest = largest_batch(branches)
     write = partial(_write_part, largest=largest, out=out, device=device, digester=digester, bring=bring)
     shared: dict[str, Step] = {}
-    found: dict[str, list[Step]] = {}
+    chains: dict[str, list[Step]] = {}
     for branch in branches:
-        chain = found[branch.name] = []
+        chain = chains[branch.name] = []
         names = {tensor.name: tensor.name for tensor in branch.pipeline.inputs}
         for part in branch.pipeline.before:
             key = _content(branch, part, names, digester)
@@ -120,13 +132,13 @@ def chains_of(
         for part in branch.pipeline.after:
             chain.append(_step(branch, write(branch, part), names))
             names |= chain[-1].outputs
-    return found
+    return chains
 
 
 def write_ensemble(
     branches: Sequence[Branch], chains: Mapping[str, Sequence[Step]], out: Path, policy: VersionPolicy | None
 ) -> Package:
-    """Put models, and the parts around them, together to one release that every request goes through.
+    """Build an ensemble release of models and their pipeline parts that serves every request.
 
     Args:
         branches: the release's own model, and those beside it.
@@ -155,45 +167,45 @@ def write_ensemble(
     for name, classes in labels.items():
         (out / _label_file(name)).write_text("".join(f"{label}\n" for label in classes), encoding="utf-8")
     (out / CONFIG_FILE).write_text(text_of(_ensemble(package, steps, policy, set(labels))))
-    told = {
+    document = {
         "input": branches[0].pipeline.input,
         "output": {branch.name or MODEL_PART: branch.pipeline.output for branch in branches},
         "parts": [{"part": step.member.part, "model": step.member.model} for step in steps],
     }
     (out / MODEL_FOLDER).mkdir()
-    (out / MODEL_FOLDER / PIPELINE_FILE).write_text(json.dumps(told, indent=1) + "\n")
+    (out / MODEL_FOLDER / PIPELINE_FILE).write_text(json.dumps(document, indent=1) + "\n")
     return package
 
 
 def _all_steps(chains: Mapping[str, Sequence[Step]]) -> list[Step]:
-    """Each once, in the order in which they are asked."""
+    """All distinct steps, in execution order."""
     return list({step.member.model: step for chain in chains.values() for step in chain}.values())
 
 
 def members_of(chains: Mapping[str, Sequence[Step]]) -> tuple[Member, ...]:
-    """The members of a release, each once, in the order in which they are asked."""
+    """Return the members of a release, each once, in execution order."""
     return tuple(step.member for step in _all_steps(chains))
 
 
 def arguments_of(branches: Sequence[Branch]) -> tuple[str, ...]:
-    """What the server has to be started with for a release's models."""
-    return tuple(dict.fromkeys(argument for one in branches for argument in one.model.server_arguments))
+    """Return the server arguments that a release's models need."""
+    return tuple(dict.fromkeys(argument for branch in branches for argument in branch.model.server_arguments))
 
 
 def largest_batch(branches: Sequence[Branch]) -> int:
-    """What all models of a release take."""
+    """Return the largest batch that all models of a release accept."""
     return min(branch.model.max_batch_size for branch in branches)
 
 
 def _require_together(branch: Branch, first: Branch) -> None:
-    """See that a model can stand in a release beside the first."""
+    """Require that a model can be in one release with the first."""
     if not branch.model.max_batch_size:
         raise EngineError(
             "a pipeline joins the samples of several requests, and the model has no batch axis that moves",
             remedy="leave `pipeline` out of the spec, or give shapes with a batch that moves",
         )
     if branch.pipeline.inputs != first.pipeline.inputs:
-        theirs, ours = (", ".join(t.name for t in one.pipeline.inputs) for one in (branch, first))
+        theirs, ours = (", ".join(t.name for t in item.pipeline.inputs) for item in (branch, first))
         raise UsageError(
             f"the models of a pipeline answer the same requests, and {branch.name} takes {theirs} where the spec's own"
             f" model takes {ours}",
@@ -202,11 +214,13 @@ def _require_together(branch: Branch, first: Branch) -> None:
 
 
 def _content(branch: Branch, part: Part, names: Mapping[str, str], digester: Digester) -> str:
-    """A digest that two parts share which make the same of the same tensors."""
-    made = [branch.tensor(t.name) for t in part.outputs if t in branch.pipeline.outputs]  # clients read these
+    """A content digest, equal for two parts that compute the same from the same tensors."""
+    client_outputs = [branch.tensor(t.name) for t in part.outputs if t in branch.pipeline.outputs]  # clients read these
     files = [[file, digester.file(branch.parts / part.name / file)] for file in part.files]
     inputs = [[tensor.name, names[tensor.name]] for tensor in part.inputs]
-    return digest_of([part.model_dump(mode="json", exclude={"name"}), branch.pipeline.instances, files, inputs, made])
+    return digest_of(
+        [part.model_dump(mode="json", exclude={"name"}), branch.pipeline.instances, files, inputs, client_outputs]
+    )
 
 
 def _step(branch: Branch, member: Member, names: Mapping[str, str]) -> Step:
@@ -257,7 +271,7 @@ def _name_model(branch: Branch, out: Path, digester: Digester) -> Member:
 
 
 def _named(ensemble: str, member: Member, config: pb.ModelConfig, folder: Path, digester: Digester) -> Member:
-    """Give a member a name that tells its content, and write its configuration."""
+    """Name a member after its content, and write its configuration."""
     config.ClearField("name")
     names = (*member.support_files, *(f"{MODEL_FOLDER}/{file}" for file in member.model_files))
     files = [[name, digester.file(folder / name)] for name in names]
@@ -285,7 +299,7 @@ def _part_config(part: Part, largest: int, device: Device, instances: int) -> pb
 
 
 def put_tensors(tensors: Sequence[Tensor], entries: Sequence[pb.ModelInput | pb.ModelOutput]) -> None:
-    """Write inputs or outputs, whose first dim is the batch, into a configuration.
+    """Add inputs or outputs, whose first dim is the batch, to a configuration.
 
     Raises:
         EngineError: a dtype that Triton has no name for.
@@ -296,7 +310,7 @@ def put_tensors(tensors: Sequence[Tensor], entries: Sequence[pb.ModelInput | pb.
 
 
 def _label_file(output: str) -> str:
-    """The file of the names of an output's classes."""
+    """The label file of an output: the names of its classes."""
     return f"{output}_labels.txt"
 
 
@@ -315,19 +329,19 @@ def _ensemble(
     read = {tensor.name for tensor in package.interface.outputs}
     read |= {name for step in steps for name in step.inputs.values()}
     for step in steps:
-        asked = config.ensemble_scheduling.step.add(model_name=step.member.model, model_version=-1)
-        asked.input_map.update(step.inputs)
+        entry = config.ensemble_scheduling.step.add(model_name=step.member.model, model_version=-1)
+        entry.input_map.update(step.inputs)
         # Triton refuses a tensor that nobody reads.
-        asked.output_map.update({own: name for own, name in step.outputs.items() if name in read})
+        entry.output_map.update({own: name for own, name in step.outputs.items() if name in read})
     return config
 
 
 def put_policy(config: pb.ModelConfig, policy: VersionPolicy | None) -> None:
-    """Write which versions Triton serves into a configuration; the newest one when None."""
+    """Set the version policy in a configuration; None means the newest version."""
     from google.protobuf import json_format
 
     if policy is None:
         config.version_policy.latest.num_versions = 1
     else:
-        given = policy.model_dump(mode="json", exclude_none=True)
-        json_format.ParseDict(given, config.version_policy)
+        values = policy.model_dump(mode="json", exclude_none=True)
+        json_format.ParseDict(values, config.version_policy)

@@ -1,4 +1,4 @@
-"""`config.pbtxt`, derived from the engine's graph and written through Triton's own protobuf."""
+"""`config.pbtxt` generation: derived from the engine's graph and written through Triton's own protobuf."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plansmith.errors import EngineError
-from plansmith.records.model import AxisRange, Component, Device, EngineKind, Tensor
+from plansmith.compilers.python_backend.generation_parameters import STREAMS, TEXT_TENSOR
+from plansmith.config.triton import TritonOptions
+from plansmith.errors import EngineError, UsageError
+from plansmith.records.engine import Engine
+from plansmith.records.model import BATCH, AxisRange, Component, Device, EngineKind, Tensor
 from plansmith.records.release import Interface, Package
 from plansmith.triton.client.dtypes import CONFIG_TYPES
 
@@ -16,7 +19,6 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from tritonclient.grpc import model_config_pb2 as pb
 
-BATCH = "batch"
 
 _ON_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
 """Unless this parameter of the Python backend is "no", it copies inputs to the CPU's memory (its README.md,
@@ -24,14 +26,14 @@ _ON_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
 
 
 def max_batch_size(component: Component, axes: Mapping[str, AxisRange]) -> int:
-    """The largest batch; 0 where some input or output has no leading batch axis and Triton must not batch."""
+    """Return max_batch_size; 0 if some input or output has no leading batch axis, so that Triton must not batch."""
     tensors = (*component.inputs, *component.outputs)
     batches = all(t.dims and t.dims[0] == BATCH for t in tensors)
     return axes[BATCH].max if batches and BATCH in axes else 0
 
 
 def make_config(package: Package, kind: EngineKind, device: Device) -> pb.ModelConfig:
-    """The configuration that follows from the model, whatever its backend.
+    """Return the configuration derived from the model, for any backend.
 
     Args:
         package: name, files, largest batch and the model's own interface; without batching, dims are written in full.
@@ -62,7 +64,7 @@ def make_config(package: Package, kind: EngineKind, device: Device) -> pb.ModelC
 
 
 def leave_inputs_on_gpu(config: pb.ModelConfig) -> None:
-    """Have a PyTorch model on GPUs take its inputs where they lie, unless its configuration says something of that.
+    """Let a PyTorch model on GPUs take inputs in GPU memory, unless its configuration already decides that.
 
     Texts are not left there: DLPack does not carry them.
 
@@ -82,14 +84,14 @@ def leave_inputs_on_gpu(config: pb.ModelConfig) -> None:
 
 
 def text_of(config: Message) -> str:
-    """A configuration as Triton reads it from a file."""
+    """Format a configuration as the text of config.pbtxt."""
     from google.protobuf import text_format
 
     return str(text_format.MessageToString(config))
 
 
 def with_cpu_instances(text: str) -> str:
-    """The same config.pbtxt with every GPU instance on the CPU, for a server that has no GPU.
+    """Return config.pbtxt with every GPU instance moved to the CPU, for a server without a GPU.
 
     Of a warm-up its first sample is left: the largest batch of a model for GPUs may keep a CPU busy for minutes.
     """
@@ -104,7 +106,7 @@ def with_cpu_instances(text: str) -> str:
 
 
 def parse_config(text: str) -> Any:
-    """The protobuf message of a config.pbtxt.
+    """Parse config.pbtxt to its protobuf message.
 
     Raises:
         google.protobuf.text_format.ParseError: a field that Triton does not have.
@@ -116,51 +118,51 @@ def parse_config(text: str) -> Any:
 
 
 def interface_of(component: Component) -> Interface:
-    """What clients of the model rely on."""
+    """Return the interface that clients of the model rely on."""
     return Interface(inputs=component.inputs, outputs=component.outputs)
 
 
 def contradictions(ours: Any, theirs: Any, path: str = "") -> list[str]:
-    """The fields that we set and Triton's completed configuration has otherwise."""
-    found: list[str] = []
+    """Return the fields set by plansmith that differ in Triton's auto-completed configuration."""
+    differences: list[str] = []
     if not path and not ours.max_batch_size and theirs.max_batch_size:
-        found.append(f"max_batch_size: wrote 0, Triton has {theirs.max_batch_size}")
+        differences.append(f"max_batch_size: wrote 0, Triton has {theirs.max_batch_size}")
     for field, value in ours.ListFields():
         place = f"{path}{field.name}"
-        other = getattr(theirs, field.name)
+        counterpart = getattr(theirs, field.name)
         if field.message_type is None or _is_map(field):
-            if value != other:
-                found.append(f"{place}: wrote {_plain(value)}, Triton has {_plain(other)}")
+            if value != counterpart:
+                differences.append(f"{place}: wrote {_plain(value)}, Triton has {_plain(counterpart)}")
         elif _is_repeated(value):
-            if len(value) != len(other):
-                found.append(f"{place}: wrote {len(value)} entries, Triton has {len(other)}")
+            if len(value) != len(counterpart):
+                differences.append(f"{place}: wrote {len(value)} entries, Triton has {len(counterpart)}")
                 continue
-            for number, (mine, its) in enumerate(zip(value, other, strict=True)):
-                found += contradictions(mine, its, f"{place}[{number}].")
+            for number, (mine, its) in enumerate(zip(value, counterpart, strict=True)):
+                differences += contradictions(mine, its, f"{place}[{number}].")
         else:
-            found += contradictions(value, other, f"{place}.")
-    return found
+            differences += contradictions(value, counterpart, f"{place}.")
+    return differences
 
 
 def completions(ours: Message, theirs: Message, path: str = "") -> dict[str, Any]:
-    """The fields that Triton filled in beyond ours, by their path."""
-    found: dict[str, Any] = {}
+    """Return the fields that Triton auto-completed, by path."""
+    additions: dict[str, Any] = {}
     for field, value in theirs.ListFields():
         place = f"{path}{field.name}"
         mine = getattr(ours, field.name)
         if field.message_type is None or _is_map(field):
             if value != mine and not mine:
-                found[place] = _plain(value)
+                additions[place] = _plain(value)
         elif _is_repeated(value):
             for number, (own, its) in enumerate(zip(mine, value, strict=False)):
-                found |= completions(own, its, f"{place}[{number}].")
+                additions |= completions(own, its, f"{place}[{number}].")
         else:
-            found |= completions(mine, value, f"{place}.")
-    return found
+            additions |= completions(mine, value, f"{place}.")
+    return additions
 
 
 def data_type(tensor: Tensor) -> str:
-    """Triton's name of a tensor's element type.
+    """Return Triton's data type of a tensor.
 
     Raises:
         EngineError: it has none.
@@ -184,3 +186,33 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: inner if isinstance(inner, str) else str(inner) for key, inner in value.items()}
     return list(value) if _is_repeated(value) else value
+
+
+def text_package(package: Package, engine: Engine, axes: Mapping[str, AxisRange]) -> Package:
+    """Return the release of a model with text inputs and outputs.
+
+    Args:
+        package: as it would be of the model's own inputs and outputs.
+        engine: says whether it streams.
+        axes: the ranges that it is served for.
+    """
+    return package.model_copy(
+        update={
+            "interface": Interface(inputs=(TEXT_TENSOR,), outputs=(TEXT_TENSOR,)),
+            "max_batch_size": axes[BATCH].max if BATCH in axes else 1,
+            "decoupled": engine.options.get(STREAMS) == "true",
+        }
+    )
+
+
+def require_uncached(options: TritonOptions) -> None:
+    """Require that the response cache is off: its key covers a request's inputs but not its parameters.
+
+    Raises:
+        UsageError: the spec wants one.
+    """
+    if options.response_cache is not None and options.response_cache.enable:
+        raise UsageError(
+            "triton.response_cache would give every request the first answer to its text, whatever its parameters",
+            remedy="leave response_cache out for a model that generates text",
+        )

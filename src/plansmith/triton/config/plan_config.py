@@ -1,4 +1,4 @@
-"""`config.pbtxt` of TensorRT plans: what Triton's TensorRT backend asks beyond what every backend does.
+"""`config.pbtxt` of TensorRT plans: the additional requirements of Triton's TensorRT backend.
 
 The rules are those of the backend's source (tensorrt.cc, instance_state.cc and loader.cc in
 github.com/triton-inference-server/tensorrt_backend) and of docs/user_guide/model_configuration.md of
@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING
 
 from plansmith.errors import EngineError
 from plansmith.records.engine import BuildSpec, Engine, OptimizationProfile, Plan, PlanTensor
-from plansmith.records.model import Component, Device, Tensor
+from plansmith.records.model import BATCH, Component, Device, Tensor
 from plansmith.records.release import CONFIG_FILE, Package
-from plansmith.triton.config.model_config import BATCH, interface_of, make_config
+from plansmith.triton.config.model_config import interface_of, make_config
 from plansmith.validation.profile_inputs import profile_for
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from tritonclient.grpc import model_config_pb2 as pb
 
-    Arrays = Mapping[str, NDArray[np.generic]]
+    from plansmith.records.arrays import Arrays
+
 
 PLATFORM = "tensorrt_plan"
 
@@ -31,7 +30,7 @@ _DTYPES = {"bool", "uint8", "int8", "int32", "int64", "float16", "float32", "bfl
 
 
 def plan_package(name: str, engine: Engine) -> Package:
-    """The release of an engine's plans.
+    """Return the release of an engine's plans.
 
     Args:
         name: of the model.
@@ -51,14 +50,14 @@ def plan_package(name: str, engine: Engine) -> Package:
 
 
 def plan_files(engine: Engine) -> dict[str, str]:
-    """What the plan for each compute capability is called in a release."""
+    """Return the file name in a release of the plan for each compute capability."""
     if len(engine.plans) == 1:
         return dict.fromkeys(engine.plans, "model.plan")
     return {capability: f"model_{capability.replace('.', '')}.plan" for capability in engine.plans}
 
 
 def make_plan_config(package: Package, engine: Engine, device: Device) -> pb.ModelConfig:
-    """The configuration that follows from an engine's plans.
+    """Return the configuration derived from an engine's plans.
 
     Args:
         package: of `plan_package`, maybe with a smaller batch.
@@ -89,13 +88,13 @@ def make_plan_config(package: Package, engine: Engine, device: Device) -> pb.Mod
 
 
 def largest_batch(engine: Engine, numbers: Sequence[int]) -> int:
-    """The largest batch of instances that have some of a plan's profiles, by number; 0 for no batching."""
+    """Return the largest batch of instances that use some of a plan's profiles, by number; 0 for no batching."""
     profiles = [_build(engine).profiles[number] for number in numbers]
     return _max_batch_size(engine.components["model"], next(iter(engine.plans.values())), profiles)
 
 
 def instances_take(config: pb.ModelConfig, profiles: Sequence[OptimizationProfile], feed: Arrays) -> bool:
-    """Whether every group of instances has a profile that takes inputs: any of them may be asked.
+    """Whether every instance group has a profile that accepts the inputs, as any of them may be scheduled.
 
     Args:
         config: its groups name profiles; one that names none has the first alone.
@@ -114,28 +113,31 @@ def _build(engine: Engine) -> BuildSpec:
 
 
 def _max_batch_size(component: Component, plan: Plan, profiles: Sequence[OptimizationProfile]) -> int:
-    """The largest batch of all profiles; 0 where Triton must not put samples together.
+    """The largest batch of all profiles; 0 where Triton must not batch requests.
 
     That is so where the first dim of an input or output is not the batch, or is one in the plan that does not vary;
     where a profile has no one largest batch, or a batch from a single sample to the largest of all is in no profile;
     and where an input holds a shape, as Triton takes its first value for the batch.
     """
-    told = {tensor.name: tensor for tensor in plan.tensors}
+    plan_tensors = {tensor.name: tensor for tensor in plan.tensors}
     if not profiles or _shape_tensors(plan, profiles):
         return 0
     tensors = (*component.inputs, *component.outputs)
-    if not all(t.dims[:1] == (BATCH,) and plan_dims(t, told.get(t.name))[0] == -1 for t in tensors):
+    if not all(t.dims[:1] == (BATCH,) and plan_dims(t, plan_tensors.get(t.name))[0] == -1 for t in tensors):
         return 0
     if not all(tensor.name in profile.shapes for profile in profiles for tensor in component.inputs):
         return 0
-    given = [[profile.shapes[tensor.name] for tensor in component.inputs] for profile in profiles]
-    if any(len({shape.max[0] for shape in shapes}) > 1 for shapes in given):
+    ranges = [[profile.shapes[tensor.name] for tensor in component.inputs] for profile in profiles]
+    if any(len({shape.max[0] for shape in shapes}) > 1 for shapes in ranges):
         return 0
-    return _reach((max(shape.min[0] for shape in shapes), shapes[0].max[0]) for shapes in given)
+    return _reach((max(shape.min[0] for shape in shapes), shapes[0].max[0]) for shapes in ranges)
 
 
 def _reach(ranges: Iterable[tuple[int, int]]) -> int:
-    """How far ranges go from 1 without a gap; 0 where there is one, as the batcher makes batches of any size."""
+    """How far the ranges go from 1 without a gap.
+
+    0 where there is one, as the dynamic batcher forms batches of any size.
+    """
     reach = 0
     for low, high in sorted(ranges):
         if low > reach + 1:
@@ -145,13 +147,13 @@ def _reach(ranges: Iterable[tuple[int, int]]) -> int:
 
 
 def _usual_batches(component: Component, profiles: Sequence[OptimizationProfile]) -> list[int]:
-    """The batches that the plan is tuned for, ascending; a single sample is none."""
+    """The batch sizes that the plan is optimized for, ascending, without 1."""
     name = component.inputs[0].name
     return sorted({profile.shapes[name].opt[0] for profile in profiles} - {1})
 
 
 def _server_arguments(build: BuildSpec) -> tuple[str, ...]:
-    """What makes Triton load such plans: it runs code inside of a plan, and of libraries, when it is told to alone."""
+    """The server arguments for such plans: Triton runs code from plans and plugin libraries only when they allow it."""
     libraries = ";".join(Path(library).name for library in build.plugins)
     settings = ["version-compatible=true"] if build.version_compatible else []
     settings += [f"plugins={libraries}"] if libraries else []
@@ -177,21 +179,24 @@ def _scalars(component: Component, max_batch_size: int) -> Iterator[str]:
 
 
 def _differences(component: Component, plan: Plan) -> Iterator[str]:
-    """What a plan says of its inputs and outputs and the graph says otherwise; trtexec may tell of some only."""
+    """Yield the differences between a plan's inputs and outputs and the graph's.
+
+    Trtexec may report only some of them.
+    """
     inputs = {tensor.name: tensor for tensor in component.inputs}
-    known = inputs | {tensor.name: tensor for tensor in component.outputs}
-    told = {tensor.name: tensor for tensor in plan.tensors}
-    missing = sorted(known.keys() - told.keys()) if plan.builder == "api" else []
+    graph_tensors = inputs | {tensor.name: tensor for tensor in component.outputs}
+    plan_tensors = {tensor.name: tensor for tensor in plan.tensors}
+    missing = sorted(graph_tensors.keys() - plan_tensors.keys()) if plan.builder == "api" else []
     yield from (f"{name} is not among its inputs and outputs" for name in missing)
-    for name, tensor in told.items():
-        if name not in known:
+    for name, tensor in plan_tensors.items():
+        if name not in graph_tensors:
             yield f"its graph has no {name}"
         elif tensor.is_input != (name in inputs):
             yield f"{name} is an {'input' if tensor.is_input else 'output'} of the plan alone"
-        elif tensor.dtype and tensor.dtype != known[name].dtype:
-            yield f"{name} is {tensor.dtype}, and {known[name].dtype} in the graph"
-        elif not _fit(tensor.dims, known[name].dims):
-            yield f"{name} has dims {list(tensor.dims)}, and {list(known[name].dims)} in the graph"
+        elif tensor.dtype and tensor.dtype != graph_tensors[name].dtype:
+            yield f"{name} is {tensor.dtype}, and {graph_tensors[name].dtype} in the graph"
+        elif not _fit(tensor.dims, graph_tensors[name].dims):
+            yield f"{name} has dims {list(tensor.dims)}, and {list(graph_tensors[name].dims)} in the graph"
 
 
 def _fit(dims: Sequence[int], graph: Sequence[int | str]) -> bool:
@@ -200,32 +205,32 @@ def _fit(dims: Sequence[int], graph: Sequence[int | str]) -> bool:
     return all(-1 in {own, its} or isinstance(its, str) or own == its for own, its in zip(dims, graph, strict=True))
 
 
-def plan_dims(tensor: Tensor, told: PlanTensor | None) -> list[int]:
-    """Of the plan where it fixes them, else of the graph; -1 where neither does."""
+def plan_dims(tensor: Tensor, plan_tensor: PlanTensor | None) -> list[int]:
+    """Return the plan's dims where fixed, otherwise the graph's; -1 if dynamic in both."""
     graph = [-1 if isinstance(dim, str) else dim for dim in tensor.dims]
-    own = told.dims if told is not None and len(told.dims) == len(graph) else graph
+    own = plan_tensor.dims if plan_tensor is not None and len(plan_tensor.dims) == len(graph) else graph
     return [its if mine == -1 else mine for mine, its in zip(own, graph, strict=True)]
 
 
 def _describe(entry: pb.ModelInput | pb.ModelOutput, component: Component, engine: Engine, max_batch_size: int) -> None:
-    """Put what the plans say of an input or output into its entry."""
+    """Merge the plans' facts on an input or output into its entry."""
     build, (plan, *_) = _build(engine), engine.plans.values()
     tensor = next(t for t in (*component.inputs, *component.outputs) if t.name == entry.name)
-    told: Mapping[str, PlanTensor] = {t.name: t for t in plan.tensors}
-    dims = plan_dims(tensor, told.get(entry.name))[1 if max_batch_size else 0 :]
+    plan_tensors: Mapping[str, PlanTensor] = {t.name: t for t in plan.tensors}
+    dims = plan_dims(tensor, plan_tensors.get(entry.name))[1 if max_batch_size else 0 :]
     if dims:
         entry.dims[:] = dims
     entry.is_shape_tensor = entry.name in _shape_tensors(plan, build.profiles)
-    layouts = {t.format for one in engine.plans.values() for t in one.tensors if t.name == entry.name}
-    asked = build.formats.get(entry.name, "chw")
-    entry.is_non_linear_format_io = asked != "chw" or not all(map(is_linear, layouts))
+    layouts = {t.format for item in engine.plans.values() for t in item.tensors if t.name == entry.name}
+    format_name = build.formats.get(entry.name, "chw")
+    entry.is_non_linear_format_io = format_name != "chw" or not all(map(is_linear, layouts))
 
 
 def _shape_tensors(plan: Plan, profiles: Sequence[OptimizationProfile]) -> set[str]:
-    """The inputs and outputs that hold a shape: by the plan, and the inputs that profiles give contents."""
+    """The shape tensors among the inputs and outputs: those of the plan, and inputs with values in a profile."""
     return {tensor.name for tensor in plan.tensors if tensor.is_shape} | {n for p in profiles for n in p.values}
 
 
 def is_linear(layout: str) -> bool:
-    """Whether TensorRT's words mean that a tensor lies row by row; no words, that nothing else was asked."""
+    """Whether a TensorRT format description means a linear (row-major) layout; an empty one does, as the default."""
     return not layout or "linear" in layout.lower()

@@ -1,4 +1,4 @@
-"""A script that stands at the top of a release: its version's folder, and its configuration."""
+"""Top-level script of a release: its version folder and its configuration."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plansmith.config.triton.serving import VersionPolicy
+from plansmith.config.triton.options import VersionPolicy
 from plansmith.errors import EngineError
-from plansmith.pipelines.model_files import MODEL_FILE, files_in, script_text, write_model_files
+from plansmith.pipelines.draft import MODEL_FILE, files_in, script_text, write_model_files
 from plansmith.pipelines.served.scripting import SCRIPT_FILE
 from plansmith.records.model import Record, Tensor
 from plansmith.records.release import CONFIG_FILE, MODEL_FOLDER, Interface, Package
@@ -21,11 +21,11 @@ from plansmith.triton.config.ensemble import (
     arguments_of,
     largest_batch,
     members_of,
+    put_members,
     put_policy,
     put_tensors,
     tensor_name,
 )
-from plansmith.triton.config.members import put_members
 from plansmith.triton.config.model_config import text_of
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ SCRIPT_PART = "script"
 
 
 class ChainStep(Record):
-    """One model that a chain asks: by the model's own names of its inputs and outputs, the chain's tensors."""
+    """Chain step: one model, with its input and output names mapped to tensors of the chain."""
 
     model: str
     inputs: dict[str, str]
@@ -48,7 +48,7 @@ class ChainStep(Record):
 
 
 class Chain(Record):
-    """Models that a script asks as if they were one: `outputs` are the chain's tensors that it is given."""
+    """Chain: models that a script calls as if they were one; `outputs` are the tensors that it receives."""
 
     steps: tuple[ChainStep, ...]
     outputs: tuple[str, ...]
@@ -56,7 +56,7 @@ class Chain(Record):
 
 @dataclass(frozen=True)
 class WrittenScript:
-    """What was written of a script.
+    """The configuration and files written for a script.
 
     Args:
         config: of the model, written nowhere yet.
@@ -68,7 +68,7 @@ class WrittenScript:
 
 
 def is_script(package: Package) -> bool:
-    """Whether what clients ask of a release is a script."""
+    """Whether a release's entry point for clients is a script."""
     return bool(package.members) and SCRIPT_FILE in package.model_files
 
 
@@ -83,7 +83,7 @@ def build_script_package(
     policy: VersionPolicy | None,
     bring: Bring,
 ) -> Package:
-    """Put models, and the parts around them, together to one release whose requests a script answers.
+    """Build a release of models and their pipeline parts whose requests are served by a script.
 
     Args:
         script: the person's file.
@@ -103,7 +103,7 @@ def build_script_package(
     interface = Interface(inputs=own.pipeline.inputs, outputs=tuple(outputs))
     written = write_script(
         script,
-        {one.name or MAIN: _chain_of(one, chains[one.name]) for one in branches},
+        {branch.name or MAIN: _chain_of(branch, chains[branch.name]) for branch in branches},
         interface,
         out / MODEL_FOLDER,
         model=own.model.model,
@@ -128,20 +128,22 @@ def build_script_package(
 
 
 def _chain_of(branch: Branch, steps: Sequence[Step]) -> Chain:
-    """The models of a branch in their order; its own tensors have the names that it has alone."""
+    """The models of a branch in order; its internal tensors lose the branch prefix."""
     front = tensor_name(branch.name, "")
 
     def own(names: Mapping[str, str]) -> dict[str, str]:
         return {name: tensor.removeprefix(front) for name, tensor in names.items()}
 
-    asked = [ChainStep(model=one.member.model, inputs=own(one.inputs), outputs=own(one.outputs)) for one in steps]
-    read = {tensor for step in asked for tensor in step.inputs.values()}
-    read |= {tensor.name for tensor in branch.pipeline.outputs}
-    wanted = [
-        step.model_copy(update={"outputs": {name: one for name, one in step.outputs.items() if one in read}})
-        for step in asked
+    all_steps = [
+        ChainStep(model=item.member.model, inputs=own(item.inputs), outputs=own(item.outputs)) for item in steps
     ]
-    return Chain(steps=tuple(wanted), outputs=tuple(tensor.name for tensor in branch.pipeline.outputs))
+    read = {tensor for step in all_steps for tensor in step.inputs.values()}
+    read |= {tensor.name for tensor in branch.pipeline.outputs}
+    needed_steps = [
+        step.model_copy(update={"outputs": {name: item for name, item in step.outputs.items() if item in read}})
+        for step in all_steps
+    ]
+    return Chain(steps=tuple(needed_steps), outputs=tuple(tensor.name for tensor in branch.pipeline.outputs))
 
 
 def write_script(
@@ -156,7 +158,7 @@ def write_script(
     policy: VersionPolicy | None = None,
     instances: int = 1,
 ) -> WrittenScript:
-    """Write what Triton's Python backend runs of a script.
+    """Write the files of a script for Triton's Python backend.
 
     Args:
         script: the person's file.

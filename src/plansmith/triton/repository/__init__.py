@@ -1,1 +1,1 @@
-"""The repository that Triton reads."""
+"""Triton model repository."""

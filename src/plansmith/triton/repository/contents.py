@@ -1,4 +1,4 @@
-"""What a repository holds: releases, what was noted of them, and what Triton is shown; read, and never changed.
+"""Repository contents: releases, their records, and what Triton sees; read-only.
 
 A repository at `R` has two folders. `R.plansmith/releases/<model>/<n>/` holds the releases: immutable, each with its
 own config.pbtxt and manifest. `R/<model>` is the view that Triton reads: a link, exchanged by one rename, to a
@@ -10,26 +10,265 @@ Triton takes every folder in it for a model.
 from __future__ import annotations
 
 import hashlib
+import json
+from datetime import UTC, datetime
 from pathlib import Path
 
-from plansmith.config.target.targets import DEFAULT_TARGET, Target, load_target
-from plansmith.errors import RepositoryError, in_one_line
-from plansmith.records.fingerprint import Fingerprint
-from plansmith.records.release import MANIFEST_FILE, Manifest, PublishedVersion
+from plansmith.config.targets import DEFAULT_TARGET, Target, load_target
+from plansmith.errors import RepositoryError, first_line, in_one_line
+from plansmith.records.model import SCHEMA_VERSION, Record
+from plansmith.records.release import MANIFEST_FILE, Fingerprint, Manifest, PublishedVersion
 from plansmith.system.digest import Digester
-from plansmith.system.files import storage_errors
-from plansmith.triton.repository.ensemble_members import ModelMembers, is_part
-from plansmith.triton.repository.fingerprints import Fingerprints
-from plansmith.triton.repository.marker import RepositoryMarker, read_marker
-from plansmith.triton.repository.nesting import STORE_SUFFIX, require_alone
-from plansmith.triton.repository.publish_view import ModelViewPublication
+from plansmith.system.files import fsync_path, fsync_tree, make_folder, move_into_place, staging_folder, storage_errors
+from plansmith.triton.repository.ensembles import MARKER, STORE_SUFFIX, ModelMembers, is_part, require_alone
 from plansmith.triton.repository.release import damaged_file, misfit, read_manifest, stands_for
 from plansmith.triton.repository.view import ModelViews
-from plansmith.triton.repository.withdrawals import Withdrawals
+
+BASIS_FOLDER = "basis"
+
+_REMEDY = "compile the model again: the note is written anew"
+
+
+class Fingerprints:
+    """Fingerprint files, one per model, `<store>/basis/<model>.json`; writers hold the model's lock.
+
+    Args:
+        store: holds the repository's releases.
+    """
+
+    def __init__(self, store: Path) -> None:
+        self._folder = store / BASIS_FOLDER
+        self._staging = store / "staging"
+
+    def read(self, model: str) -> Fingerprint | None:
+        """Return the fingerprint of the newest version; None if there is none.
+
+        Raises:
+            RepositoryError: the note is damaged, or of another version of plansmith.
+        """
+        file = self._file(model)
+        try:
+            fields = json.loads(file.read_bytes())
+            form = fields["schema_version"]
+            if form == SCHEMA_VERSION:
+                return Fingerprint.model_validate(fields)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RepositoryError(f"{file} cannot be read: {first_line(error)}", remedy=_REMEDY) from error
+        raise RepositoryError(f"{file} has form {form}, and this plansmith reads form {SCHEMA_VERSION}", remedy=_REMEDY)
+
+    def write(self, model: str, basis: Fingerprint) -> None:
+        """Write a version's fingerprint atomically.
+
+        Raises:
+            OSError: the disk is full or cannot be written.
+        """
+        final = self._file(model)
+        make_folder(final.parent)
+        with staging_folder(self._staging) as staged:
+            (staged / final.name).write_text(basis.model_dump_json(indent=1), encoding="utf-8")
+            fsync_path(staged / final.name)
+            move_into_place(staged / final.name, final)
+
+    def _file(self, model: str) -> Path:
+        return self._folder / f"{model}.json"
+
+
+_UNKNOWN = "the record that says why is damaged"
+
+
+class Withdrawal(Record):
+    """Why and when a release was withdrawn; the time is ISO 8601 in UTC."""
+
+    version: int
+    reason: str
+    withdrawn: str
+
+
+class Withdrawals:
+    """Withdrawal and trial records of one model's releases; writers hold the model's lock.
+
+    A release that was withdrawn is never shown again. One is on trial from before it is shown until every server that
+    has to has loaded it: if this process is killed meanwhile, the next one knows that nobody relies on it yet.
+
+    Args:
+        model: its name.
+        store: holds the repository's releases.
+    """
+
+    def __init__(self, model: str, store: Path) -> None:
+        self._folder = store / "withdrawn" / model
+        self._trials = store / "trials" / model
+        self._staging = store / "staging"
+
+    def numbers(self) -> list[int]:
+        """Return the withdrawn versions, ascending."""
+        files = self._folder.glob("*.json") if self._folder.is_dir() else ()
+        return sorted(int(file.stem) for file in files if file.stem.isdecimal())
+
+    def reason(self, number: int) -> str | None:
+        """Return why a version was withdrawn; None if it was not."""
+        try:
+            record = self._read(number)
+        except ValueError:
+            return _UNKNOWN
+        return None if record is None else record.reason
+
+    def moment(self, number: int) -> str | None:
+        """Return when a version was withdrawn, as recorded; None if it was not, or the record is damaged."""
+        try:
+            record = self._read(number)
+        except ValueError:
+            return None
+        return None if record is None else record.withdrawn
+
+    def withdraw(self, number: int, reason: str) -> None:
+        """Record a version as withdrawn, never to be shown again; this ends its trial."""
+        moment = datetime.now(UTC).isoformat(timespec="milliseconds")
+        record = Withdrawal(version=number, reason=reason, withdrawn=moment)
+        self._write(self._record(number), record.model_dump_json(indent=1))
+        self.end_trial(number)
+
+    def begin_trial(self, number: int) -> None:
+        """Start a version's trial: it is to be withdrawn if a server refuses it."""
+        self._write(self._trials / str(number), "")
+
+    def is_on_trial(self, number: int) -> bool:
+        """Whether a version is on trial: some server that must load it has not done so yet."""
+        return (self._trials / str(number)).exists()
+
+    def on_trial(self) -> list[int]:
+        """Return the versions on trial, ascending.
+
+        For the holder of the model's lock, those left by killed processes.
+        """
+        files = self._trials.iterdir() if self._trials.is_dir() else ()
+        return sorted(int(file.name) for file in files if file.name.isdecimal())
+
+    def end_trial(self, number: int) -> None:
+        """End a version's trial: it is kept."""
+        if self.is_on_trial(number):
+            (self._trials / str(number)).unlink()
+            fsync_path(self._trials)
+
+    def _read(self, number: int) -> Withdrawal | None:
+        try:
+            return Withdrawal.model_validate_json(self._record(number).read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def _record(self, number: int) -> Path:
+        return self._folder / f"{number}.json"
+
+    def _write(self, final: Path, text: str) -> None:
+        make_folder(final.parent)
+        with staging_folder(self._staging) as staged:
+            (staged / final.name).write_text(text, encoding="utf-8")
+            fsync_path(staged / final.name)
+            move_into_place(staged / final.name, final)
+
+
+class RepositoryMarker(Record):
+    """Repository marker, stored next to the releases.
+
+    `mirrors`: the store that its releases were pulled from, as a person may read it; empty where models are compiled
+    into it; `typed`: what that person types behind `--store` for it.
+    """
+
+    target: str
+    mirrors: str = ""
+    typed: str = ""
+
+
+def read_marker(folder: Path) -> RepositoryMarker | None:
+    """Read the marker in the folder next to a repository; None before the first release.
+
+    Raises:
+        RepositoryError: it is damaged.
+    """
+    path = folder / MARKER
+    try:
+        return RepositoryMarker.model_validate_json(path.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise RepositoryError(
+            f"{path}, which names the repository's target, is damaged: {first_line(error)}",
+            remedy=f'write {{"target": "{DEFAULT_TARGET}"}} into it, or the target that the models are for',
+        ) from error
+
+
+def write_marker(folder: Path, marker: RepositoryMarker, staging: Path) -> None:
+    """Write a repository's marker atomically."""
+    with staging_folder(staging) as staged:
+        (staged / MARKER).write_text(marker.model_dump_json(exclude_defaults=True))
+        fsync_tree(staged)
+        move_into_place(staged / MARKER, folder / MARKER)
+
+
+class ModelViewPublication:
+    """Publication of one model's view and its parts; writers hold the model's lock.
+
+    Args:
+        views: the model's.
+        members: the model's.
+    """
+
+    def __init__(self, views: ModelViews, members: ModelMembers) -> None:
+        self._views = views
+        self._members = members
+
+    def require_ours(self, *manifests: Manifest) -> None:
+        """Require that entries with the names of the model and its parts in Triton's folder are plansmith's.
+
+        Raises:
+            RepositoryError: it is a model that somebody else put there.
+        """
+        self._views.require_ours()
+        for manifest in manifests:
+            self._members.require_ours(manifest.package.members)
+
+    def show(self, newest: Manifest, fitting: list[Manifest]) -> None:
+        """Show the newest release and the versions that fit it, and delete parts that no view names any more.
+
+        Args:
+            newest: its configuration is the view's.
+            fitting: the manifests of the versions, in ascending order; all have the newest one's parts.
+
+        Raises:
+            RepositoryError: a part's name is somebody else's model's.
+        """
+        self._members.show(newest)
+        self._views.show(newest, fitting)
+        self.tidy()
+
+    def hide(self) -> None:
+        """Stop showing the model, but keep the parts that a Triton may still read with the previous view."""
+        self._views.hide()
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Delete the parts that no view names, such as those left by a killed process."""
+        self._members.tidy(self._views.configs())
+
+    def strays(self, newest: Manifest, fitting: list[Manifest], *, quick: bool = False) -> dict[str, Path]:
+        """Return the files to be shown to Triton that are missing, or differ from those of the releases.
+
+        Args:
+            newest: the newest release that is shown.
+            fitting: the manifests of all that are.
+            quick: compare sizes, and read nothing.
+
+        Returns:
+            Where Triton reads them, by what they are called: in the view, or for those of parts, in the release.
+        """
+        names = self._views.strays(newest, fitting, quick=quick)
+        return {name: self._views.path / name for name in names} | self._members.strays(newest, quick=quick)
 
 
 class RepositoryContents:
-    """What the repository of one target holds.
+    """Contents of the model repository of one target.
 
     Args:
         root: the folder that Triton reads.
@@ -48,21 +287,21 @@ class RepositoryContents:
         self._digester = digester or Digester(self.store / "no-memo", read_only=True)
 
     def is_there(self) -> bool:
-        """Whether there is anything of the repository: the folder that Triton reads, or the releases beside it."""
+        """Whether any of the repository exists: the folder that Triton reads, or the releases next to it."""
         return self.root.exists() or self.store.exists()
 
     def target(self) -> str | None:
-        """The target that the repository belongs to; None before the first publication."""
+        """Return the repository's target; None before the first publication."""
         marker = self.marker()
         return None if marker is None else marker.target
 
     def marker(self) -> RepositoryMarker | None:
-        """What is recorded of the repository; None before the first publication."""
+        """Return the repository's marker; None before the first publication."""
         with storage_errors(self.root):
             return read_marker(self.store)
 
     def require_target(self, target: str, *, mirrors: str = "") -> None:
-        """See that releases for a target may go here.
+        """Require that releases for a target may be published here.
 
         Args:
             target: its name.
@@ -90,42 +329,42 @@ class RepositoryContents:
             )
 
     def load_target(self) -> Target:
-        """The target that the models are for; the default one where none is recorded."""
+        """Return the target of the models; the default one if none is recorded."""
         return load_target(self.target() or DEFAULT_TARGET)
 
     def served_models(self) -> list[str]:
-        """The models that Triton sees, sorted: ours and any others, but no parts of ensembles, which nobody asks."""
-        found = self.root.iterdir() if self.root.is_dir() else ()
-        return sorted(f.name for f in found if f.is_dir() and not is_part(f))
+        """Return the models that Triton sees, sorted: plansmith's and others, without parts of ensembles."""
+        entries = self.root.iterdir() if self.root.is_dir() else ()
+        return sorted(f.name for f in entries if f.is_dir() and not is_part(f))
 
     def versions(self, model: str) -> list[int]:
-        """The numbers of a model's releases, ascending."""
+        """Return the version numbers of a model's releases, ascending."""
         folder = self.store / "releases" / model
         return sorted(int(f.name) for f in folder.iterdir() if f.name.isdecimal()) if folder.is_dir() else []
 
     def standing(self, model: str) -> list[int]:
-        """The numbers of a model's releases but for those withdrawn, ascending."""
+        """Return the version numbers of a model's releases that are not withdrawn, ascending."""
         withdrawn = self.withdrawals(model).numbers()
         return [number for number in self.versions(model) if number not in withdrawn]
 
     def withdrawals(self, model: str) -> Withdrawals:
-        """Which releases of a model were withdrawn."""
+        """Return the withdrawal records of a model."""
         return Withdrawals(model, self.store)
 
     def views(self, model: str) -> ModelViews:
-        """What Triton is shown of a model, and was shown before."""
+        """Return the current and former views of a model."""
         return ModelViews(model, self.root, self.store, self._digester)
 
     def members(self, model: str) -> ModelMembers:
-        """The parts of a model's releases that Triton is shown."""
+        """Return the parts of a model's releases that are shown to Triton."""
         return ModelMembers(model, self.root, self.store, self._digester)
 
     def showing(self, model: str) -> ModelViewPublication:
-        """A model's view and its parts together."""
+        """Return a model's view and parts together."""
         return ModelViewPublication(self.views(model), self.members(model))
 
     def find(self, text: str) -> tuple[str, int]:
-        """The model and version that MODEL[@VERSION] names; the leading one where none is given.
+        """Resolve MODEL[@VERSION] to a model and version; the leading version by default.
 
         Raises:
             RepositoryError: there is no such release.
@@ -138,8 +377,8 @@ class RepositoryContents:
                 remedy="name another repository, or compile a model into it first",
             )
         if not numbers:
-            known = self.models()
-            remedy = f"name one of its models: {', '.join(known)}" if known else "compile a model into it first"
+            names = self.models()
+            remedy = f"name one of its models: {', '.join(names)}" if names else "compile a model into it first"
             raise RepositoryError(f"{self.root} has no model {model!r}", remedy=remedy)
         if version and version not in {str(n) for n in numbers}:
             listed = ", ".join(map(str, numbers))
@@ -147,32 +386,32 @@ class RepositoryContents:
         return model, int(version) if version else self.leading(model) or numbers[-1]
 
     def models(self) -> list[str]:
-        """The names of all models with a release, sorted."""
+        """Return the names of all models with a release, sorted."""
         folder = self.store / "releases"
         return sorted(f.name for f in folder.iterdir() if self.versions(f.name)) if folder.is_dir() else []
 
-    def known(self) -> list[str]:
-        """The names of all models with a release or a view, sorted."""
+    def model_names(self) -> list[str]:
+        """Return the names of all models with a release or a view, sorted."""
         places = (self.store / "releases", self.store / "views")
         return sorted({f.name for place in places if place.is_dir() for f in place.iterdir() if f.is_dir()})
 
     def release(self, model: str, version: int) -> Path:
-        """The folder of a release."""
+        """Return the folder of a release."""
         return self.store / "releases" / model / str(version)
 
     def manifest(self, model: str, version: int) -> Manifest:
-        """The manifest of a release."""
+        """Return the manifest of a release."""
         return read_manifest(self.release(model, version))
 
     def readable(self, model: str, version: int) -> Manifest | None:
-        """The manifest of a release; None where it is damaged."""
+        """Return the manifest of a release; None if it is damaged."""
         try:
             return self.manifest(model, version)
         except RepositoryError:
             return None
 
     def why_hidden(self, model: str, number: int, newest: Manifest | None) -> str | None:
-        """Why no view will show a release again; None where one may.
+        """Return why no view will show a release again; None if one may.
 
         Args:
             model: its name.
@@ -187,7 +426,7 @@ class RepositoryContents:
         return unfit or self.damage(model, number)
 
     def damage(self, model: str, number: int) -> str | None:
-        """What of a release is not as it was published, in words; None where it is whole."""
+        """Return how a release differs from what was published; None if it is intact."""
         manifest = self.readable(model, number)
         if manifest is None:
             return "its manifest is damaged"
@@ -195,18 +434,21 @@ class RepositoryContents:
         return None if damaged is None else f"{damaged} is damaged"
 
     def newest(self, model: str) -> Manifest | None:
-        """The manifest of a model's leading release, if there is one."""
+        """Return the manifest of a model's leading release, if there is one."""
         number = self.leading(model)
         return self.manifest(model, number) if number is not None else None
 
     def leading(self, model: str) -> int | None:
-        """The version whose configuration Triton is shown: the newest that was not withdrawn, or what a store says."""
+        """Return the leading version, whose configuration is shown.
+
+        The newest not withdrawn, or as a store determines.
+        """
         marker = self.marker()
         numbers = self.views(model).shown() if marker is not None and marker.mirrors else self.standing(model)
         return numbers[-1] if numbers else None
 
     def basis(self, model: str) -> Fingerprint | None:
-        """What the newest version of a model was made from; None where nobody noted it.
+        """Return the fingerprint of a model's newest version; None if there is none.
 
         Raises:
             RepositoryError: the note is damaged, or of another version of plansmith.
@@ -214,7 +456,7 @@ class RepositoryContents:
         return Fingerprints(self.store).read(model)
 
     def holds(self, newest: Manifest, draft: Manifest) -> bool:
-        """Whether a draft's newest release is all that it would become, and whole."""
+        """Whether the newest release already equals what a draft would become, and is intact."""
         return stands_for(newest, draft) and self.is_whole(newest)
 
     def is_whole(self, manifest: Manifest) -> bool:
@@ -222,7 +464,7 @@ class RepositoryContents:
         return damaged_file(self.release(manifest.name, manifest.version), manifest, self._digester) is None
 
     def published(self, manifest: Manifest, *, unchanged: bool) -> PublishedVersion:
-        """Where a release of this repository stands."""
+        """Return a release of this repository as a published version."""
         release = self.release(manifest.name, manifest.version)
         return PublishedVersion(
             name=manifest.name,

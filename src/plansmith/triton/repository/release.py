@@ -1,11 +1,11 @@
-"""One release: its manifest, whether its files are whole, and how it compares with another."""
+"""Release: its manifest, file integrity, and comparison with another release."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from plansmith.config.triton.serving import Latest, VersionPolicy
+from plansmith.config.triton.options import Latest, VersionPolicy
 from plansmith.errors import RepositoryError, first_line
 from plansmith.records.pipeline import MODEL_PART
 from plansmith.records.release import MANIFEST_FILE, MODEL_FOLDER, Interface, Manifest, Package
@@ -13,13 +13,13 @@ from plansmith.system.digest import Digester
 
 
 def engine_folder(release: Path, manifest: Manifest) -> Path:
-    """Where the files of the model itself lie in a release, which may be one part among others."""
-    own = next((release / one.folder for one in manifest.package.members if one.part == MODEL_PART), release)
+    """Return the folder of the model's own files in a release, which may be one part of several."""
+    own = next((release / member.folder for member in manifest.package.members if member.part == MODEL_PART), release)
     return own / MODEL_FOLDER / manifest.engine.inner_folder
 
 
 def read_manifest(release: Path) -> Manifest:
-    """The manifest of a release folder.
+    """Read the manifest of a release folder.
 
     Raises:
         RepositoryError: the folder is no release, or its manifest is damaged.
@@ -39,7 +39,7 @@ def read_manifest(release: Path) -> Manifest:
 
 
 def misfit(manifest: Manifest, newest: Manifest) -> str | None:
-    """Why a release cannot stand under the configuration of the newest one, in words; None where it can.
+    """Return why a release cannot be served with the newest one's configuration; None if it can.
 
     Of a model, Triton serves no version at all where one of those that its configuration has it load does not load, and
     one of a smaller batch would be asked for more than it takes.
@@ -52,9 +52,9 @@ def misfit(manifest: Manifest, newest: Manifest) -> str | None:
         # They share what lies beside the newest configuration.
         "Python packages": (_environment(own), _environment(its)),
     }
-    for what, (mine, other) in same.items():
-        if mine != other:
-            return f"other {what} than {version}"
+    for label, (mine, theirs) in same.items():
+        if mine != theirs:
+            return f"other {label} than {version}"
     if own.max_batch_size < its.max_batch_size:
         return f"its largest batch is {own.max_batch_size}, and {its.max_batch_size} in {version}"
     if _profiles(manifest) < _profiles(newest):
@@ -63,46 +63,46 @@ def misfit(manifest: Manifest, newest: Manifest) -> str | None:
 
 
 def policy_of(manifest: Manifest | None) -> VersionPolicy:
-    """Which of the versions that Triton is shown it serves; a release without a policy of its own has the usual one."""
-    given = manifest.spec.get("triton", {}).get("version_policy") if manifest is not None else None
-    return VersionPolicy.model_validate(given) if given else VersionPolicy(latest=Latest())
+    """Return a release's version policy: which shown versions Triton serves; the default one if it sets none."""
+    setting = manifest.spec.get("triton", {}).get("version_policy") if manifest is not None else None
+    return VersionPolicy.model_validate(setting) if setting else VersionPolicy(latest=Latest())
 
 
 def _parts(manifest: Manifest) -> set[str]:
-    """The names of the models that an ensemble asks, which tell their content."""
+    """The names of the models that an ensemble calls, which are derived from their content."""
     return {member.model for member in manifest.package.members}
 
 
 def _environment(package: Package) -> object:
-    """What the Python of a release has that brings its packages with it."""
-    found = package.environment
-    return found and (found.python, found.distributions)
+    """The Python version and distributions of a release that ships its own environment."""
+    record = package.environment
+    return record and (record.python, record.distributions)
 
 
 def _profiles(manifest: Manifest) -> int:
-    """How many profiles there are to choose from; what has none of its own counts as one."""
+    """The number of optimization profiles; 1 where the build has none."""
     build = manifest.engine.build
     return max(1, len(build.profiles)) if build is not None else 1
 
 
 def require_same_interface(newest: Manifest, draft: Manifest) -> None:
-    """See that a draft's clients are those of the newest version.
+    """Require that a draft has the same interface for clients as the newest version.
 
     Raises:
         RepositoryError: names every input and output that differs.
     """
     old, new = newest.package.interface, draft.package.interface
-    found = interface_differences(old, new)
-    if not found:
+    differences = interface_differences(old, new)
+    if not differences:
         return
     raise RepositoryError(
-        f"the inputs or outputs differ from version {newest.version}'s: {'; '.join(found)}",
+        f"the inputs or outputs differ from version {newest.version}'s: {'; '.join(differences)}",
         remedy="clients of the old interface would break; pass --allow-interface-change or another --name",
     )
 
 
 def interface_differences(old: Interface, new: Interface) -> list[str]:
-    """What clients of one interface would miss or find otherwise in another, in words; nothing where they are one."""
+    """Return the differences between two interfaces that would break clients; none if they are equal."""
     if old == new:
         return []
     before = {t.name: t for t in (*old.inputs, *old.outputs)}
@@ -118,7 +118,7 @@ def interface_differences(old: Interface, new: Interface) -> list[str]:
 
 
 def damaged_file(release: Path, manifest: Manifest, digester: Digester, *, afresh: bool = False) -> str | None:
-    """The first file of a release that is missing or not what was published; None where all are whole.
+    """Return the first file of a release that is missing or differs from what was published; None if all are intact.
 
     Args:
         release: the folder.
@@ -136,7 +136,7 @@ def damaged_file(release: Path, manifest: Manifest, digester: Digester, *, afres
 
 
 def lacking_file(release: Path) -> str | None:
-    """The first file of a release that is missing or has another size, read from its manifest alone.
+    """Return the first file of a release that is missing or has another size, by its manifest alone.
 
     A look that costs next to nothing; `damaged_file` reads them all.
     """
@@ -156,7 +156,7 @@ def _size(path: Path) -> int | None:
 
 
 def stands_for(published: Manifest, draft: Manifest) -> bool:
-    """Whether publishing a draft would add nothing: the same files, source and tolerances, checked as well."""
+    """Whether publishing a draft would add nothing: same files, source and tolerances, and validated as well."""
     if (published.release_digest, published.source.digest) != (draft.release_digest, draft.source.digest):
         return False
     if published.validation.tolerances != draft.validation.tolerances:
@@ -165,6 +165,6 @@ def stands_for(published: Manifest, draft: Manifest) -> bool:
 
 
 def _server(manifest: Manifest) -> tuple[str, str, str, str] | None:
-    """What a release was checked on: the backend, its runtime, the device of its instances, and the server."""
+    """The served check's context: the backend, its runtime, the instances' device, and the server version."""
     served = manifest.served
     return None if served is None else (served.backend, served.backend_runtime, served.device, served.server_version)

@@ -1,4 +1,4 @@
-"""A release under another name and number: its files in a repository or archive, by their paths there."""
+"""Renamed releases: files in a repository or archive under another name and number, by their paths there."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plansmith.errors import RepositoryError, first_line
-from plansmith.pipelines.model_files import REQUIREMENTS_FILE
+from plansmith.pipelines.draft import REQUIREMENTS_FILE
 from plansmith.records.engine import Engine
 from plansmith.records.release import CONFIG_FILE, MODEL_FOLDER, Manifest
 from plansmith.triton.config.model_config import parse_config, text_of
-from plansmith.triton.repository.ensemble_members import bytecode_stops, require_named
-from plansmith.triton.repository.ensembles import members_of_script, read_config
+from plansmith.triton.repository.ensembles import bytecode_stops, members_of_script, read_config, require_named
 
 
 @dataclass(frozen=True)
@@ -32,11 +31,11 @@ class Content:
 
     @staticmethod
     def of(content: bytes) -> Content:
-        """The content that these bytes are."""
+        """Return the content of some bytes."""
         return Content(content, len(content), hashlib.sha256(content).hexdigest())
 
     def read_text(self) -> str:
-        """The content as text."""
+        """Return the content as text."""
         return self.source.decode() if isinstance(self.source, bytes) else self.source.read_text(encoding="utf-8")
 
 
@@ -58,7 +57,7 @@ class RenamedRelease:
 
     @property
     def release(self) -> str:
-        """The release as it is typed: MODEL@VERSION."""
+        """The release as typed on the command line: MODEL@VERSION."""
         return f"{self.manifest.name}@{self.manifest.version}"
 
     @property
@@ -68,9 +67,9 @@ class RenamedRelease:
 
     @property
     def version_folders(self) -> frozenset[str]:
-        """The folders of versions, which have to be there even where they are empty."""
+        """The version folders, which must exist even if they are empty."""
         members = self.manifest.package.members
-        return frozenset({f"{self.name}/{self.number}", *(f"{one.model}/{one.version}" for one in members)})
+        return frozenset({f"{self.name}/{self.number}", *(f"{member.model}/{member.version}" for member in members)})
 
     @property
     def engines(self) -> list[Engine]:
@@ -78,11 +77,11 @@ class RenamedRelease:
         return [self.manifest.engine, *(model.engine for model in self.manifest.beside.values())]
 
     def script_members(self) -> list[str]:
-        """The members that the script of the release asks, which Triton loads only when told to."""
+        """Return the members that the release's script calls, which Triton loads only on request."""
         return members_of_script(read_config(self.folder))
 
     def image_packages(self) -> dict[str, tuple[str, ...]]:
-        """The packages that models without an environment of their own need in the image's Python, by model."""
+        """Return the packages that models without their own environment need in the image's Python, by model."""
         package = self.manifest.package
         own = (self.name, package.environment, MODEL_FOLDER, package.model_files)
         members = [(m.model, m.environment, f"{m.folder}/{MODEL_FOLDER}", m.model_files) for m in package.members]
@@ -94,7 +93,7 @@ class RenamedRelease:
 
 
 def renamed_contents(releases: Iterable[RenamedRelease]) -> dict[str, Content]:
-    """The files of releases by their paths in a repository of these alone.
+    """Return the files of releases by path in a repository of these releases alone.
 
     Raises:
         RepositoryError: a release lacks a file, or its configuration cannot be read.
@@ -124,7 +123,7 @@ def _contents(release: RenamedRelease) -> dict[str, Content]:
 
 
 def _rewritten_config(release: RenamedRelease) -> dict[str, Content]:
-    """The configuration with the new name and number; empty where it fits as it is."""
+    """The configuration with the new name and version; empty where it is correct as it is."""
     from google.protobuf.text_format import ParseError
 
     path = release.folder / CONFIG_FILE

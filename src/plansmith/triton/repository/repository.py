@@ -1,4 +1,4 @@
-"""Releases and the model repository that Triton reads: publishing, withdrawing, and what a kill left half-way.
+"""Release repository and Triton's model repository: publishing, withdrawal, and recovery after a kill.
 
 How it lies on the disk is told in `triton.holdings`.
 """
@@ -9,12 +9,13 @@ import errno
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from plansmith.errors import PlansmithError, RepositoryError, ServedCheckError, in_one_line
-from plansmith.records.fingerprint import Fingerprint
-from plansmith.records.release import MANIFEST_FILE, Manifest, PublishedVersion
+from plansmith.formatting import seconds_of
+from plansmith.records.release import MANIFEST_FILE, Fingerprint, Manifest, PublishedVersion
 from plansmith.system.files import (
     HeldByAnother,
     Waiting,
@@ -29,23 +30,21 @@ from plansmith.system.files import (
     storage_errors,
     sweep,
 )
-from plansmith.triton.repository.contents import RepositoryContents
-from plansmith.triton.repository.fingerprints import Fingerprints
-from plansmith.triton.repository.marker import RepositoryMarker, write_marker
-from plansmith.triton.repository.release import damaged_file, misfit, read_manifest, require_same_interface
+from plansmith.triton.repository.contents import Fingerprints, RepositoryContents, RepositoryMarker, write_marker
+from plansmith.triton.repository.release import damaged_file, misfit, policy_of, read_manifest, require_same_interface
 
 _INTERRUPTED = "its publication was interrupted before every server had loaded it"
 
 
 class Servers(Protocol):
-    """Running servers that have to take up what is published."""
+    """Running servers that must load what is published."""
 
     def take(self, folder: Path, version: int) -> None:
-        """Have each load a model's view and answer by a version; raises PlansmithError where one does not."""
+        """Have each server load a model's view and serve a version; raises PlansmithError if one does not."""
         ...
 
     def take_back(self, folder: Path) -> None:
-        """Have those that took the version, or may have, go back to what is shown now, which may be nothing."""
+        """Roll back the servers that loaded, or may have loaded, the version to what is shown now, possibly nothing."""
         ...
 
 
@@ -61,11 +60,11 @@ class ModelRepository(RepositoryContents):
     """
 
     def exclusive(self, model: str, waiting: Waiting = lambda _: None) -> AbstractContextManager[None]:
-        """While held, no other process publishes or collects versions of a model."""
+        """Lock a model for the block: no other process publishes or garbage-collects its versions."""
         return locked(self.store / "locks" / "models" / model, waiting)
 
     def store_fingerprint(self, model: str, basis: Fingerprint, waiting: Waiting = lambda _: None) -> None:
-        """Note what the newest version was made from, unless another one is the newest by now.
+        """Save the fingerprint of the newest version, unless a newer one exists by now.
 
         Where the same version was published to before, it still is.
 
@@ -84,7 +83,7 @@ class ModelRepository(RepositoryContents):
             Fingerprints(self.store).write(model, basis)
 
     def remove(self, folder: Path) -> None:
-        """Take a release or a view away: out of sight in one rename, then off the disk."""
+        """Delete a release or view: move it away in one rename, then delete its files."""
         remove_folder(folder, self.staging)
 
     def publish(
@@ -99,7 +98,7 @@ class ModelRepository(RepositoryContents):
         described: Callable[[Manifest], Mapping[str, str]] = lambda _: {},
         servers: Servers | None = None,
     ) -> PublishedVersion:
-        """Make a release and put it into the view; the next free number is taken under a lock.
+        """Create a release and add it to the view; it gets the next free number under a lock.
 
         Args:
             draft: the manifest, but for its number.
@@ -116,10 +115,10 @@ class ModelRepository(RepositoryContents):
                 is no longer what was checked.
             ServedCheckError: a server did not load it; Triton is shown what it was shown before.
         """
-        with ExitStack() as held:
+        with ExitStack() as stack:
             with storage_errors(self.root):
                 make_folder(self.root)
-                held.enter_context(self.exclusive(draft.name, waiting))
+                stack.enter_context(self.exclusive(draft.name, waiting))
                 self.claim(draft.target)
                 self.showing(draft.name).require_ours(draft)
                 sweep(self.staging)
@@ -143,19 +142,22 @@ class ModelRepository(RepositoryContents):
             return self.published(manifest, unchanged=False)
 
     def _newest_that_stays(self, draft: Manifest, *, force: bool) -> Manifest | None:
-        """The newest release, once those are withdrawn whose publication ended half-way; the draft's own may stay."""
+        """The newest release, after releases with an interrupted publication are withdrawn.
+
+        The draft's own may stay.
+        """
         newest = self.newest(draft.name)
         again = newest is not None and not force and self.holds(newest, draft)
         self._settle(draft.name, stays=newest.version if newest is not None and again else None)
         return self.newest(draft.name)
 
     def _next_number(self, model: str) -> int:
-        """A number that Triton was never shown, not even by a release that was deleted."""
-        taken = (*self.versions(model), *self.views(model).shown(), *self.withdrawals(model).numbers())
-        return max(taken, default=0) + 1
+        """Return a version number that Triton was never shown, not even for a deleted release."""
+        used_numbers = (*self.versions(model), *self.views(model).shown(), *self.withdrawals(model).numbers())
+        return max(used_numbers, default=0) + 1
 
     def _write(self, staged: Path, manifest: Manifest, files: Mapping[str, Path], texts: Mapping[str, str]) -> None:
-        """Lay a release out, and read it once more: since the gate and the served check its bits may have gone bad."""
+        """Package a release and verify it by reading it back: its data may have been corrupted since the checks."""
         for name, path in files.items():
             link_or_copy(path, staged / name)
         for name, text in texts.items():
@@ -172,7 +174,7 @@ class ModelRepository(RepositoryContents):
         fsync_tree(staged)
 
     def require_own(self, model: str) -> None:
-        """See that which version of a model Triton is shown is decided here.
+        """Require that this repository decides which version of a model Triton is shown.
 
         Raises:
             RepositoryError: the repository mirrors a store.
@@ -185,7 +187,7 @@ class ModelRepository(RepositoryContents):
             )
 
     def withdraw(self, model: str, version: int, reason: str, waiting: Waiting = lambda _: None) -> None:
-        """Never show a release again, and show what was newest before it.
+        """Withdraw a release for good, and show the newest one before it.
 
         Args:
             model: its name.
@@ -206,24 +208,24 @@ class ModelRepository(RepositoryContents):
         self._exchange_view(model)
 
     def settle_all(self) -> None:
-        """End what killed processes left half-way: no withdrawn release is shown, and none stays on trial.
+        """Recover from killed processes: hide withdrawn releases and end all trials.
 
         A model that another process publishes now is left alone: that process does the same for it.
 
         Raises:
             RepositoryError: a full or unwritable disk.
         """
-        for model in self.known():
+        for model in self.model_names():
             with suppress(HeldByAnother), storage_errors(self.root), self.exclusive(model, not_waiting):
                 self._settle(model)
 
     def settle(self, model: str) -> None:
-        """The same for one model, by whoever holds its lock."""
+        """Recover one model, as `settle_all`; the caller holds its lock."""
         with storage_errors(self.root):
             self._settle(model)
 
     def _settle(self, model: str, *, stays: int | None = None) -> None:
-        """Withdraw what is still on trial though nobody publishes, but for one version, and show nothing withdrawn."""
+        """Withdraw releases left on trial by an ended publication, except one version, and hide all withdrawn ones."""
         withdrawals = self.withdrawals(model)
         released = self.versions(model)
         for number in withdrawals.on_trial():
@@ -237,7 +239,7 @@ class ModelRepository(RepositoryContents):
             self.showing(model).tidy()
 
     def _have_taken(self, manifest: Manifest, servers: Servers | None) -> None:
-        """Show what was published and have the servers load it; what is on trial is withdrawn where that fails."""
+        """Show a published release and have the servers load it; on failure, withdraw the one on trial."""
         withdrawals = self.withdrawals(manifest.name)
         try:
             with storage_errors(self.root):
@@ -249,29 +251,29 @@ class ModelRepository(RepositoryContents):
         except BaseException as error:
             if servers is None or not withdrawals.is_on_trial(manifest.version):
                 raise
-            words = self._taken_back(manifest, error, servers)
+            note = self._taken_back(manifest, error, servers)
             if not isinstance(error, PlansmithError):
-                error.add_note(words)
+                error.add_note(note)
                 raise
             kind = RepositoryError if isinstance(error, RepositoryError) else ServedCheckError
-            raise kind(f"{error.message}\n{words}", remedy=error.remedy, log=error.log) from error
+            raise kind(f"{error.message}\n{note}", remedy=error.remedy, log=error.log) from error
 
     def _taken_back(self, manifest: Manifest, error: BaseException, servers: Servers) -> str:
-        """Withdraw a release that was shown, tell the servers, and say what was done."""
+        """Withdraw a release that was shown, notify the servers, and return a description of what was done."""
         model, version = manifest.name, manifest.version
         with storage_errors(self.root):
             self._withdraw(model, version, error.message if isinstance(error, PlansmithError) else _INTERRUPTED)
         shown = self.views(model).shown()
         after = f"Triton is shown version {shown[-1]} again" if shown else "Triton is shown no version of it"
-        words = f"version {version} of {model} was withdrawn, and {after}"
+        note = f"version {version} of {model} was withdrawn, and {after}"
         try:
             servers.take_back(self.root / model)
         except PlansmithError as second:
-            words += f"; but {in_one_line(second.message)}"
-        return words
+            note += f"; but {in_one_line(second.message)}"
+        return note
 
     def claim(self, target: str, *, mirrors: str = "", typed: str = "") -> None:
-        """Record whose the repository is, unless that is recorded; `require_target` has arguments and errors.
+        """Record the repository's owner, unless already recorded; arguments and errors as for `require_target`.
 
         `typed` is what a person types for the store that it mirrors.
         """
@@ -283,7 +285,7 @@ class ModelRepository(RepositoryContents):
                 write_marker(self.store, RepositoryMarker(target=target, mirrors=mirrors, typed=typed), self.staging)
 
     def _exchange_view(self, model: str) -> None:
-        """Show the newest release and the versions that fit it, but none that was withdrawn."""
+        """Replace the view: show the newest release and the compatible versions, without withdrawn ones."""
         newest = self.newest(model)
         if newest is None:
             self.showing(model).hide()
@@ -291,3 +293,90 @@ class ModelRepository(RepositoryContents):
         every = [self.manifest(model, number) for number in self.standing(model)]
         fitting = [m for m in every if misfit(m, newest) is None and self.is_whole(m)]
         self.showing(model).show(newest, fitting)
+
+
+def rollback_of(repository: ModelRepository, model: str) -> int | None:
+    """Return the version to lead after withdrawing the leading one: the newest earlier one that is intact."""
+    before = repository.standing(model)[:-1]
+    return next((number for number in reversed(before) if repository.damage(model, number) is None), None)
+
+
+def hidden_since(repository: ModelRepository, model: str, number: int) -> float:
+    """Return the latest time since when a release is hidden, in seconds since 1970; 0 if unknown.
+
+    Since it was withdrawn itself; or since a release came that it does not stand beside, and none that it does came
+    after that, or such a one was withdrawn.
+    """
+    withdrawals = repository.withdrawals(model)
+    own = withdrawals.moment(number)
+    if own is not None:
+        return seconds_of(own)
+    moments = [withdrawals.moment(later_number) for later_number in withdrawals.numbers() if later_number > number]
+    return max(
+        (seconds_of(timestamp) for timestamp in (*moments, _unfit_since(repository, model, number)) if timestamp),
+        default=0.0,
+    )
+
+
+def _unfit_since(repository: ModelRepository, model: str, number: int) -> str | None:
+    """The creation time of the first of the newest releases incompatible with a release.
+
+    None where the newest is compatible.
+    """
+    manifest, since = repository.readable(model, number), None
+    for later_number in reversed(
+        [later_number for later_number in repository.standing(model) if later_number > number]
+    ):
+        newer = repository.readable(model, later_number)
+        if manifest is None or newer is None or misfit(manifest, newer) is None:
+            break
+        since = newer.created
+    return since
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version of a model in a listing.
+
+    `made` and `verdict` are None where the manifest is damaged; `hidden` says why Triton is not shown it.
+    """
+
+    number: int
+    made: str | None
+    verdict: str | None
+    shown: bool
+    serves: bool
+    hidden: str | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the version as JSON values."""
+        fields = asdict(self)
+        return {"version": fields.pop("number"), **fields}
+
+
+def versions(repository: ModelRepository, model: str) -> list[Version]:
+    """Return all versions of a model, ascending; Triton serves the newest shown, or as the newest's policy says."""
+    shown = repository.views(model).shown()
+    numbers = repository.versions(model)
+    leading = repository.leading(model)
+    newest = repository.readable(model, leading) if leading is not None else None
+    served = policy_of(newest).served(shown)
+    marker = repository.marker()
+    otherwise = "its store says another" if marker is not None and marker.mirrors else "the view is older"
+    entries = []
+    for number in numbers:
+        manifest = repository.readable(model, number)
+        hidden = None
+        if number not in shown:
+            hidden = repository.why_hidden(model, number, newest) or otherwise
+        entries.append(
+            Version(
+                number=number,
+                made=manifest.created if manifest else None,
+                verdict=manifest.validation.verdict if manifest else None,
+                shown=number in shown,
+                serves=number in served,
+                hidden=hidden,
+            )
+        )
+    return entries

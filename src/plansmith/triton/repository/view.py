@@ -1,9 +1,10 @@
-"""What Triton is shown of a model: a link to a view, a folder with one configuration and the versions that fit it."""
+"""Repository view of a model for Triton: a link to a folder with one configuration and its compatible versions."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from plansmith.errors import RepositoryError
@@ -18,14 +19,48 @@ from plansmith.system.files import (
     remove_folder,
     staging_folder,
 )
-from plansmith.triton.repository.view_files import is_same, make_younger
+
+# One second, in nanoseconds: no file system of Linux that has links notes times more coarsely.
+_FILE_TIME_STEP = 10**9
+
+
+def is_same(digester: Digester, shown: Path, released: Path, *, quick: bool = False) -> bool:
+    """Whether a file shown to Triton is the release's, undamaged.
+
+    Args:
+        digester: hashes both where they are not one file.
+        shown: what Triton reads.
+        released: the release's.
+        quick: compare sizes, and read nothing.
+    """
+    if not shown.is_file():
+        return False
+    if shown.samefile(released):
+        return True
+    if quick:
+        return shown.stat().st_size == released.stat().st_size
+    return digester.file(shown) == digester.file(released)
+
+
+def make_younger(folder: Path, others: Iterable[Path]) -> None:
+    """Set a folder's time later than any file of the previous views, independent of the clock.
+
+    A running Triton takes a folder whose youngest file is no younger than that of its last load for unchanged: it
+    answers a load with success and does nothing (core, ModelTimestamp::IsModified in model_repository_manager.cc; seen
+    with 2.51 where an older view was shown again).
+    """
+    before = max((path.stat().st_mtime_ns for sibling in others for path in (sibling, *sibling.rglob("*"))), default=0)
+    moment = max(time.time_ns(), before + _FILE_TIME_STEP)
+    os.utime(folder, ns=(moment, moment))
+    fsync_path(folder)
+
 
 # A Triton that began to load before an exchange still reads the view before.
 _OTHERS_KEPT = 1
 
 
 class ModelViews:
-    """The views of one model; those who change them hold the model's lock.
+    """Views of one model; writers hold the model's lock.
 
     A view's name begins with a number that grows, so that the order in which they were made does not hang on a clock.
 
@@ -44,32 +79,32 @@ class ModelViews:
         self._digester = digester
 
     def shown(self) -> list[int]:
-        """The versions in the view that Triton reads, ascending."""
+        """Return the versions in the current view, ascending."""
         return versions_in(self._link)
 
     def state(self) -> str:
-        """Tells views apart: the same for the same configuration and versions; empty where Triton is shown nothing."""
+        """Return a state that identifies the view's configuration and versions; empty if Triton is shown nothing."""
         return self._link.resolve().name.partition("-")[2] if self._link.is_symlink() else ""
 
     def others(self) -> list[Path]:
-        """The views that Triton is not shown any more, in the order of their making."""
+        """Return the former views that Triton is not shown any more, oldest first."""
         current = self._link.resolve()
-        found = self._folder.iterdir() if self._folder.is_dir() else ()
+        entries = self._folder.iterdir() if self._folder.is_dir() else ()
         return sorted(
-            (view for view in found if view.resolve() != current), key=lambda view: (_number(view), view.name)
+            (view for view in entries if view.resolve() != current), key=lambda view: (_number(view), view.name)
         )
 
     def configs(self, *, without: Collection[Path] = ()) -> list[str]:
-        """The configurations of all views, the one that is shown and those before, but for some."""
-        found = self._folder.iterdir() if self._folder.is_dir() else ()
+        """Return the configurations of all views, current and former, except some."""
+        entries = self._folder.iterdir() if self._folder.is_dir() else ()
         return [
             (view / CONFIG_FILE).read_text(errors="replace")
-            for view in found
+            for view in entries
             if view not in without and (view / CONFIG_FILE).is_file()
         ]
 
     def require_ours(self) -> None:
-        """See that what Triton finds under the model's name, if anything, is a view of ours.
+        """Require that what has the model's name in Triton's folder, if present, is a plansmith view.
 
         Raises:
             RepositoryError: it is a model that somebody else put there.
@@ -81,7 +116,7 @@ class ModelViews:
             )
 
     def show(self, newest: Manifest, fitting: list[Manifest]) -> None:
-        """Have the link show the newest release and the versions that fit it; nothing when it does.
+        """Switch the link to a view of the newest release and the versions that fit it; does nothing if it is current.
 
         Args:
             newest: its configuration is the view's.
@@ -113,11 +148,11 @@ class ModelViews:
 
     @property
     def path(self) -> Path:
-        """What Triton reads."""
+        """The path that Triton reads."""
         return self._link
 
     def strays(self, newest: Manifest, fitting: list[Manifest], *, quick: bool = False) -> list[str]:
-        """The names of files that Triton is to be shown and that are missing, or not those of the releases.
+        """Return the names of files to be shown to Triton that are missing, or differ from those of the releases.
 
         Args:
             newest: the newest release that is shown.
@@ -130,13 +165,13 @@ class ModelViews:
         ]
 
     def hide(self) -> None:
-        """Show nothing of the model any more."""
+        """Stop showing the model."""
         if self._link.is_symlink():
             self._link.unlink()
             fsync_path(self._link.parent)
 
     def _files(self, newest: Manifest, fitting: list[Manifest]) -> dict[str, Path]:
-        """What a view holds, by its place in it: the newest configuration with its files, and each version's model."""
+        """The files of a view, by their paths: the newest configuration with its files, and each version's model."""
         shared = (CONFIG_FILE, *newest.package.support_files)
         files = {name: self._releases / str(newest.version) / name for name in shared}
         for manifest in fitting:
@@ -145,16 +180,16 @@ class ModelViews:
         return files
 
     def _holds(self, view: Path, files: Mapping[str, Path]) -> bool:
-        """Whether a view holds these files, unharmed."""
+        """Whether a view has these files, undamaged."""
         return all(is_same(self._digester, view / name, path) for name, path in files.items())
 
 
 def versions_in(view: Path) -> list[int]:
-    """The versions in a view, ascending; none where it is not there."""
+    """Return the versions in a view, ascending; none if it does not exist."""
     return sorted(int(f.name) for f in view.iterdir() if f.name.isdecimal()) if view.is_dir() else []
 
 
 def _number(view: Path) -> int:
-    """The place of a view in the order of their making."""
+    """The sequence number of a view, in order of creation."""
     number = view.name.partition("-")[0]
     return int(number) if number.isdecimal() else 0

@@ -1,1 +1,1 @@
-"""The server: its installation, its process, model control, the served check."""
+"""Triton server: installation, process, model control, served check."""

@@ -1,4 +1,4 @@
-"""The private folder that holds a Triton server and the runtimes it serves with.
+"""Serving environment: the private folder with a Triton server and its runtimes.
 
 Triton's PyPI wheel wants NumPy 1, and its Python backend answers with empty tensors under NumPy 2; so neither the
 server nor the runtimes may enter the environment that plansmith runs in. They lie beside it instead, in
@@ -40,7 +40,7 @@ _STAGING = ".staging"
 
 @dataclass(frozen=True)
 class InstalledPart:
-    """A folder of the private folder, whole.
+    """An installed part of the private folder, complete.
 
     Args:
         folder: where it lies.
@@ -56,18 +56,18 @@ class InstalledPart:
 
 
 def private_folder() -> Path:
-    """The folder that belongs to the running environment, or the one that the environment variable names."""
+    """Return the private folder of the running environment, or the one that the environment variable sets."""
     named = os.environ.get(FOLDER_VARIABLE)
     return Path(named).absolute() if named else Path(sys.prefix) / "share" / "plansmith"
 
 
 def staging_place(*, private: Path | None = None) -> Path:
-    """Where parts are staged before they appear and after they vanish; a killed process may leave some there."""
+    """Return the staging folder for installing and deleting parts; a killed process may leave some there."""
     return (private or private_folder()) / _STAGING
 
 
 def server_folder(*, private: Path | None = None) -> Path:
-    """Where `install_server` puts the server's wheel, there or not."""
+    """Return the folder where `install_server` unpacks the server's wheel, whether it exists or not."""
     return (private or private_folder()) / SERVER_FOLDER
 
 
@@ -88,7 +88,7 @@ def install_server(progress: Callable[[str], None], *, private: Path | None = No
 
 
 def install_runtime(onnxruntime_version: str, progress: Callable[[str], None], *, private: Path | None = None) -> Path:
-    """Install ONNX Runtime with a NumPy that the server's Python backend understands, once for each version.
+    """Install ONNX Runtime with a NumPy compatible with the server's Python backend, once for each version.
 
     Args:
         onnxruntime_version: such as "1.23.2".
@@ -106,7 +106,7 @@ def install_runtime(onnxruntime_version: str, progress: Callable[[str], None], *
 
 
 def install_numpy(progress: Callable[[str], None], *, private: Path | None = None) -> Path:
-    """Install the NumPy that the server's Python backend understands, alone, once; as `install_runtime`.
+    """Install only the NumPy compatible with the server's Python backend, once; as `install_runtime`.
 
     Python models that find their packages in the environment of plansmith, which has another, take it from here.
     """
@@ -114,7 +114,7 @@ def install_numpy(progress: Callable[[str], None], *, private: Path | None = Non
 
 
 def numpy_folder(*, private: Path | None = None) -> Path:
-    """The folder that `install_numpy` made.
+    """Return the folder that `install_numpy` created.
 
     Raises:
         EnvironmentFault: there is none yet.
@@ -129,12 +129,12 @@ def numpy_folder(*, private: Path | None = None) -> Path:
 
 
 def has_numpy(*, private: Path | None = None) -> bool:
-    """Whether `install_numpy` made its folder."""
+    """Whether `install_numpy` has created its folder."""
     return ((private or private_folder()) / NUMPY_FOLDER).is_dir()
 
 
 def runtime_folder(onnxruntime_version: str, *, target: str = "<target>", private: Path | None = None) -> Path:
-    """The folder that `install_runtime` made for this version; `target` is what the message says to add.
+    """Return the folder that `install_runtime` created for this version; `target` is named in the error's remedy.
 
     Raises:
         EnvironmentFault: there is none yet.
@@ -149,18 +149,18 @@ def runtime_folder(onnxruntime_version: str, *, target: str = "<target>", privat
 
 
 def has_runtime(onnxruntime_version: str, *, private: Path | None = None) -> bool:
-    """Whether `install_runtime` made a folder for this version."""
+    """Whether `install_runtime` has created a folder for this version."""
     return _runtime_path(onnxruntime_version, private).is_dir()
 
 
 def remove_runtime(onnxruntime_version: str, *, private: Path | None = None) -> None:
-    """Take away what `install_runtime` made for this version, whole or not at all."""
+    """Delete what `install_runtime` created for this version, atomically."""
     folder = _runtime_path(onnxruntime_version, private)
     remove_folder(folder, staging_place(private=private))
 
 
 def install_dali(dali_version: str, progress: Callable[[str], None], *, private: Path | None = None) -> Path:
-    """Install NVIDIA DALI with a NumPy that the server's Python backend understands; as `install_runtime`."""
+    """Install NVIDIA DALI with a NumPy compatible with the server's Python backend; as `install_runtime`."""
     numbers = tuple(map(int, dali_version.split(".")))
     distribution = "nvidia-dali-cuda130" if numbers >= _FIRST_DALI_FOR_CUDA_13 else "nvidia-dali-cuda120"
     requirements = [f"{distribution}=={dali_version}", NUMPY_REQUIREMENT]
@@ -176,7 +176,7 @@ def install_dali(dali_version: str, progress: Callable[[str], None], *, private:
 
 
 def dali_folder(dali_version: str, *, target: str = "<target>", private: Path | None = None) -> Path:
-    """The folder that `install_dali` made for this version; `target` is what the message says to add.
+    """Return the folder that `install_dali` created for this version; `target` is named in the error's remedy.
 
     Raises:
         EnvironmentFault: there is none yet.
@@ -191,17 +191,17 @@ def dali_folder(dali_version: str, *, target: str = "<target>", private: Path | 
 
 
 def has_dali(dali_version: str, *, private: Path | None = None) -> bool:
-    """Whether `install_dali` made a folder for this version."""
+    """Whether `install_dali` has created a folder for this version."""
     return _dali_path(dali_version, private).is_dir()
 
 
 def remove_dali(dali_version: str, *, private: Path | None = None) -> None:
-    """Take away what `install_dali` made for this version, whole or not at all."""
+    """Delete what `install_dali` created for this version, atomically."""
     remove_folder(_dali_path(dali_version, private), staging_place(private=private))
 
 
 def installed_parts(*, private: Path | None = None) -> list[InstalledPart]:
-    """The server and the runtimes that are installed, sorted by name."""
+    """Return the installed server and runtimes, sorted by name."""
     place = private or private_folder()
     folders = [f for f in place.iterdir() if f.is_dir() and not f.name.startswith(".")] if place.is_dir() else []
     return [
@@ -251,13 +251,13 @@ def _require_writable(place: Path) -> None:
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        said = error.strerror or str(error)
+        reason = error.strerror or str(error)
     else:
         if os.access(place, os.W_OK):
             return
-        said = "it cannot be written"
+        reason = "it cannot be written"
     raise EnvironmentFault(
-        f"nothing can be installed into {place}: {said}",
+        f"nothing can be installed into {place}: {reason}",
         remedy=f"set {FOLDER_VARIABLE} to a folder that you can write, for this command and all later ones",
     )
 
@@ -268,8 +268,8 @@ def _pip_install(target: Path, requirements: Sequence[str]) -> None:
         [*command, "--target", str(target), *requirements], capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
-        said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-8:])
+        output = "\n".join((done.stdout + done.stderr).strip().splitlines()[-8:])
         raise EnvironmentFault(
-            f"pip could not install {' '.join(requirements)}:\n{said}",
+            f"pip could not install {' '.join(requirements)}:\n{output}",
             remedy="make the packages reachable for pip, then plansmith serve-env add <target>",
         )

@@ -1,4 +1,4 @@
-"""Which Triton server this machine has, and where its parts lie."""
+"""Triton installation on this machine, and the paths of its parts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from plansmith.config.target.names import CPU_SUFFIX
-from plansmith.config.target.targets import Target, is_target_file, require_dali, require_onnxruntime
+from plansmith.config.target_names import CPU_SUFFIX
+from plansmith.config.targets import Target, is_target_file, require_dali, require_onnxruntime
 from plansmith.errors import EnvironmentFault
 from plansmith.records.model import Device, EngineKind
 from plansmith.triton.server import environment
@@ -56,23 +56,23 @@ class Installation:
 
     @property
     def lends_python(self) -> bool:
-        """Whether Python models run with the Python that plansmith runs with: the stub is one of a wheel's many."""
+        """Whether Python models run with plansmith's own Python: the stub is one of several in a wheel."""
         return self.stub is not None and self.backends not in self.stub.parents
 
 
-def find_installation(given: Path | None = None, *, private: Path | None = None) -> Installation:
-    """The server to use: the one given, that of PLANSMITH_TRITONSERVER, a container's, or the private folder's.
+def find_installation(location: Path | None = None, *, private: Path | None = None) -> Installation:
+    """Find the server: as given, by PLANSMITH_TRITONSERVER, in a container, or in the private folder.
 
     Args:
-        given: a `tritonserver` binary, or a folder that holds `bin/tritonserver` or `pytriton/tritonserver`.
+        location: a `tritonserver` binary, or a folder that holds `bin/tritonserver` or `pytriton/tritonserver`.
         private: the private folder; the running environment's own by default.
 
     Raises:
         EnvironmentFault: there is none, or the one that was asked for is none.
     """
     named = os.environ.get(SERVER_VARIABLE)
-    if given is not None:
-        return _asked_for(given, "was given")
+    if location is not None:
+        return _asked_for(location, "was given")
     if named:
         return _asked_for(Path(named), f"is what {SERVER_VARIABLE} says")
     for place in (CONTAINER_ROOT, environment.server_folder(private=private)):
@@ -86,7 +86,7 @@ def find_installation(given: Path | None = None, *, private: Path | None = None)
 
 
 def python_library_folder() -> Path:
-    """The folder of the running Python's shared library, which Triton's Python stub loads.
+    """Return the folder of the running Python's shared library, which Triton's Python stub loads.
 
     Raises:
         EnvironmentFault: this Python has none.
@@ -104,7 +104,7 @@ def python_library_folder() -> Path:
 
 
 def stand_in_site(installation: Installation, target: Target) -> Path | None:
-    """The packages of the stand-in backend for a target; None where the server has the real backend.
+    """Return the site folder of a target's stand-in backend; None if the server has the real backend.
 
     Raises:
         EnvironmentFault: they are not installed; says how to.
@@ -116,7 +116,7 @@ def stand_in_site(installation: Installation, target: Target) -> Path | None:
 
 
 def dali_site(installation: Installation, target: Target) -> Path | None:
-    """The packages of the stand-in for Triton's DALI backend for a target; None where the server has the real one.
+    """Return the site folder of a target's stand-in for Triton's DALI backend; None if the server has the real one.
 
     Raises:
         EnvironmentFault: they are not installed, or nothing can run them; says what to do.
@@ -134,7 +134,7 @@ def dali_site(installation: Installation, target: Target) -> Path | None:
 
 
 def require_python(installation: Installation, *, torch: bool = True) -> None:
-    """See that a server can run Python models here.
+    """Require that a server can run Python models here.
 
     Args:
         installation: the server.
@@ -159,7 +159,7 @@ def require_python(installation: Installation, *, torch: bool = True) -> None:
 
 
 def python_site(installation: Installation) -> tuple[Path, ...]:
-    """Folders from which a server's PyTorch models take packages; none where its own Python has them.
+    """Return the site folders for a server's PyTorch models; none if its own Python has the packages.
 
     The server of the private folder runs them with the Python that runs plansmith: with its packages, but for NumPy.
     """
@@ -172,7 +172,7 @@ def python_site(installation: Installation) -> tuple[Path, ...]:
 
 
 def has_gpu(devices: Path = Path("/dev")) -> bool:
-    """Whether an NVIDIA GPU is here: by its device file, or else (WSL) by what the driver's own tool lists."""
+    """Whether an NVIDIA GPU is present: by its device file, or else (WSL) by the driver's own tool."""
     if any(re.fullmatch(r"nvidia\d+", file.name) for file in devices.glob("nvidia*")):
         return True
     tool = shutil.which("nvidia-smi")
@@ -186,13 +186,13 @@ def has_gpu(devices: Path = Path("/dev")) -> bool:
 
 
 def serving_device(installation: Installation, target: Target, engine: EngineKind = EngineKind.ONNXRUNTIME) -> Device:
-    """What a target's models can run on here: its GPU needs one in this machine, and the real backend in the server."""
+    """Return the device that a target's models can run on here; a GPU also needs the real backend in the server."""
     real = installation.real_onnxruntime or engine is EngineKind.PYTHON
     return "gpu" if target.device == "gpu" and real and has_gpu() else "cpu"
 
 
 def require_device(installation: Installation, target: Target, engine: EngineKind = EngineKind.ONNXRUNTIME) -> None:
-    """See that a target's models can run here on the device that their configurations name.
+    """Require that a target's models can run here on the device in their configurations.
 
     Raises:
         EnvironmentFault: they are for a GPU, and this machine or its server cannot give them one.
@@ -211,7 +211,7 @@ def require_device(installation: Installation, target: Target, engine: EngineKin
 
 
 def require_tensorrt(installation: Installation, target: Target) -> None:
-    """See that a server can load plans for a target here: nothing stands in for TensorRT, nor for a GPU.
+    """Require that a server can load a target's plans here: TensorRT and GPUs have no stand-in.
 
     Raises:
         EnvironmentFault: it has no TensorRT backend, or this machine has no GPU.
@@ -272,7 +272,10 @@ def _installation_at(root: Path) -> Installation:
 
 
 def _wheel_version(wheel: Path) -> str:
-    """The wheel's own version is not Triton's; of the one that we install we know both."""
+    """The Triton version of a wheel.
+
+    Its own version differs, and the mapping is known only for the one plansmith installs.
+    """
     name, _, version = environment.SERVER_REQUIREMENT.partition("==")
     metadata = wheel / f"{name.replace('-', '_')}-{version}.dist-info"
     return environment.TRITON_VERSION if metadata.is_dir() else ""

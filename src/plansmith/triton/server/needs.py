@@ -1,4 +1,4 @@
-"""What a Triton of this machine is started with for some releases."""
+"""Start requirements of a local Triton server for given releases."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from plansmith.config.target.targets import Target
+from plansmith.config.targets import Target
 from plansmith.records.model import EngineKind
 from plansmith.records.release import Manifest
 from plansmith.triton.config.script import is_script
 from plansmith.triton.repository.repository import ModelRepository
-from plansmith.triton.server.control.follower import Needs
+from plansmith.triton.server.follower import Needs
 from plansmith.triton.server.installation import (
     RUNNING_PYTHON,
     Installation,
@@ -29,7 +29,7 @@ Manifests = Sequence[Manifest | None]
 
 @dataclass(frozen=True)
 class ServerNeeds:
-    """What a server is started with; as for `TritonServer`.
+    """Server requirements: what a server is started with; as for `TritonServer`.
 
     Attributes:
         site: the packages of the stand-in backend; None where the server has the real one, or nothing needs it.
@@ -45,7 +45,7 @@ class ServerNeeds:
 
 
 def needs_of(installation: Installation, target: Target, manifests: Manifests) -> ServerNeeds:
-    """What releases need.
+    """Return the server requirements of releases.
 
     Args:
         installation: the server.
@@ -56,7 +56,7 @@ def needs_of(installation: Installation, target: Target, manifests: Manifests) -
         EnvironmentFault: this machine or its server lacks it.
         EngineError: nothing says which ONNX Runtime, or which DALI, the target has.
     """
-    has_dali = any(one is not None and one.package.has_dali for one in manifests)
+    has_dali = any(manifest is not None and manifest.package.has_dali for manifest in manifests)
     return ServerNeeds(
         stand_in_for(installation, target, manifests),
         dali_site(installation, target) if has_dali else None,
@@ -66,15 +66,15 @@ def needs_of(installation: Installation, target: Target, manifests: Manifests) -
 
 
 def shown_manifests(repository: ModelRepository, models: Sequence[str]) -> list[Manifest | None]:
-    """The manifests of the shown versions of models; None for a model that shows none."""
-    found: list[Manifest | None] = []
+    """Return the manifests of the shown versions of models; None for a model that shows none."""
+    manifests: list[Manifest | None] = []
     for model in models:
-        found += [repository.readable(model, number) for number in repository.views(model).shown()] or [None]
-    return found
+        manifests += [repository.readable(model, number) for number in repository.views(model).shown()] or [None]
+    return manifests
 
 
 def obstacles(installation: Installation, repository: ModelRepository, started: ServerNeeds) -> Needs:
-    """Asks whether a model can be loaded by a server that was started with this, for this target."""
+    """Return a check whether a server started with these settings can load a model for this target."""
     target = repository.load_target().name
 
     def obstacle(model: str) -> str | None:
@@ -82,7 +82,7 @@ def obstacles(installation: Installation, repository: ModelRepository, started: 
         if now != target:
             return f"the repository is for target {now}, and this server was started for {target}: start it again"
         manifests = shown_manifests(repository, [model])
-        lacking = [one for one in server_arguments(manifests) if one not in started.arguments]
+        lacking = [argument for argument in server_arguments(manifests) if argument not in started.arguments]
         if lacking:
             return f"it needs a server that was started with {shlex.join(lacking)}: start it again"
         for python in _pythons(manifests):
@@ -97,7 +97,7 @@ def obstacles(installation: Installation, repository: ModelRepository, started: 
 
 
 def stand_in_for(installation: Installation, target: Target, manifests: Manifests) -> Path | None:
-    """The packages of the stand-in backend; None where the server has the real one, or nothing that it serves needs it.
+    """Return the stand-in backend's site folder; None if the server has the real one or no model needs it.
 
     Raises:
         EnvironmentFault: this machine or its server lacks what the models need.
@@ -118,18 +118,20 @@ def stand_in_for(installation: Installation, target: Target, manifests: Manifest
 
 
 def server_arguments(manifests: Manifests) -> list[str]:
-    """What releases need the server to be started with, each once."""
-    return list(dict.fromkeys(one for manifest in manifests if manifest for one in manifest.package.server_arguments))
+    """Return the server arguments that releases need, each once."""
+    return list(
+        dict.fromkeys(argument for manifest in manifests if manifest for argument in manifest.package.server_arguments)
+    )
 
 
 def _has_python_parts(manifests: Manifests) -> bool:
-    """Whether a release is a script, or has a part, for Triton's Python backend."""
+    """Whether a release is a script, or has a member, for Triton's Python backend."""
     packages = [manifest.package for manifest in manifests if manifest]
-    return any(is_script(one) or any(part.backend == "python" for part in one.members) for one in packages)
+    return any(is_script(item) or any(part.backend == "python" for part in item.members) for item in packages)
 
 
 def _pythons(manifests: Manifests) -> list[str]:
-    """What the environments are for that releases bring, each once."""
+    """The distinct Python versions of the environments that releases ship."""
     packages = [manifest.package for manifest in manifests if manifest]
-    alone = [one for package in packages for one in (package, *(member.alone() for member in package.members))]
-    return list(dict.fromkeys(one.environment.python for one in alone if one.environment))
+    alone = [item for package in packages for item in (package, *(member.alone() for member in package.members))]
+    return list(dict.fromkeys(item.environment.python for item in alone if item.environment))

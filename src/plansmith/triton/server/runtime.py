@@ -1,4 +1,4 @@
-"""What answers for a target's models on this machine: a server, a backend, a device."""
+"""Serving runtime of a target on this machine: server, backend and device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from plansmith.config.target.targets import Target, require_onnxruntime
+from plansmith.config.targets import Target, require_onnxruntime
 from plansmith.errors import EnvironmentFault
 from plansmith.records.model import Device, EngineKind
 from plansmith.triton.server.installation import (
@@ -26,12 +26,12 @@ _COMPILING_SECONDS = 3600
 
 @dataclass(frozen=True)
 class ServingRuntime:
-    """What answers.
+    """Serving runtime: the Triton that serves, with its backends and device.
 
     Args:
         installation: the server.
         site: the stand-in's packages; None where the server has the real backend.
-        words: the backend's ONNX Runtime or TensorRT, or PyTorch.
+        description: the backend's ONNX Runtime or TensorRT, or PyTorch.
         device: what the instances run on. On "cpu", the server is shown CPU instances where the release has GPU
             ones: Triton does not load those on a machine without a GPU. The release itself stays as it is.
         library_folders: as for `TritonServer`.
@@ -41,7 +41,7 @@ class ServingRuntime:
 
     installation: Installation
     site: Path | None
-    words: str
+    description: str
     device: Device
     library_folders: tuple[Path, ...] = ()
     load_seconds: float = 60
@@ -57,7 +57,7 @@ def find_serving_runtime(
     dali: bool = False,
     parts: bool = False,
 ) -> ServingRuntime:
-    """The Triton that is named, or that of this machine, and the backend that stands for a target's.
+    """Find the given or this machine's Triton, and the stand-in backend for a target if needed.
 
     Args:
         tritonserver: its program or folder; empty for that of this machine.
@@ -87,16 +87,18 @@ def _without_dali(tritonserver: str, target: Target, engine: EngineKind) -> Serv
         return ServingRuntime(server, None, f"the TensorRT of Triton {server.version}", "gpu")
     if engine is EngineKind.PYTHON:
         require_python(server)
-        words = f"PyTorch {version('torch')}" if server.lends_python else f"the PyTorch of Triton {server.version}"
+        description = (
+            f"PyTorch {version('torch')}" if server.lends_python else f"the PyTorch of Triton {server.version}"
+        )
         device = serving_device(server, target, engine)
-        return ServingRuntime(server, None, words, device, load_seconds=_COMPILING_SECONDS)
+        return ServingRuntime(server, None, description, device, load_seconds=_COMPILING_SECONDS)
     site = stand_in_site(server, target)
-    words = f"ONNX Runtime {require_onnxruntime(target).version}" if site else f"that of Triton {server.version}"
-    return ServingRuntime(server, site, words, serving_device(server, target))
+    description = f"ONNX Runtime {require_onnxruntime(target).version}" if site else f"that of Triton {server.version}"
+    return ServingRuntime(server, site, description, serving_device(server, target))
 
 
 def with_dali(runtime: ServingRuntime, target: Target) -> ServingRuntime:
-    """The same, for a release that has a DALI pipeline in it.
+    """Return the runtime with DALI, for a release with a DALI pipeline.
 
     Raises:
         EnvironmentFault: DALI is not there, or has no GPU for a pipeline that needs one; says what to do.

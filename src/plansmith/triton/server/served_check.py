@@ -1,4 +1,4 @@
-"""The last check: a running Triton loads the release and answers real requests like the source model."""
+"""Served check: a running Triton loads the release and must answer real requests like the source model."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from plansmith.system.files import link_or_copy
 from plansmith.system.memory import usable_memory
 from plansmith.triton.client import Client, Protocol
 from plansmith.triton.config.model_config import completions, contradictions, parse_config, with_cpu_instances
-from plansmith.triton.server.memory import is_measurable
+from plansmith.triton.server.process import is_measurable
 from plansmith.triton.server.runtime import ServingRuntime
 from plansmith.triton.server.server import TritonServer
 from plansmith.validation.comparison import Padding, compare_output
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
-    Arrays = Mapping[str, NDArray[np.generic]]
+    from plansmith.records.arrays import Arrays
+
 
 CONCURRENT_CLIENTS = 4
 _PROTOCOLS: tuple[Protocol, ...] = ("http", "grpc")
@@ -40,7 +40,7 @@ _MOST_WHOLE_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class RawQuestion:
-    """One request of raw inputs, and the answer of the source's own library."""
+    """One request of raw inputs, with the expected response from the source's own library."""
 
     name: str
     feed: Arrays
@@ -49,7 +49,7 @@ class RawQuestion:
 
 @dataclass(frozen=True)
 class RawQuestions:
-    """What an ensemble is asked as a whole.
+    """Requests of raw inputs to an ensemble as a whole.
 
     Args:
         questions: requests, each of which is sent whole over both protocols, and row by row where that is the same.
@@ -64,7 +64,7 @@ class RawQuestions:
 
 @dataclass(frozen=True)
 class Question:
-    """One request to send and the answer that the reference gave to it."""
+    """One request to send, with the response of the reference."""
 
     name: str
     protocol: Protocol
@@ -86,7 +86,7 @@ def check_served(  # noqa: PLR0913 - what is served, what it is asked, and where
     progress: Callable[[str], None],
     raw: Sequence[RawQuestions] = (),
 ) -> ServedReport:
-    """Load the release into a server of its own, ask it, and compare answers and configuration.
+    """Served check: load the release into a server of its own, and compare its responses and configuration.
 
     Args:
         package: what is served; its files lie in `folder`; of an ensemble, the cases are of the member that is the
@@ -108,23 +108,23 @@ def check_served(  # noqa: PLR0913 - what is served, what it is asked, and where
     """
     model = package.part(MODEL_PART).alone() if package.members else package
     questions = [question for question in _questions(cases, model) if takes(question.feed)]
-    if not questions and not any(one.questions for one in raw):
+    if not questions and not any(item.questions for item in raw):
         raise ServedCheckError(
             "no case of the reference can be sent to a server, so that nothing would be checked",
             remedy="have an optimization profile of the plan take the usual sizes of `shapes`; without profiles, please"
             " report this with the spec; --no-check-served publishes without the check",
         )
     staged = [(package, folder), *((member.alone(), folder / member.folder) for member in package.members)]
-    configs = [(one, _stage(one, place, scratch, runtime.device)) for one, place in staged]
+    configs = [(item, _stage(item, place, scratch, runtime.device)) for item, place in staged]
     try:
         progress("starting Triton")
         with _server(package, scratch, runtime, log) as server:
-            completed = {one.model: _compare_config(one, config, server) for one, config in configs}[model.model]
+            completed = {item.model: _compare_config(item, config, server) for item, config in configs}[model.model]
             progress("asking Triton")
             checks = _ask_all(server, model, questions, Padding(model.interface.inputs, mask_input), tolerances)
             if raw:
                 progress("asking Triton with raw inputs")
-                checks += [check for one in raw for check in _ask_raw(server, package, one)]
+                checks += [check for item in raw for check in _ask_raw(server, package, item)]
             progress("stopping Triton")
             return _report(package, runtime, server.version, checks, completed)
     finally:
@@ -162,7 +162,7 @@ def _report(
         server_version=server_version,
         device=runtime.device,
         backend="real" if runtime.site is None else "stand-in",
-        backend_runtime=runtime.words,
+        backend_runtime=runtime.description,
         dali=("real" if runtime.dali_site is None else "stand-in") if package.has_dali else None,
         requests=len(checks),
         concurrent_clients=CONCURRENT_CLIENTS,
@@ -174,7 +174,7 @@ def _report(
 
 
 def _stage(package: Package, folder: Path, repository: Path, device: Device) -> str:
-    """Lay one model out in a repository; the text of the configuration in it."""
+    """Package one model in a repository; return the text of its configuration."""
     text = (folder / CONFIG_FILE).read_text()
     config = with_cpu_instances(text) if device == "cpu" else text
     (repository / package.model).mkdir(parents=True)
@@ -206,7 +206,7 @@ def _compare_config(package: Package, config: str, server: TritonServer) -> dict
 
 
 def _questions(cases: Sequence[StoredCase], package: Package) -> list[Question]:
-    """Every case whole over both protocols, and its samples one by one, so that the batcher has work."""
+    """The requests: every case whole over both protocols, and its samples one by one for the dynamic batcher."""
     questions: list[Question] = []
     protocols = _protocols(package)
     for case in cases:
@@ -229,7 +229,7 @@ def _ask_all(
     padding: Padding,
     tolerances: Mapping[str, Tolerance],
 ) -> list[ServedCheck]:
-    """Ask from several clients at once; the first wrong answer ends the check."""
+    """Send requests from several concurrent clients; the first wrong response ends the check."""
 
     def ask(question: Question) -> ServedCheck:
         started = time.monotonic()
@@ -266,7 +266,7 @@ def _ask_all(
 
 
 def _ask_raw(server: TritonServer, package: Package, raw: RawQuestions) -> list[ServedCheck]:
-    """Ask the ensemble as its clients do; the first wrong answer ends the check."""
+    """Send requests to the ensemble as its clients do; the first wrong response ends the check."""
 
     def ask(question: Question) -> ServedCheck:
         started = time.monotonic()
@@ -287,9 +287,9 @@ def _ask_raw(server: TritonServer, package: Package, raw: RawQuestions) -> list[
     # Rows that go through the tokenizer together have one length, so that the shape hangs on who else asks.
     moves = any(isinstance(dim, str) for tensor in package.interface.outputs for dim in tensor.dims[1:])
     questions = [
-        Question(one.name if whole else f"{one.name}, sample {row}", protocol, feed, expected)
-        for one in raw.questions
-        for whole, row, protocol, feed, expected in _as_sent(one, package)
+        Question(entry.name if whole else f"{entry.name}, sample {row}", protocol, feed, expected)
+        for entry in raw.questions
+        for whole, row, protocol, feed, expected in _as_sent(entry, package)
         if whole or (raw.by_row and not moves)
     ]
     with ThreadPoolExecutor(1 if moves else CONCURRENT_CLIENTS) as clients:
@@ -297,7 +297,7 @@ def _ask_raw(server: TritonServer, package: Package, raw: RawQuestions) -> list[
 
 
 def _as_sent(question: RawQuestion, package: Package) -> Iterator[tuple[bool, int, Protocol, Arrays, Arrays]]:
-    """A request whole over both protocols, where it is no larger than the largest batch, and row by row."""
+    """Yield a request whole over both protocols, if it fits the largest batch, and row by row."""
     rows = len(next(iter(question.feed.values())))
     protocols = _protocols(package)
     if rows <= package.max_batch_size:
@@ -310,12 +310,12 @@ def _as_sent(question: RawQuestion, package: Package) -> Iterator[tuple[bool, in
 
 
 def _protocols(package: Package) -> tuple[Protocol, ...]:
-    """Those that Triton answers requests over: for decoupled models there is no way over HTTP but `generate`."""
+    """The protocols to check: a decoupled model can be called over HTTP only with `generate`."""
     return ("grpc",) if package.decoupled else _PROTOCOLS
 
 
 def _infer(server: TritonServer, package: Package, question: Question) -> dict[str, NDArray[Any]]:
-    """One request, by a client of its own: no two threads may share one.
+    """Send one request with a client of its own: clients must not be shared between threads.
 
     Raises:
         ServedCheckError: Triton refuses it, gives no answer in time, or it does not fit what the release says of
@@ -328,8 +328,8 @@ def _infer(server: TritonServer, package: Package, question: Question) -> dict[s
             raise _refusal(f"{question.name} over {question.protocol}: {error.message}", server) from error
 
 
-def _refusal(what: str, server: TritonServer) -> ServedCheckError:
-    return ServedCheckError(what, remedy="correct what the log says; nothing was published", log=server.log)
+def _refusal(message: str, server: TritonServer) -> ServedCheckError:
+    return ServedCheckError(message, remedy="correct what the log says; nothing was published", log=server.log)
 
 
 def _client(server: TritonServer, package: Package, protocol: Protocol) -> Client:

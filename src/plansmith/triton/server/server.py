@@ -1,4 +1,4 @@
-"""A Triton server that lives as long as a `with` block, or as long as this process."""
+"""Triton server bound to a `with` block, or to this process."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import shutil
 import signal
 import socket
@@ -14,28 +15,150 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
-from plansmith.config.python import OWNER_VARIABLE, SITE_VARIABLE
+from plansmith.config.engine_options import OWNER_VARIABLE, SITE_VARIABLE
 from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError
 from plansmith.formatting import format_bytes
+from plansmith.system.files import scratch_name
 from plansmith.system.memory import Watch
 from plansmith.system.process import ProcessGroup
-from plansmith.system.temporary import scratch_name
 from plansmith.triton.repository.ensembles import with_members
-from plansmith.triton.server.installation import Installation, python_library_folder, python_site
-from plansmith.triton.server.log import is_port_taken, reasons
-from plansmith.triton.server.memory import MemoryLimit
-from plansmith.triton.server.process import GRACE_SECONDS, end_server, remove_environments, start_server
-from plansmith.triton.server.python_stub import LentPython, lent_python, write_choosing_stub
+from plansmith.triton.server.installation import RUNNING_PYTHON, Installation, python_library_folder, python_site
+from plansmith.triton.server.process import (
+    GRACE_SECONDS,
+    MemoryLimit,
+    end_server,
+    is_port_taken,
+    reasons,
+    remove_environments,
+    start_server,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from types import TracebackType
+
+
+_SECONDS_TO_ANSWER = 60
+_ASK = """
+import sys, sysconfig
+sys.version_info[:2] == ({numbers}) or sys.exit("it is another Python")
+print(sysconfig.get_config_var("LIBDIR"), sys.base_prefix + "/lib", sep="\\n")
+"""
+
+# The Python backend puts the library folder of an environment before all others (src/stub_launcher.cc), and the
+# environment's own script (environments/activation.py) says where it lies. Both together: the variable alone may be of
+# the environment that plansmith runs in.
+_SCRIPT = """\
+#!/bin/bash
+# The process of a Python model: that of the Python which its environment is for.
+stub={own}
+if [ -n "${{VIRTUAL_ENV:-}}" ] && [ "${{LD_LIBRARY_PATH%%:*}}" -ef "$VIRTUAL_ENV/lib" ]; then
+    for folder in "$VIRTUAL_ENV"/lib/python3.*; do
+        case "${{folder##*/python}}" in
+{cases}
+        esac
+    done
+fi
+exec "$stub" "$@"
+"""
+_CASE = """\
+            {python}) stub={stub} LD_LIBRARY_PATH="$LD_LIBRARY_PATH":{libraries} ;;\
+"""
+
+
+@dataclass(frozen=True)
+class LentPython:
+    """Another Python version for a server's Python models.
+
+    Attributes:
+        python: such as "3.12".
+        stub: the process that runs models with it.
+        libraries: the folder of its library, which that process has to find.
+    """
+
+    python: str
+    stub: Path
+    libraries: Path
+
+
+def lent_python(installation: Installation, python: str) -> LentPython | None:
+    """Return what a server needs to run models with another Python; None if its own stub is the right one.
+
+    Args:
+        installation: the server.
+        python: such as "3.12".
+
+    Raises:
+        EnvironmentFault: the server has no such process, or this machine no such Python.
+    """
+    if installation.stub is None or not installation.lends_python or python == RUNNING_PYTHON:
+        return None
+    stub = installation.stub.parents[1] / python / installation.stub.name
+    if not stub.is_file():
+        raise _unavailable(python, f"{installation.binary} has no Python backend for it")
+    return LentPython(python, stub, _library_folder(python))
+
+
+def other_pythons(installation: Installation) -> list[str]:
+    """Return the other Python versions that a server can run models with here."""
+    if installation.stub is None or not installation.lends_python:
+        return []
+    pythons = []
+    for python in sorted(folder.name for folder in installation.stub.parents[1].iterdir()):
+        with suppress(EnvironmentFault):
+            if lent_python(installation, python) is not None:
+                pythons.append(python)
+    return pythons
+
+
+def write_choosing_stub(stub: Path, own: Path, lent: Iterable[LentPython]) -> None:
+    """Write the script that selects among the stubs of several Python versions.
+
+    Args:
+        stub: where Triton looks for the process of Python models.
+        own: that of the running Python, for whatever brings no environment for another one.
+        lent: the others.
+    """
+    cases = (
+        _CASE.format(python=entry.python, stub=_quoted(entry.stub), libraries=_quoted(entry.libraries))
+        for entry in lent
+    )
+    stub.unlink(missing_ok=True)
+    stub.write_text(_SCRIPT.format(own=_quoted(own), cases="\n".join(cases)))
+    stub.chmod(0o755)
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path.absolute()))
+
+
+def _library_folder(python: str) -> Path:
+    command = [f"python{python}", "-I", "-c", _ASK.format(numbers=python.replace(".", ", "))]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS_TO_ANSWER, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise _unavailable(python, f"no program python{python} of this machine answers") from error
+    library = f"libpython{python}.so.1.0"
+    for folder in map(Path, done.stdout.splitlines()):
+        if (folder / library).exists():
+            return folder
+    raise _unavailable(python, f"there is no {library}")
+
+
+def _unavailable(python: str, why: str) -> EnvironmentFault:
+    return EnvironmentFault(
+        f"the model's environment is for Python {python}, with which it cannot be served here: {why}",
+        remedy=f"put a python{python} with a shared library onto PATH, or serve it in the target's container; a compile"
+        " without the served check takes --no-check-served",
+    )
+
 
 STANDINS = Path(__file__).parents[1] / "standin"
 _BATCHING = Path(__file__).parents[2] / "compilers" / "python_backend" / "batching.py"
@@ -50,7 +173,7 @@ def build_backend_folder(
     dali_site: Path | None = None,
     lent: Sequence[LentPython] = (),
 ) -> None:
-    """Make a backend directory: Triton refuses a library that a link leads out of it, but follows a linked folder.
+    """Build a backend folder: Triton refuses a library linked from outside it, but follows a linked folder.
 
     Args:
         folder: made here.
@@ -96,7 +219,7 @@ _CACHE_BYTES = 16 * 2**20
 
 
 class TritonServer:
-    """A context manager that starts `tritonserver` on a model repository and takes it down again.
+    """Context manager that starts `tritonserver` on a model repository and stops it.
 
     The kernel ends the server when the thread that entered the block ends, however it ends; so enter it in a thread
     that lives as long as the server shall. What the server started ends with this process.
@@ -171,8 +294,8 @@ class TritonServer:
         self._cleanup = ExitStack()
 
     def __enter__(self) -> Self:
-        found = (lent_python(self._installation, python) for python in self._pythons)
-        lent = [one for one in found if one is not None]
+        candidates = (lent_python(self._installation, python) for python in self._pythons)
+        lent = [candidate for candidate in candidates if candidate is not None]
         with ExitStack() as undo:
             place = _plain_temporary_folder()
             scratch = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix=f"{self._token}-", dir=place)))
@@ -204,17 +327,17 @@ class TritonServer:
             raise self.obituary(status, "while it was asked") from value
 
     def stop(self) -> None:
-        """End the server and everything it started; does nothing the second time."""
+        """Stop the server and all processes it started. Idempotent."""
         self._cleanup.close()
 
     def wait(self, seconds: float | None = None) -> int | None:
-        """Block until the server ends by itself or by a signal, but no longer; its exit status, None while it runs."""
+        """Wait until the server exits, up to a timeout; return its exit status, None while it runs."""
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(seconds)
         return None
 
     def obituary(self, status: int, when: str) -> PlansmithError:
-        """Why the server ended, after `wait` gave its exit status.
+        """Return the error that explains why the server exited, given the status from `wait`.
 
         Args:
             status: minus the signal, where one ended it.
@@ -223,8 +346,8 @@ class TritonServer:
         if self._limit is not None and self._limit.exceeded is not None:
             return self._too_large(self._limit.exceeded)
         if status == -signal.SIGKILL:
-            who, remedy = self._watch.verdict()
-            return EnvironmentFault(f"Triton was killed {when}, {who}", remedy=remedy, log=self.log)
+            cause, remedy = self._watch.verdict()
+            return EnvironmentFault(f"Triton was killed {when}, {cause}", remedy=remedy, log=self.log)
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
         return ServedCheckError(
             f"Triton ended with {how} {when}\n{reasons(self.log)}", remedy="read the log", log=self.log
@@ -287,7 +410,7 @@ class TritonServer:
         return {**packages, **os.environ, **self._variables, **own}
 
     def _is_ready(self) -> bool:
-        """Wait until the server answers; False when another program took one of its ports."""
+        """Wait until the server is ready; return False when another program took one of its ports."""
         deadline = time.monotonic() + self._deadline_seconds
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
@@ -302,7 +425,7 @@ class TritonServer:
         raise self._failure(f"the server was not ready after {self._deadline_seconds:g} s")
 
     def _answers(self) -> bool:
-        """This server, and no other on the same port, is up."""
+        """Whether this server, and no other on the same port, is up."""
         try:
             metadata = json.loads(_get(self.http_url, "/v2"))
             _get(self.metrics_url, "/metrics")
@@ -313,44 +436,44 @@ class TritonServer:
         self.version = metadata["version"]
         return bool(metadata["name"] == self._token)
 
-    def _too_large(self, held: int) -> EnvironmentFault:
+    def _too_large(self, size: int) -> EnvironmentFault:
         assert self._memory_bytes is not None
         return EnvironmentFault(
-            f"Triton was ended: with its Python models it held {format_bytes(held)} of memory, and may hold"
+            f"Triton was ended: with its Python models it held {format_bytes(size)} of memory, and may hold"
             f" {format_bytes(self._memory_bytes)}",
             remedy="allow it more (plansmith serve --memory; the served check allows what this machine has free), or"
             " have it serve fewer models or instances",
             log=self.log,
         )
 
-    def _failure(self, what: str) -> ServedCheckError:
+    def _failure(self, problem: str) -> ServedCheckError:
         return ServedCheckError(
-            f"Triton did not load {self._repository}: {what}\n{reasons(self.log)}",
+            f"Triton did not load {self._repository}: {problem}\n{reasons(self.log)}",
             remedy="correct what the lines name, or read the log",
             log=self.log,
         )
 
 
 def _plain_temporary_folder() -> str:
-    """The folder for temporary files, or another where its path means something to a shell."""
+    """The folder for temporary files, or `/tmp` where its path has characters special to a shell."""
     usual = tempfile.gettempdir()
     return usual if _PLAIN.fullmatch(usual) else "/tmp"  # noqa: S108 - a name of its own is made in it
 
 
-def _free_ports(wanted: Sequence[int]) -> list[int]:
-    with ExitStack() as held:
+def _free_ports(numbers: Sequence[int]) -> list[int]:
+    with ExitStack() as stack:
         ports = []
-        for port in wanted:
-            one = held.enter_context(socket.socket())
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        for port in numbers:
+            listener = stack.enter_context(socket.socket())
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                one.bind((HOST, port))
-            except OSError as taken:
+                listener.bind((HOST, port))
+            except OSError as error:
                 raise EnvironmentFault(
-                    f"port {port} of {HOST} cannot be used: {taken.strerror}",
+                    f"port {port} of {HOST} cannot be used: {error.strerror}",
                     remedy="end the program that listens there, or give another port",
-                ) from taken
-            ports.append(one.getsockname()[1])
+                ) from error
+            ports.append(listener.getsockname()[1])
         return ports
 
 

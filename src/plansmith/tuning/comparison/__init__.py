@@ -1,1 +1,1 @@
-"""Comparison: the same models by several engines, with and without dynamic batching, and what serving costs."""
+"""Comparison of engines on the same models, with and without dynamic batching, and of serving costs."""

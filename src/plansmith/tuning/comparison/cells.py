@@ -1,4 +1,4 @@
-"""The cells of a comparison: models x engines x dynamic batching x instances, measured in rounds."""
+"""Comparison cells: models x engines x dynamic batching x instances, measured in rounds."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ from typing import Annotated, Protocol
 from pydantic import Field
 
 from plansmith.config.source_reference import parse_reference
-from plansmith.config.target.targets import load_target
+from plansmith.config.targets import load_target
 from plansmith.errors import PlansmithError, in_one_line
-from plansmith.loadtest.plan.stages import LoadPlan
 from plansmith.loadtest.results import LoadReport, StageResult
+from plansmith.loadtest.stages import LoadPlan
 from plansmith.records.model import EngineKind, Precision, Record
 from plansmith.system.digest import digest_of
-from plansmith.tuning.builds import BuildCompiler, CompiledBuild
+from plansmith.tuning.builds import BuildCompiler, CompiledBuild, TunedModel
 from plansmith.tuning.configuration import Build, Configuration
-from plansmith.tuning.trials.history import History, KeyedRecord
-from plansmith.tuning.trials.measurement import TrialFailed
-from plansmith.tuning.tuned_model import TunedModel
+from plansmith.tuning.trials.history import History, KeyedRecord, TrialFailed
 
 CELLS_FILE = "cells.jsonl"
 DEFAULT_DELAY_MICROSECONDS = 500
@@ -37,7 +35,7 @@ _VERSION = 1
 
 
 class Grid(Record):
-    """The cells of every model; what the others are compared with comes first.
+    """Comparison grid: the cells of every model; the first cell is the baseline.
 
     Attributes:
         engines: that run the models.
@@ -51,7 +49,7 @@ class Grid(Record):
 
 
 class Cell(Record):
-    """One way to serve one model.
+    """Comparison cell: one way to serve one model.
 
     Attributes:
         model: its name.
@@ -67,14 +65,14 @@ class Cell(Record):
 
     @property
     def label(self) -> str:
-        """All but the model."""
+        """The cell without its model."""
         batching = "dynamic batching" if self.batching else "no batching"
         instances = f"{self.instances} instance{'' if self.instances == 1 else 's'}"
         return f"{ENGINE_NAMES[self.engine]}, {batching}, {instances}"
 
 
 class Level(Record):
-    """A cell under one number of users.
+    """Load level: measurements of a cell at one number of users.
 
     Attributes:
         users: of the closed loop.
@@ -96,7 +94,7 @@ class Level(Record):
 
 
 class CellRun(KeyedRecord):
-    """A cell in one round.
+    """Measurements of a cell in one round.
 
     Attributes:
         round_number: from 1.
@@ -118,25 +116,25 @@ class CellRun(KeyedRecord):
 
 
 class PlanRunner(Protocol):
-    """Serves configurations and puts them under load: `ServedBenchmark`."""
+    """Plan runner: serves configurations and load-tests them, as `ServedBenchmark` does."""
 
     def run_plan(self, configuration: Configuration, plan: LoadPlan) -> LoadReport:
-        """A load test of a configuration; raises TrialFailed where it cannot be served."""
+        """Load-test a configuration; raises TrialFailed if it cannot be served."""
         ...
 
 
 class ComparisonObserver:
-    """Told how a comparison goes; does nothing by itself."""
+    """Comparison observer; this base class ignores all events."""
 
     def measuring(self, cell: Cell, round_number: int) -> None:
-        """A cell is measured."""
+        """Called when the measurement of a cell starts."""
 
     def measured(self, cell: Cell, run: CellRun | None, problem: str, *, reused: bool) -> None:
-        """A cell was measured, or could not be; `reused`: by an earlier run."""
+        """Called when a cell was measured or failed; `reused`: the result is of an earlier run."""
 
 
 def default_engines(models: Sequence[TunedModel]) -> tuple[EngineKind, ...]:
-    """PyTorch, and what the device of the target serves best: TensorRT on GPUs, ONNX Runtime on a CPU.
+    """Return the default engines: PyTorch, and the target's best: TensorRT on GPUs, ONNX Runtime on a CPU.
 
     Without PyTorch where none of the models is one that the Python backend serves.
     """
@@ -146,12 +144,12 @@ def default_engines(models: Sequence[TunedModel]) -> tuple[EngineKind, ...]:
 
 
 def is_pytorch_model(model: TunedModel) -> bool:
-    """Whether a model is one that the Python backend serves: of transformers or timm."""
+    """Whether the Python backend can serve a model: one of transformers or timm."""
     return parse_reference(model.spec.source, relative_to=model.base).scheme not in {"onnx", "torch"}
 
 
 def cells_of(model: str, grid: Grid) -> list[Cell]:
-    """The cells of a model; the first is what the others are compared with."""
+    """Return the cells of a model; the first is the baseline."""
     return [
         Cell(model=model, engine=engine, batching=batching, instances=instances)
         for engine, batching, instances in product(grid.engines, grid.batching, grid.instances)
@@ -160,7 +158,7 @@ def cells_of(model: str, grid: Grid) -> list[Cell]:
 
 @dataclass
 class ComparedModel:
-    """A model whose builds are compiled.
+    """A model of a comparison, with its compiled builds.
 
     Attributes:
         name: of the model.
@@ -180,7 +178,7 @@ class ComparedModel:
 
 
 def compile_cells(model: TunedModel, grid: Grid, compiler: BuildCompiler) -> ComparedModel:
-    """Compile what the cells of a model are served from; an engine that fails leaves its cells with the reason.
+    """Compile the builds of a model's cells; if an engine fails, its cells have the reason.
 
     Args:
         model: the model.
@@ -208,7 +206,7 @@ def compile_cells(model: TunedModel, grid: Grid, compiler: BuildCompiler) -> Com
 
 
 def _build(engine: EngineKind, inputs: CompiledBuild, current: Configuration) -> Build:
-    """The build of an engine: in the precision of the spec, but PyTorch does no INT8, and stays what people have."""
+    """The build of an engine: in the precision of the spec, or FP32 for PyTorch, which has no INT8."""
     if engine is current.build.engine:
         return inputs.build
     precision = inputs.build.precision
@@ -229,7 +227,7 @@ def _configuration(cell: Cell, compiled: CompiledBuild, current: Configuration) 
 
 @dataclass
 class CellRunner:
-    """Measures the cells of all models in rounds, so that what else the machine does affects all of them alike.
+    """Cell runner: measures the cells of all models in rounds, so that other load on the machine affects all alike.
 
     Args:
         plan: of the load.
@@ -258,7 +256,7 @@ class CellRunner:
         folders: Mapping[str, Path],
         rounds: int,
     ) -> None:
-        """Measure each cell once a round; every second round runs backwards.
+        """Measure each cell once per round; every second round runs in reverse order.
 
         A cell that fails is left out of later rounds, and stops no other; the next run tries it again. What is finished
         is kept.
@@ -313,7 +311,7 @@ class CellRunner:
         self.observer.measured(cell, run, problem, reused=False)
 
     def _key(self, model: ComparedModel, configuration: Configuration, number: int) -> str:
-        """The same model, configuration, load, host and round."""
+        """The cache key of a cell: model, configuration, load, host and round."""
         inputs = sorted(
             (file.path, file.sha256) for file in model.inputs.manifest.files if file.path.startswith("reference/")
         )
@@ -330,7 +328,7 @@ class CellRunner:
 
 
 def _cell_run(report: LoadReport, key: str, number: int, session: str) -> CellRun:
-    """What is kept of the load test of a cell."""
+    """The record of a cell's load test."""
     stages = [stage for stage in report.stages if stage.stats.requests]
     gpus = [[gpu.memory_bytes or 0 for gpu in stage.server.gpus] for stage in stages]
     return CellRun(
@@ -347,7 +345,7 @@ def _cell_run(report: LoadReport, key: str, number: int, session: str) -> CellRu
 
 def _level(stage: StageResult) -> Level:
     latency = stage.stats.latency
-    busiest = max(stage.server_models, key=lambda one: one.inferences, default=None)
+    busiest = max(stage.server_models, key=lambda model: model.inferences, default=None)
     return Level(
         users=stage.stage.users or 0,
         requests=stage.stats.requests,
@@ -365,5 +363,5 @@ def _largest(values: Iterable[int | None]) -> int | None:
 
 
 def levels_of(runs: Sequence[CellRun], users: int) -> Iterator[Level]:
-    """The levels of some runs with so many users."""
+    """Yield the levels of some runs with so many users."""
     return (level for run in runs for level in run.levels if level.users == users)

@@ -1,4 +1,4 @@
-"""A comparison from its models to its rows: compile, measure in rounds, compute."""
+"""Comparison run, from models to result rows: compile, measure in rounds, compute."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from plansmith import __version__
 from plansmith.errors import PlansmithError, ServedCheckError, in_one_line
-from plansmith.loadtest.plan.stages import LoadPlan
+from plansmith.loadtest.stages import LoadPlan
 from plansmith.records.model import EngineKind
 from plansmith.steps.runner import Listener
-from plansmith.tuning.builds import BuildCompiler, require_servable
+from plansmith.tuning.builds import BuildCompiler, TunedModel, require_servable
 from plansmith.tuning.comparison.cells import (
     Cell,
     CellRunner,
@@ -25,21 +25,19 @@ from plansmith.tuning.comparison.cells import (
     compile_cells,
     is_pytorch_model,
 )
-from plansmith.tuning.comparison.figures import Comparison, Pricing, Row, comparison_notes, make_rows
-from plansmith.tuning.comparison.published import published_figures
+from plansmith.tuning.comparison.figures import Comparison, Pricing, Row, comparison_notes, make_rows, published_figures
 from plansmith.tuning.configuration import Build
 from plansmith.tuning.trials.history import TrialHistory
-from plansmith.tuning.trials.served_benchmark import ServedBenchmark, TuningLoad
+from plansmith.tuning.trials.runner import ServedBenchmark, TuningLoad
 from plansmith.tuning.trials.trial_server import make_server
 from plansmith.tuning.tune import describe_host
-from plansmith.tuning.tuned_model import TunedModel
 
 if TYPE_CHECKING:
     from plansmith.loadtest.runner.load_runner import Progress
 
 
 class CompareObserver(ComparisonObserver):
-    """Told how compiles and load tests of a comparison go, too; does nothing by itself.
+    """Observer of a comparison's compiles and load tests too; this base class ignores all events.
 
     Attributes:
         listener: told of the steps of compiles.
@@ -48,18 +46,18 @@ class CompareObserver(ComparisonObserver):
     listener: Listener | None = None
 
     def compiling(self, model: str, build: Build | None) -> None:
-        """A build of a model is compiled; None for the model as its spec has it."""
+        """Called when a build of a model is compiled; None for the model as its spec defines it."""
 
     def load(self, progress: Progress) -> None:
-        """Progress of the load."""
+        """Called with the progress of the load test."""
 
     def activity(self, text: str) -> None:
-        """What else is done for a cell."""
+        """Called for other activities of a cell."""
 
 
 @dataclass(frozen=True)
 class ComparisonRequest:
-    """A comparison as it was requested.
+    """A comparison as requested.
 
     Attributes:
         models: to compare, of one target.
@@ -81,19 +79,19 @@ class ComparisonRequest:
 
     @property
     def cells(self) -> list[Cell]:
-        """All cells, those of a model together."""
+        """All cells, grouped by model."""
         return [cell for model in self.models for cell in cells_of(model.name, self.grid)]
 
     @property
     def load_seconds(self) -> float:
-        """The load of all cells and rounds, at most."""
+        """The maximum total load time of all cells and rounds."""
         warm_up = self.plan.warm_up.seconds or 0.0 if self.plan.warm_up else 0.0
         stages = sum(stage.seconds or 0.0 for stage in self.plan.stages)
         return (stages + warm_up) * self.rounds * len(self.cells)
 
 
 def find_obstacles(request: ComparisonRequest) -> dict[Cell, str]:
-    """The cells that this machine cannot serve, with the reason, as far as that is known before a compile."""
+    """Return the cells that this machine cannot serve, with reasons, as far as known before the compile."""
     obstacles: dict[tuple[str, EngineKind], str] = {}
     for model in request.models:
         for engine in request.grid.engines:
@@ -112,7 +110,7 @@ def find_obstacles(request: ComparisonRequest) -> dict[Cell, str]:
 def run_comparison(
     request: ComparisonRequest, observer: CompareObserver, runners: Mapping[str, PlanRunner] | None = None
 ) -> Comparison:
-    """Compile, measure and compare; other searches and comparisons of the models have to wait until it ends.
+    """Compile, measure and compare; holds off other searches and comparisons of the models until it ends.
 
     Args:
         request: the comparison.

@@ -1,26 +1,107 @@
-"""From the runs of a cell to its figures, and from those of a model's cells to differences and costs."""
+"""Comparison figures: from the runs of a cell to its figures, and from a model's cells to differences and costs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
 from statistics import median
 
 from pydantic import Field
 
-from plansmith.loadtest.plan.stages import LoadPlan
+from plansmith.loadtest.stages import LoadPlan
 from plansmith.records.model import Record
 from plansmith.records.validation import Interval
 from plansmith.sagemaker.prices import Cost, Price, cost_of
 from plansmith.tuning.comparison.cells import Cell, CellRun, CellRunner, Grid, levels_of
-from plansmith.tuning.comparison.published import PublishedFigures
-from plansmith.tuning.confirmation import paired_ratio
+from plansmith.tuning.search import paired_ratio
+
+_RANDOM = "-random"
+
+
+class Source(Record):
+    """Source of published figures.
+
+    Attributes:
+        where: the document.
+        date: of it.
+        how: they were measured.
+    """
+
+    where: str
+    date: str
+    how: str
+
+
+class PublishedFigures(Record):
+    """Published figures of a model; None for what the source does not state.
+
+    Attributes:
+        model: its name.
+        source: the key of its source.
+        engine: that ran it.
+        hardware: that it ran on.
+        instance_type: of SageMaker; empty for none.
+        load: that it was under.
+        latency_ms: the mean.
+        users: the most that sent requests.
+        max_users: before the first failure.
+        models_loaded: copies of the model that were loaded together.
+    """
+
+    model: str
+    source: str
+    engine: str
+    hardware: str
+    instance_type: str = ""
+    load: str = ""
+    latency_ms: float | None = Field(default=None, gt=0)
+    p50_ms: float | None = Field(default=None, gt=0)
+    p95_ms: float | None = Field(default=None, gt=0)
+    requests_per_second: float | None = Field(default=None, gt=0)
+    users: int | None = Field(default=None, ge=1)
+    max_users: int | None = Field(default=None, ge=0)
+    models_loaded: int | None = Field(default=None, ge=1)
+
+
+class _Table(Record):
+    sources: dict[str, Source]
+    figures: tuple[PublishedFigures, ...]
+
+
+def published_figures(models: Iterable[str]) -> tuple[PublishedFigures, ...]:
+    """Return the published figures of models, in order.
+
+    Args:
+        models: names; NAME-random is the architecture of NAME with random weights, which takes the same time.
+    """
+    return tuple(
+        figures.model_copy(update={"model": model})
+        for model in dict.fromkeys(models)
+        for figures in _table().figures
+        if figures.model == model.removesuffix(_RANDOM)
+    )
+
+
+def source_of(figures: PublishedFigures) -> Source:
+    """Return the source of published figures."""
+    return _table().sources[figures.source]
+
+
+@cache
+def _table() -> _Table:
+    import yaml
+
+    text = (files("plansmith") / "configs" / "compare" / "published.yaml").read_text(encoding="utf-8")
+    return _Table.model_validate(yaml.safe_load(text))
+
 
 _MIN_ROUNDS = 2
 _FEW_ROUNDS = 3
 
 
 class CellFigures(Record):
-    """The figures of a cell, medians over its rounds.
+    """Figures of a cell, as medians over its rounds.
 
     Attributes:
         rounds: in which it was measured.
@@ -51,7 +132,7 @@ class CellFigures(Record):
 
 
 class Difference(Record):
-    """A figure beside that of the first cell of its model.
+    """Difference of a figure from that of its model's baseline cell.
 
     Attributes:
         percent: by how much it is higher.
@@ -88,7 +169,7 @@ class Row(Record):
 
 
 class Comparison(Record):
-    """Cells that were measured in turn on one machine.
+    """Comparison of cells that were measured in turn on one machine.
 
     Attributes:
         plansmith: its version.
@@ -114,16 +195,16 @@ class Comparison(Record):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models, in their order."""
+        """The models, in order."""
         return tuple(dict.fromkeys(row.cell.model for row in self.rows))
 
     def rows_of(self, model: str) -> list[Row]:
-        """The rows of a model."""
+        """Return the rows of a model."""
         return [row for row in self.rows if row.cell.model == model]
 
 
 class Pricing(Record):
-    """What serving is priced at.
+    """Pricing of serving.
 
     Attributes:
         price: of an instance; None for no costs.
@@ -139,7 +220,7 @@ class Pricing(Record):
 def make_rows(
     cells: Sequence[Cell], runner: CellRunner, precisions: Mapping[Cell, str], pricing: Pricing
 ) -> tuple[Row, ...]:
-    """The rows of a comparison.
+    """Return the rows of a comparison.
 
     Args:
         cells: in their order.
@@ -171,7 +252,7 @@ def make_rows(
 
 
 def cell_figures(runs: Sequence[CellRun], p95_limit_ms: float | None) -> CellFigures | None:
-    """The figures of a cell; None where nothing was measured.
+    """Return the figures of a cell; None if nothing was measured.
 
     Args:
         runs: of its rounds.
@@ -180,9 +261,11 @@ def cell_figures(runs: Sequence[CellRun], p95_limit_ms: float | None) -> CellFig
     users = sorted({level.users for run in runs for level in run.levels})
     if not users:
         return None
-    held, ended_by = _held(runs, users, p95_limit_ms)
-    rates = {count: _median(level.samples_per_second for level in levels_of(runs, count)) for count in held}
-    best = max((count for count in held if rates[count] is not None), key=lambda count: rates[count] or 0, default=None)
+    counts, ended_by = _sustained_users(runs, users, p95_limit_ms)
+    rates = {count: _median(level.samples_per_second for level in levels_of(runs, count)) for count in counts}
+    best = max(
+        (count for count in counts if rates[count] is not None), key=lambda count: rates[count] or 0, default=None
+    )
     fewest = list(levels_of(runs, users[0]))
     loaded = list(levels_of(runs, best)) if best is not None else []
     return CellFigures(
@@ -193,7 +276,7 @@ def cell_figures(runs: Sequence[CellRun], p95_limit_ms: float | None) -> CellFig
         at_users=best,
         loaded_p95_ms=_median(level.p95_ms for level in loaded),
         batch_size=_median(level.batch_size for level in loaded),
-        max_users=held[-1] if held else 0,
+        max_users=counts[-1] if counts else 0,
         ended_by=ended_by,
         saturated=sum(level.samples_per_second is None for run in runs for level in run.levels),
         memory_bytes=max((run.memory_bytes for run in runs if run.memory_bytes is not None), default=None),
@@ -201,44 +284,48 @@ def cell_figures(runs: Sequence[CellRun], p95_limit_ms: float | None) -> CellFig
     )
 
 
-def _held(runs: Sequence[CellRun], users: Sequence[int], p95_limit_ms: float | None) -> tuple[list[int], str]:
-    """The numbers of users up to the first that a round does not hold, or did not come to; and what came then."""
-    held: list[int] = []
+def _sustained_users(
+    runs: Sequence[CellRun], users: Sequence[int], p95_limit_ms: float | None
+) -> tuple[list[int], str]:
+    """The user counts up to the first that a round fails or does not reach, and the reason there."""
+    counts: list[int] = []
     for count in users:
         levels = list(levels_of(runs, count))
         failed = sum(level.failed for level in levels)
         if failed:
-            return held, f"{failed} of {sum(level.requests for level in levels)} requests failed with {count} users"
+            return counts, f"{failed} of {sum(level.requests for level in levels)} requests failed with {count} users"
         slow = max((level.p95_ms or 0.0 for level in levels), default=0.0)
         if p95_limit_ms is not None and slow > p95_limit_ms:
-            return held, f"p95 was {slow:.0f} ms with {count} users"
+            return counts, f"p95 was {slow:.0f} ms with {count} users"
         if len(levels) < len(runs):
-            return held, next((run.ended_by for run in runs if run.ended_by), f"not all rounds came to {count} users")
-        held.append(count)
-    return held, next((run.ended_by for run in runs if run.ended_by), "")
+            return counts, next((run.ended_by for run in runs if run.ended_by), f"not all rounds came to {count} users")
+        counts.append(count)
+    return counts, next((run.ended_by for run in runs if run.ended_by), "")
 
 
 def _differences(
     row: Row, runs: Sequence[CellRun], base: Row, base_runs: Sequence[CellRun]
 ) -> Iterator[tuple[str, Difference]]:
-    own, other = row.figures, base.figures
-    if own is None or other is None:
+    own, baseline = row.figures, base.figures
+    if own is None or baseline is None:
         return
     fewest = min((level.users for run in runs for level in run.levels), default=0)
 
     def best(figures: CellFigures) -> Callable[[CellRun], float | None]:
-        return lambda run: next((one.samples_per_second for one in run.levels if one.users == figures.at_users), None)
+        return lambda run: next(
+            (entry.samples_per_second for entry in run.levels if entry.users == figures.at_users), None
+        )
 
     def latency(name: str) -> Callable[[CellRun], float | None]:
-        return lambda run: next((getattr(one, name) for one in run.levels if one.users == fewest), None)
+        return lambda run: next((getattr(entry, name) for entry in run.levels if entry.users == fewest), None)
 
     intervals = {
         "p50_ms": _interval(runs, latency("p50_ms"), base_runs, latency("p50_ms")),
         "p95_ms": _interval(runs, latency("p95_ms"), base_runs, latency("p95_ms")),
-        "samples_per_second": _interval(runs, best(own), base_runs, best(other)),
+        "samples_per_second": _interval(runs, best(own), base_runs, best(baseline)),
     }
     for name in ("p50_ms", "p95_ms", "samples_per_second", "max_users", "memory_bytes", "gpu_memory_bytes"):
-        value, reference = getattr(own, name), getattr(other, name)
+        value, reference = getattr(own, name), getattr(baseline, name)
         if value is not None and reference:
             interval = intervals.get(name)
             percent = interval.value if interval else (value / reference - 1) * 100
@@ -254,10 +341,10 @@ def _interval(
     base_runs: Sequence[CellRun],
     base_value: Callable[[CellRun], float | None],
 ) -> Interval | None:
-    """Of the difference in percent, over rounds that one process measured of both: the machine was the same then."""
+    """Confidence interval of the difference in percent, over rounds that measured both in one process."""
     base = {(run.round_number, run.session): base_value(run) for run in base_runs}
     pairs = [(value(run), base.get((run.round_number, run.session))) for run in runs]
-    ratios = [own / other for own, other in pairs if own and other]
+    ratios = [own / baseline for own, baseline in pairs if own and baseline]
     if len(ratios) < _MIN_ROUNDS:
         return None
     ratio = paired_ratio(ratios)
@@ -265,7 +352,7 @@ def _interval(
 
 
 def _inverse(interval: Interval | None) -> Interval | None:
-    """Of the difference in percent of what is in inverse proportion, as a cost is to the rate."""
+    """Convert the interval of a difference in percent to that of the inverse quantity, as cost is inverse to rate."""
     if interval is None:
         return None
     value, high, low = ((100 / (100 + percent) - 1) * 100 for percent in (interval.value, interval.low, interval.high))
@@ -273,12 +360,12 @@ def _inverse(interval: Interval | None) -> Interval | None:
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return median(numbers) if numbers else None
 
 
 def comparison_notes(rows: Sequence[Row], runner: CellRunner, rounds: int, pricing: Pricing) -> Iterator[str]:
-    """What a reader of a comparison has to know."""
+    """Yield notes that qualify a comparison's results."""
     if pricing.price is not None:
         instance = pricing.price.instance_type or "an instance of the given price"
         yield f"costs are those of {instance} if it answered as this machine does ({runner.host}): measure there"

@@ -1,1 +1,1 @@
-"""The result of a search in sentences and as a page."""
+"""Search report in sentences and as an HTML page."""

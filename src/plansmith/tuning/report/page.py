@@ -1,4 +1,4 @@
-"""A search as one self-contained HTML page: needs no network and runs no script."""
+"""Search report as one self-contained HTML page, without network access or scripts."""
 
 from __future__ import annotations
 
@@ -6,30 +6,133 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from plansmith import __version__
+from plansmith.errors import GateError, ServedCheckError
 from plansmith.formatting import format_bytes, minute
-from plansmith.loadtest.report.findings import format_number
+from plansmith.loadtest.report.findings import format_list, format_number
 from plansmith.records.model import EngineKind
-from plansmith.report.line_plot import (
-    BOTTOM,
-    HEIGHT,
-    LEFT,
-    RIGHT,
-    WIDTH,
-    Axis,
-    LinePlot,
-    Series,
-    axis_from_zero,
-    line_plot,
-)
+from plansmith.records.validation import Interval
+from plansmith.report.plots import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, Axis, LinePlot, Series, axis_from_zero, line_plot
 from plansmith.report.templating import template_environment
 from plansmith.report.verdict import Tile
 from plansmith.system.files import make_folder, storage_errors, write_file
-from plansmith.tuning.apply import format_changes
-from plansmith.tuning.confirmation import Confirmation, Round
+from plansmith.tuning.builds import format_changes
 from plansmith.tuning.objective import Goal
-from plansmith.tuning.report.findings import best_name, cautions, describe_confirmation, mark, verdict
 from plansmith.tuning.result import Outcome, TuningResult
+from plansmith.tuning.search import Confirmation, Round, has_answer, median_violations
 from plansmith.tuning.trials.history import FOLDER_OPTION, Trial
+
+_FEW_REQUESTS, _FEW_FOR_P99 = 20, 100
+"""Of fewer answers, the slowest twentieth, or percent, is not even one."""
+_FINDING_MEASURES = {"throughput": "the throughput", "latency": "as short a p95 latency", "cost": "as cheap"}
+
+
+def format_gain(goal: Goal, gain: Interval) -> str:
+    """Format a gain with its confidence interval: "1.62 times the throughput (95 %: 1.55 to 1.69)"."""
+    return f"{gain.value:.2f} times {_FINDING_MEASURES[goal.objective]} (95 %: {gain.low:.2f} to {gain.high:.2f})"
+
+
+def verdict(result: TuningResult) -> str:
+    """Return the result in one sentence."""
+    plan, confirmation = result.plan, result.confirmation
+    if confirmation is None and len(result.search.ranking) == 1 < plan.space.size:
+        return f"only the current configuration was tried: {result.current.label}; give more with --budget"
+    if confirmation is None:
+        return f"the current configuration is the best that was found: {result.current.label}"
+    rounds = describe_confirmation(plan.goal, confirmation)
+    if result.is_better:
+        return f"{result.best.configuration.label}: {rounds}"
+    others = f"the best of the others, {result.best.configuration.label}"
+    return f"no configuration is significantly better than the current one; {others}: {rounds}"
+
+
+def describe_confirmation(goal: Goal, confirmation: Confirmation) -> str:
+    """Describe the result of the confirmation rounds against the current configuration."""
+    total = len(confirmation.rounds)
+    rounds = f"{total} round{'' if total == 1 else 's'} beside the current configuration"
+    if not confirmation.meets_constraints:
+        return f"it did not meet the constraints in {rounds}"
+    compared = sum(has_answer(goal, pair.current) and has_answer(goal, pair.candidate) for pair in confirmation.rounds)
+    if confirmation.gain is None:
+        problem = next((pair.current.problem for pair in confirmation.rounds if pair.current.problem), "")
+        text = f"in {rounds} the current one answered in {compared or 'none'}{f' ({problem})' if problem else ''}"
+    else:
+        share = "" if compared == total else f"{compared} of "
+        text = f"{format_gain(goal, confirmation.gain)} in {share}{rounds}"
+    if not confirmation.current_meets_constraints:
+        return f"{text}, which did not meet the constraints" if compared else text
+    return text if confirmation.is_better else f"{text}: no significant gain"
+
+
+def best_name(result: TuningResult) -> str:
+    """Return the label of the best configuration."""
+    if not result.is_met:
+        return "nearest"
+    return "best" if result.is_better or result.confirmation is None else "best of the others"
+
+
+def mark(result: TuningResult, outcome: Outcome) -> str:
+    """Return a configuration's status, such as "current, violates a constraint"; empty for most."""
+    marks = [best_name(result)] if outcome.configuration == result.best.configuration else []
+    marks += ["current"] if outcome.configuration == result.current else []
+    return ", ".join(filter(None, [*marks, outcome.reason]))
+
+
+def cautions(result: TuningResult) -> list[str]:
+    """Return the warnings that qualify the verdict."""
+    compared = {result.best.configuration, result.current}
+    notes = [
+        note for outcome in result.outcomes if outcome.configuration in compared for note in outcome.measurement.notes
+    ]
+    return [*_few_requests(result), *filter(None, [result.plan.obstacle]), *dict.fromkeys(notes)]
+
+
+def require_acceptable(result: TuningResult) -> None:
+    """Require that some configuration could be served and meets the constraints.
+
+    Raises:
+        ServedCheckError: nothing could be served.
+        GateError: nothing meets the constraints; with the nearest configuration, and what it reached.
+    """
+    best, goal, model = result.best, result.plan.goal, result.plan.model
+    tried = len(result.search.ranking)
+    if result.confirmation is None and best.measurement is None:
+        raise ServedCheckError(
+            f"none of {tried} configurations could be served; {best.configuration.label}: {best.problem}",
+            remedy="correct that, and run it again with --retry-failed",
+            model=model,
+            step="tune",
+        )
+    if result.is_met:
+        return
+    trials = result.trials_of(best.configuration)
+    measurements = sorted(goal.scored([trial.measurement for trial in trials]), key=goal.violation)
+    reached = [
+        f"{constraint.format_value(measurements[len(measurements) // 2])} where {constraint.text} is required"
+        for constraint, violation in zip(goal.constraints, median_violations(goal, trials), strict=True)
+        if measurements and violation > 0
+    ]
+    raise GateError(
+        f"none of {tried} configurations meets the constraints; the nearest, {best.configuration.label}, reached"
+        f" {', '.join(reached) or 'no answer'}",
+        remedy="loosen the constraint, lower the load (--users, --rate), or try more with --budget, --engines and"
+        " --precisions",
+        model=model,
+        step="tune",
+    )
+
+
+def _few_requests(result: TuningResult) -> Iterator[str]:
+    has_p99 = any(constraint.quantity == "p99" for constraint in result.plan.goal.constraints)
+    few = _FEW_FOR_P99 if has_p99 else _FEW_REQUESTS
+    names = {result.best.configuration: f"the {best_name(result)}", result.current: "the current configuration"}
+    answered = {item.configuration: item.answered for item in result.outcomes if 0 < item.answered < few}
+    named = [f"{name} ({answered[item]})" for item, name in names.items() if item in answered]
+    if named:
+        yield (
+            f"fewer than {few} requests were answered in a trial of {format_list(named)}, which says little; give"
+            " longer trials (--seconds)"
+        )
+
 
 _PACKAGE = "plansmith.tuning.report"
 _TEMPLATE = "tuning.html"
@@ -40,19 +143,19 @@ _UNITS = {"throughput": "Inferences per second", "latency": "p95 latency in ms",
 
 
 def store_page(result: TuningResult, folder: Path) -> Path:
-    """Write the page of a result beside it.
+    """Write the HTML page of a result next to it.
 
     Raises:
         RepositoryError: the disk is full or cannot be written.
     """
-    with storage_errors(folder, other=FOLDER_OPTION):
+    with storage_errors(folder, alternative=FOLDER_OPTION):
         make_folder(folder)
         write_file(folder / PAGE_FILE, render_page(result), replace=True)
     return folder / PAGE_FILE
 
 
 def render_page(result: TuningResult) -> str:
-    """The whole page."""
+    """Render the complete page."""
     plan = result.plan
     outcomes = result.outcomes
     answered = [outcome for outcome in outcomes if outcome.measurement.is_answered]
@@ -71,12 +174,12 @@ def render_page(result: TuningResult) -> str:
         frame=(WIDTH, HEIGHT, LEFT, RIGHT, BOTTOM),
         confirmations=[
             (
-                one.candidate.label,
-                _sentence(describe_confirmation(plan.goal, one)),
-                rounds_plot(plan.goal, one),
-                list(_round_rows(plan.goal, one.rounds)),
+                confirmation.candidate.label,
+                _sentence(describe_confirmation(plan.goal, confirmation)),
+                rounds_plot(plan.goal, confirmation),
+                list(_round_rows(plan.goal, confirmation.rounds)),
             )
-            for one in result.search.confirmations
+            for confirmation in result.search.confirmations
         ],
         heads=HEADS,
         rows=[
@@ -90,8 +193,8 @@ def render_page(result: TuningResult) -> str:
 
 
 def tradeoff_plot(result: TuningResult, outcomes: Sequence[Outcome]) -> LinePlot:
-    """Throughput over p95 latency of each configuration, and the line of those that no other one beats in both."""
-    points = [(one.measurement.p95_ms, one.measurement.throughput) for one in outcomes]
+    """Return the plot of throughput against p95 latency, with the Pareto front."""
+    points = [(entry.measurement.p95_ms, entry.measurement.throughput) for entry in outcomes]
     groups: dict[str, list[tuple[float, float]]] = {}
     for outcome, point in zip(outcomes, points, strict=True):
         groups.setdefault(_group(result, outcome), []).append(point)
@@ -105,7 +208,7 @@ def tradeoff_plot(result: TuningResult, outcomes: Sequence[Outcome]) -> LinePlot
 
 
 def progress_plot(result: TuningResult) -> LinePlot:
-    """The objective of each trial of screening and halving, and the best until then."""
+    """Return the plot of the objective and the best so far, by trial of screening and halving."""
     goal = result.plan.goal
     trials = [trial for trial in result.search.trials if not trial.round_number]
     values = [_value(goal, trial) for trial in trials]
@@ -113,8 +216,12 @@ def progress_plot(result: TuningResult) -> LinePlot:
     leader: Trial | None = None
     for number, trial in enumerate(trials, 1):
         if trial.measurement is not None and goal.is_met(trial.measurement):
-            known = leader.measurement if leader is not None else None
-            leader = trial if known is None or goal.rank(trial.measurement) < goal.rank(known) else leader
+            best_measurement = leader.measurement if leader is not None else None
+            leader = (
+                trial
+                if best_measurement is None or goal.rank(trial.measurement) < goal.rank(best_measurement)
+                else leader
+            )
         best.append((number, _value(goal, leader) if leader is not None else None))
     places = _separate([(number, value) for number, value in enumerate(values, 1) if value is not None])
     series = [Series("best so far", best), Series("trial", places)]
@@ -124,20 +231,20 @@ def progress_plot(result: TuningResult) -> LinePlot:
 
 
 def rounds_plot(goal: Goal, confirmation: Confirmation) -> LinePlot:
-    """The objective of both configurations by round."""
+    """Return the plot of the objective of both configurations by round."""
     pairs = confirmation.rounds
     series = [
         Series("candidate", [(number, _value(goal, pair.candidate)) for number, pair in enumerate(pairs, 1)]),
         Series("current", [(number, _value(goal, pair.current)) for number, pair in enumerate(pairs, 1)]),
     ]
-    values = [value for one in series for _, value in one.points if value is not None]
+    values = [value for curve in series for _, value in curve.points if value is not None]
     up = axis_from_zero(values, format_number)
     across = _count_axis(len(pairs), "round")
     return line_plot(f"{_UNITS[goal.objective]} by round", series, across, up, format_number, over="rounds")
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points of which no other has less latency and as much throughput, by latency."""
+    """Return the Pareto front: points with no other of lower latency and at least equal throughput, by latency."""
     front: list[tuple[float, float]] = []
     for latency, rate in sorted(points, key=lambda point: (point[0], -point[1])):
         if not front or rate > front[-1][1]:
@@ -146,7 +253,7 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, flo
 
 
 def _separate(points: Sequence[tuple[float, float]]) -> list[tuple[float, float | None]]:
-    """Points that no line connects."""
+    """Separate points, so that no line connects them."""
     separated: list[tuple[float, float | None]] = []
     for x, y in points:
         separated += [(x, y), (x, None)]
@@ -194,7 +301,7 @@ def _tiles(result: TuningResult) -> Iterator[Tile]:
 
 
 def _tile_value(goal: Goal, outcome: Outcome) -> str:
-    """The objective, short enough for a tile."""
+    """The objective's value, short enough for a tile."""
     if not goal.has_score(outcome.measurement):
         return "no answer"
     value = format_number(goal.value(outcome.measurement))
@@ -227,7 +334,7 @@ def _round_rows(goal: Goal, rounds: Sequence[Round]) -> Iterator[tuple[str, ...]
 
 
 def _facts(result: TuningResult) -> Iterator[tuple[str, str]]:
-    """What was searched, how and where."""
+    """Yield the facts of the search: what was searched, how and where."""
     plan = result.plan
     yield "Objective", plan.goal.label
     yield "Constraints", ", ".join(constraint.text for constraint in plan.goal.constraints)
@@ -241,5 +348,5 @@ def _facts(result: TuningResult) -> Iterator[tuple[str, str]]:
 
 
 def _sentence(text: str) -> str:
-    """With a capital, unless it begins with the name of an engine."""
+    """A sentence that starts with a capital, unless it starts with the name of an engine."""
     return f"{text if text.startswith(tuple(EngineKind)) else text[0].upper() + text[1:]}."

@@ -1,4 +1,4 @@
-"""The history of trials: every finished one is on the disk at once, and is used again by later runs.
+"""Trial history: each finished trial is written to disk at once, and reused by later runs.
 
 A file of one JSON line per record that is only appended to. What a killed process left of a line is cut off before the
 next one is written; a line that cannot be read is skipped, and its trial is run again.
@@ -7,18 +7,115 @@ next one is written; a line that cannot be read is skipped, and its trial is run
 from __future__ import annotations
 
 import fcntl
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from statistics import fmean
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from plansmith.errors import RepositoryError
 from plansmith.records.model import Record
 from plansmith.system.digest import digest_of
 from plansmith.system.files import HeldByAnother, fsync_path, locked, make_folder, not_waiting, storage_errors
 from plansmith.tuning.configuration import Configuration
-from plansmith.tuning.trials.measurement import Measurement
+
+_RATIOS = ("throughput", "p50_ms", "p90_ms", "p95_ms", "p99_ms")
+_OPTIONAL = ("memory_bytes", "batch_size", "queue_ms", "cores")
+
+
+class Measurement(Record):
+    """Measurement of a load test with one stage.
+
+    Attributes:
+        seconds: over which requests were counted.
+        requests: answered or failed.
+        failed: of these.
+        throughput: inferences (samples) per second.
+        p50_ms: latency of the answered requests in milliseconds; likewise the other percentiles.
+        memory_bytes: largest memory of the server, or of its GPUs; None where unknown.
+        batch_size: mean achieved batch; None where unknown.
+        queue_ms: mean time of a request in the queue; None where unknown.
+        cores: CPU seconds of the server per second; None where unknown.
+        notes: what a reader has to know to read the figures correctly.
+    """
+
+    seconds: float
+    requests: int
+    failed: int = 0
+    throughput: float
+    p50_ms: float
+    p90_ms: float
+    p95_ms: float
+    p99_ms: float
+    memory_bytes: int | None = None
+    batch_size: float | None = None
+    queue_ms: float | None = None
+    cores: float | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def error_rate(self) -> float:
+        """The fraction of the requests that failed."""
+        return self.failed / self.requests if self.requests else 1.0
+
+    @property
+    def answered(self) -> int:
+        """The number of successful requests."""
+        return self.requests - self.failed
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether any request succeeded in the measured time."""
+        return self.answered > 0 and self.throughput > 0
+
+
+class TrialFailed(Exception):
+    """Failed trial: a configuration cannot be served, or its server died or hung; the reason in one line.
+
+    It is the result of a trial, and does not end the search.
+    """
+
+
+class Benchmark(Protocol):
+    """Benchmark: measures configurations."""
+
+    def __call__(self, configuration: Configuration, seconds: float, /) -> Measurement:
+        """Serve a configuration and load-test it for so many seconds.
+
+        Raises:
+            TrialFailed: the configuration cannot be served.
+            PlansmithError: the machine is at fault, which ends the search.
+        """
+        ...
+
+
+def mean_measurement(measurements: Sequence[Measurement]) -> Measurement:
+    """Return the mean of measurements: the geometric mean for rates and latencies, as they are compared by ratio.
+
+    Requests and failures are added up; a measurement in which a figure is unknown does not count for it.
+    """
+    means: dict[str, Any] = {
+        name: _geometric_mean([getattr(measurement, name) for measurement in measurements]) for name in _RATIOS
+    }
+    for name in _OPTIONAL:
+        if values := [value for measurement in measurements if (value := getattr(measurement, name)) is not None]:
+            means[name] = fmean(values)
+    if "memory_bytes" in means:
+        means["memory_bytes"] = round(means["memory_bytes"])
+    return Measurement(
+        seconds=sum(measurement.seconds for measurement in measurements),
+        requests=sum(measurement.requests for measurement in measurements),
+        failed=sum(measurement.failed for measurement in measurements),
+        notes=tuple(dict.fromkeys(note for measurement in measurements for note in measurement.notes)),
+        **means,
+    )
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(fmean(map(math.log, values))) if min(values) > 0 else 0.0
+
 
 Phase = Literal["screening", "halving", "confirmation"]
 FOLDER_OPTION = "folder of artifacts (`artifacts` in the spec)"
@@ -32,7 +129,7 @@ _BLOCK_BYTES = 64 * 1024
 
 
 class TrialContext(Record):
-    """What has to be the same for a trial to be used again.
+    """Trial context: what must be equal for a cached trial to be reused.
 
     Attributes:
         builds: by label of the build, the digest of its files.
@@ -46,7 +143,7 @@ class TrialContext(Record):
 
 
 class KeyedRecord(Record):
-    """A record of a history.
+    """A history record with a key.
 
     Attributes:
         key: identifies it.
@@ -56,7 +153,7 @@ class KeyedRecord(Record):
 
 
 class Trial(KeyedRecord):
-    """A finished run of a configuration.
+    """A finished trial of a configuration.
 
     Attributes:
         key: from `trial_key`.
@@ -87,7 +184,7 @@ def trial_key(
     round_number: int = 0,
     candidate: Configuration | None = None,
 ) -> str:
-    """Identifies a trial: the same model, configuration, load, length and host, and the same round of a confirmation.
+    """Return the cache key of a trial: model, configuration, load, length, host and confirmation round.
 
     Args:
         context: model, load and host.
@@ -113,7 +210,7 @@ R = TypeVar("R", bound=KeyedRecord)
 
 
 class History(Generic[R]):
-    """The records of one model in a file.
+    """History file: the records of one model.
 
     Args:
         folder: made with the first record.
@@ -128,16 +225,16 @@ class History(Generic[R]):
         self._records: dict[str, R] | None = None
 
     def find(self, key: str) -> R | None:
-        """The record of a key; None where there is none."""
+        """Return the record of a key; None if there is none."""
         return self._read().get(key)
 
     def add(self, record: R) -> None:
-        """Keep a record: when this returns it survives the end of the process and of the machine's power.
+        """Append a record durably: on return it survives the end of the process and a power failure.
 
         Raises:
             RepositoryError: the disk is full or cannot be written.
         """
-        with storage_errors(self.folder, other=FOLDER_OPTION):
+        with storage_errors(self.folder, alternative=FOLDER_OPTION):
             make_folder(self.folder)
             is_new = not self.file.exists()
             with self.file.open("w+b" if is_new else "r+b") as file:
@@ -153,12 +250,12 @@ class History(Generic[R]):
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Hold off other searches of the model, as both would measure each other.
+        """Lock out other searches of the model, as both would affect each other's measurements.
 
         Raises:
             RepositoryError: another one is running.
         """
-        with storage_errors(self.folder, other=FOLDER_OPTION):
+        with storage_errors(self.folder, alternative=FOLDER_OPTION):
             make_folder(self.folder)
         with ExitStack() as stack:
             try:
@@ -177,7 +274,7 @@ class History(Generic[R]):
 
 
 class TrialHistory(History[Trial]):
-    """The trials of one model.
+    """Trial history of one model.
 
     Args:
         folder: made with the first trial.
@@ -188,7 +285,7 @@ class TrialHistory(History[Trial]):
 
 
 def read_records(file: Path, kind: type[R]) -> Iterator[R]:
-    """The records of a file whose lines are whole and can be read, oldest first."""
+    """Yield the complete, readable records of a file, oldest first."""
     try:
         content = file.read_bytes()
     except FileNotFoundError:
@@ -201,7 +298,7 @@ def read_records(file: Path, kind: type[R]) -> Iterator[R]:
 
 
 def _end_of_lines(descriptor: int) -> int:
-    """The offset behind the last whole line of a file."""
+    """The offset after the last complete line of a file."""
     end = os.fstat(descriptor).st_size
     while end > 0:
         start = max(0, end - _BLOCK_BYTES)

@@ -1,33 +1,114 @@
-"""Servers of trials: a Triton that is started for each, or one that runs already and is sent each configuration."""
+"""Trial servers: a Triton started per trial, or a running one that is sent each configuration."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from plansmith.config.target.targets import load_target
-from plansmith.copies.sending import send, unload, unload_leftovers
-from plansmith.errors import EnvironmentFault, in_one_line
-from plansmith.loadtest.server.connect import ServerPlace
-from plansmith.records.release import Member, Package
-from plansmith.system.files import link_or_copy, storage_errors, write_file
-from plansmith.system.temporary import scratch_folder
+from plansmith.config.targets import load_target
+from plansmith.copies.release import ModelFolder, send, unload, unload_leftovers
+from plansmith.errors import EnvironmentFault, UsageError, in_one_line
+from plansmith.loadtest.connect import ServerPlace
+from plansmith.records.model import Device
+from plansmith.records.pipeline import MODEL_PART
+from plansmith.records.release import CONFIG_FILE, Member, Package
+from plansmith.system.files import link_or_copy, scratch_folder, storage_errors, write_file
 from plansmith.system.urls import Address, read_address
 from plansmith.system.urls import Protocol as RequestProtocol
-from plansmith.triton.server.control.client import ModelControlClient
+from plansmith.triton.config.model_config import parse_config, text_of
+from plansmith.triton.repository.renamed import Content
+from plansmith.triton.server.control import ModelControlClient
 from plansmith.triton.server.runtime import find_serving_runtime
 from plansmith.triton.server.server import TritonServer
-from plansmith.tuning.builds import CompiledBuild
+from plansmith.tuning.builds import CompiledBuild, TunedModel
 from plansmith.tuning.configuration import Configuration
 from plansmith.tuning.trials.history import FOLDER_OPTION
-from plansmith.tuning.trials.staging import stage_release
-from plansmith.tuning.tuned_model import TunedModel
+
+if TYPE_CHECKING:
+    from tritonclient.grpc import model_config_pb2 as pb
+
+
+@dataclass(frozen=True)
+class StagedRelease:
+    """A release staged with another configuration.
+
+    Attributes:
+        models: members of an ensemble or script before itself.
+        measured: the name of the model itself, which of an ensemble is a member: its batches count.
+    """
+
+    models: tuple[ModelFolder, ...]
+    measured: str
+
+    @property
+    def name(self) -> str:
+        """The name of the model that receives the requests."""
+        return self.models[-1].name
+
+
+def stage_release(build: CompiledBuild, configuration: Configuration, device: Device, name: str = "") -> StagedRelease:
+    """Stage a release with another configuration.
+
+    What asks the model in an ensemble takes no larger batches than the model does.
+
+    Args:
+        build: has the release.
+        configuration: to serve it in.
+        device: on which it is served.
+        name: what to call it; as the release when empty.
+
+    Raises:
+        UsageError: the model does not take the batch size.
+        RepositoryError: the release is damaged.
+    """
+    manifest = build.manifest
+    models = build.copy(device, name)
+    parts = [member.part for member in manifest.package.members]
+    measured = models[parts.index(MODEL_PART) if MODEL_PART in parts else -1].name
+    configs = {model.name: parse_config(model.files[CONFIG_FILE].read_text()) for model in models}
+    own, config = configs[models[-1].name], configs[measured]
+    largest = config.max_batch_size
+    if configuration.max_batch_size > largest or (largest and not configuration.max_batch_size):
+        raise UsageError(
+            f"{manifest.name} was compiled for batches of up to {largest}, and cannot be served with"
+            f" {configuration.max_batch_size}",
+            remedy="compile it with larger shapes",
+        )
+    configuration.apply_to(config)
+    drop_larger_batches(config)
+    if config is not own and 0 < config.max_batch_size < own.max_batch_size:
+        own.max_batch_size = config.max_batch_size
+        drop_larger_batches(own)
+    own.version_policy.latest.num_versions = 1
+    return StagedRelease(tuple(_with_config(models, configs)), measured)
+
+
+def drop_larger_batches(config: pb.ModelConfig) -> None:
+    """Remove preferred batch sizes and warmup samples above the largest batch, which Triton refuses.
+
+    Rule: ValidateModelConfig in core/src/model_config_utils.cc of Triton.
+    """
+    largest = config.max_batch_size
+    if config.HasField("dynamic_batching"):
+        preferred = [size for size in config.dynamic_batching.preferred_batch_size if size <= largest]
+        config.dynamic_batching.preferred_batch_size[:] = preferred
+    samples = [sample for sample in config.model_warmup if sample.batch_size <= max(largest, 1)]
+    del config.model_warmup[:]
+    config.model_warmup.extend(samples)
+
+
+def _with_config(models: Sequence[ModelFolder], configs: dict[str, pb.ModelConfig]) -> list[ModelFolder]:
+    return [
+        replace(model, files={**model.files, CONFIG_FILE: Content.of(text_of(configs[model.name]).encode())})
+        for model in models
+    ]
+
 
 LOGS_FOLDER = "logs"
 LOAD_SECONDS = 300.0
@@ -39,7 +120,7 @@ _NAME_FILE = "server-name"
 
 @dataclass(frozen=True)
 class ServedTrial:
-    """A configuration that is served.
+    """A configuration that is being served.
 
     Attributes:
         place: the server.
@@ -55,10 +136,10 @@ class ServedTrial:
 
 
 class TrialServer(Protocol):
-    """Serves configurations, one at a time."""
+    """Trial server: serves one configuration at a time."""
 
     def serve(self, build: CompiledBuild, configuration: Configuration) -> AbstractContextManager[ServedTrial]:
-        """Serve a build in a configuration until the block ends.
+        """Serve a configuration of a build for the block.
 
         Raises:
             ServedCheckError, EngineError, UsageError: the configuration cannot be served.
@@ -69,7 +150,7 @@ class TrialServer(Protocol):
 
 @dataclass(frozen=True)
 class LocalServer:
-    """Starts a Triton of this machine for each trial.
+    """Local server: starts a Triton on this machine for each trial.
 
     Args:
         folder: takes logs and temporary copies.
@@ -127,7 +208,7 @@ class LocalServer:
 
 @dataclass(frozen=True)
 class RemoteServer:
-    """A Triton in explicit mode that runs already, and may serve others, too: nobody tells what memory a model takes.
+    """Remote server: a running Triton in explicit mode, possibly shared, that does not report a model's memory.
 
     Args:
         url: where it answers, in the protocol of the requests.
@@ -141,7 +222,7 @@ class RemoteServer:
 
     @contextmanager
     def serve(self, build: CompiledBuild, configuration: Configuration) -> Iterator[ServedTrial]:
-        """See `TrialServer`; what a killed process left there is unloaded first."""
+        """See `TrialServer`; first unloads what a killed process left there."""
         control = ModelControlClient(self.url, load_seconds=LOAD_SECONDS)
         device = load_target(build.manifest.target).device
         staged = stage_release(build, configuration, device, self.name)
@@ -165,7 +246,7 @@ class RemoteServer:
 
 
 def make_server(model: TunedModel, protocol: RequestProtocol, announce: Callable[[str], None]) -> TrialServer:
-    """The server of a model's trials: the running one that it names, or one that is started.
+    """Return the server of a model's trials: the running one that it names, or a local one.
 
     Raises:
         RepositoryError: the folder of the search cannot be written.
@@ -176,9 +257,9 @@ def make_server(model: TunedModel, protocol: RequestProtocol, announce: Callable
 
 
 def _name_on_servers(model: TunedModel) -> str:
-    """What a model is called on servers that others use, too: each time the same, so that nothing is left there."""
+    """The model's name on shared servers: the same each time, so that no stale models remain there."""
     file = model.folder / _NAME_FILE
-    with storage_errors(model.folder, other=FOLDER_OPTION):
+    with storage_errors(model.folder, alternative=FOLDER_OPTION):
         if not file.is_file():
             write_file(file, f"plansmith-tune-{model.name}-{secrets.token_hex(4)}", replace=False)
         return file.read_text()

@@ -1,1 +1,1 @@
-"""Measures of agreement, by what a model gives."""
+"""Agreement metrics, by kind of model output."""

@@ -28,21 +28,21 @@ def types(model: onnx.ModelProto) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(("precision", "element"), [(Precision.FP16, 10), (Precision.BF16, 16)])
-def test_everything_between_input_and_output_is_lowered_with_two_casts(
-    precision: Precision, element: int, tmp_path: Path
-) -> None:
+def test_interior_lowered_with_two_casts(precision: Precision, element: int, tmp_path: Path) -> None:
+    """Everything between input and output is lowered with two casts."""
     method = lowering(graph(CHAIN, **WEIGHTS), tmp_path, {"x": X}, precision=precision)
     lowered = method.lower(())
-    found = types(lowered)
-    assert (found["x"], found["y"]) == (1, 1)
-    assert {found[name] for name in "abcd"} == {element}
+    dtypes = types(lowered)
+    assert (dtypes["x"], dtypes["y"]) == (1, 1)
+    assert {dtypes[name] for name in "abcd"} == {element}
     assert [t.data_type for t in lowered.graph.initializer] == [element], "one copy, shared"
     assert len(casts(lowered)) == 2
     assert method.lowerable == ("a", "b", "c", "d", "y")
     onnx.checker.check_model(lowered, full_check=True)
 
 
-def test_inputs_and_outputs_are_lowered_only_when_asked(tmp_path: Path) -> None:
+def test_edges_lowered_when_asked(tmp_path: Path) -> None:
+    """Inputs and outputs are lowered only when asked."""
     method = lowering(graph(CHAIN, **WEIGHTS), tmp_path, {"x": X}, lower_io=True)
     lowered = method.lower(())
     assert {v.type.tensor_type.elem_type for v in (*lowered.graph.input, *lowered.graph.output)} == {10}
@@ -53,25 +53,28 @@ def test_inputs_and_outputs_are_lowered_only_when_asked(tmp_path: Path) -> None:
     np.testing.assert_allclose(half.astype(np.float32), twin, atol=0.01)
 
 
-def test_a_node_that_is_kept_takes_what_moves_numbers_to_it_along(tmp_path: Path) -> None:
+def test_kept_node_takes_movers_along(tmp_path: Path) -> None:
+    """A node that is kept takes along what moves numbers to it."""
     method = lowering(graph(CHAIN, **WEIGHTS), tmp_path, {"x": X})
     lowered = method.lower({"b", "d"})
-    found = types(lowered)
-    assert [found[name] for name in "abcd"] == [10, 1, 1, 1]
+    dtypes = types(lowered)
+    assert [dtypes[name] for name in "abcd"] == [10, 1, 1, 1]
     assert len(casts(lowered)) == 4
     assert sorted(t.data_type for t in lowered.graph.initializer) == [1, 10], "both products read their own weights"
 
 
-def test_nodes_that_the_spec_keeps_stay_fp32(tmp_path: Path) -> None:
+def test_spec_kept_nodes_stay_fp32(tmp_path: Path) -> None:
+    """Nodes that the spec keeps stay FP32."""
     method = lowering(graph(CHAIN, **WEIGHTS), tmp_path, {"x": X}, keep=["[bd]", "x"])
-    assert method.kept == {"b": "the spec keeps '[bd]'", "d": "the spec keeps '[bd]'"} | {
+    assert method.high_reasons == {"b": "the spec keeps '[bd]'", "d": "the spec keeps '[bd]'"} | {
         "c": "it only hands numbers from FP32 to FP32"
     }
     with pytest.raises(ValueError, match="not among the nodes that are lowered: b"):
         method.lower({"b"})
 
 
-def test_branches_keep_their_types_and_take_fp32_from_outside(tmp_path: Path) -> None:
+def test_branches_keep_their_types(tmp_path: Path) -> None:
+    """Branches keep their types and take FP32 from outside."""
     model = graph(
         """(float[N, 8] x, bool flag) => (float[N, 8] y) {
             a = MatMul (x, w)
@@ -86,7 +89,7 @@ def test_branches_keep_their_types_and_take_fp32_from_outside(tmp_path: Path) ->
     )
     feeds = [{"x": X, "flag": np.array(flag)} for flag in (True, False)]
     method = lowering(model, tmp_path, *feeds)
-    assert method.kept == {"chosen": "it holds a subgraph, which stays as it is"}
+    assert method.high_reasons == {"chosen": "it holds a subgraph, which stays as it is"}
     lowered = method.lower(())
     for candidate in (lowered, method.runnable(lowered)):
         for feed in feeds:
@@ -95,7 +98,8 @@ def test_branches_keep_their_types_and_take_fp32_from_outside(tmp_path: Path) ->
             )
 
 
-def test_a_graph_s_output_that_others_take_too_is_fp32_outside_and_lowered_inside(tmp_path: Path) -> None:
+def test_shared_output_is_fp32_outside(tmp_path: Path) -> None:
+    """An output that nodes take too is FP32 outside of the graph and lowered inside."""
     model = graph("(float[N, 8] x) => (float[N, 8] a, float[N, 8] y) { a = MatMul (x, w) y = Relu (a) }", **WEIGHTS)
     method = lowering(model, tmp_path, {"x": X})
     lowered = method.lower(())
@@ -106,7 +110,8 @@ def test_a_graph_s_output_that_others_take_too_is_fp32_outside_and_lowered_insid
             np.testing.assert_allclose(mine, theirs, atol=0.05)
 
 
-def test_operators_and_inputs_that_know_no_fp16_stay_fp32(tmp_path: Path) -> None:
+def test_unsupported_operators_stay_fp32(tmp_path: Path) -> None:
+    """Operators and inputs that know no FP16 stay FP32."""
     text = """(float[1, 1, 4, 4] x) => (float[1, 1, 8, 8] y, float[M] steps) {
         inner = Neg (x)
         large = Resize <mode = "linear"> (inner, , scales)
@@ -116,26 +121,28 @@ def test_operators_and_inputs_that_know_no_fp16_stay_fp32(tmp_path: Path) -> Non
     scales = np.array([1, 1, 2, 2], np.float32)
     model = graph(text, scales=scales, zero=np.float32(0), one=np.float32(1), limit=np.float32(5))
     method = lowering(model, tmp_path, {"x": X.reshape(2, 1, 4, 4)[:1]})
-    assert method.kept == {"steps": "Range has no FP16 form in opset 18"}
+    assert method.high_reasons == {"steps": "Range has no FP16 form in opset 18"}
     assert method.lowerable == ("inner", "large", "y")
     lowered = method.lower(())
     assert {t.name: t.data_type for t in lowered.graph.initializer}["scales"] == 1
     onnx.checker.check_model(lowered, full_check=True)
 
 
-def test_an_operator_of_somebody_else_stays_fp32(tmp_path: Path) -> None:
+def test_custom_operator_stays_fp32(tmp_path: Path) -> None:
+    """An operator of somebody else stays FP32."""
     model = graph(
         "(float[N, 8] x) => (float[N, 8] y) { a = com.microsoft.QuickGelu (x) b = Neg (a) y = MatMul (b, w) }",
         domains=', "com.microsoft": 1',
         **WEIGHTS,
     )
     method = lowering(model, tmp_path, {"x": X})
-    assert "com.microsoft.QuickGelu is no operator of ONNX" in method.kept["a"]
+    assert "com.microsoft.QuickGelu is no operator of ONNX" in method.high_reasons["a"]
     assert method.lowerable == ("b", "y")
     method.lower(())
 
 
-def test_a_shape_is_asked_of_what_there_is(tmp_path: Path) -> None:
+def test_shape_asked_of_existing_tensor(tmp_path: Path) -> None:
+    """A shape is asked of what there is."""
     model = graph(
         """(float[N, 8] x) => (float[N, 8] y) {
             a = MatMul (x, w) size = Shape (a) flat = Reshape (a, minus) back = Reshape (flat, size) y = Relu (back)
@@ -145,10 +152,11 @@ def test_a_shape_is_asked_of_what_there_is(tmp_path: Path) -> None:
     )
     method = lowering(model, tmp_path, {"x": X})
     assert len(casts(method.lower(()))) == 2
-    assert "size" not in {*method.kept, *method.lowerable}
+    assert "size" not in {*method.high_reasons, *method.lowerable}
 
 
-def test_whole_numbers_that_fp32_nodes_want_are_not_rounded_on_the_way(tmp_path: Path) -> None:
+def test_integers_for_fp32_not_rounded(tmp_path: Path) -> None:
+    """Whole numbers that FP32 nodes want are not rounded on the way."""
     model = graph(
         """(int64[N, 8] ids, float[N, 8] x) => (float[N, 8] y) {
             place = Cast <to = 1> (ids) angle = Mul (place, tenth) wave = Sin (angle) both = Mul (wave, place)
@@ -158,13 +166,14 @@ def test_whole_numbers_that_fp32_nodes_want_are_not_rounded_on_the_way(tmp_path:
     )
     feed: dict[str, Any] = {"ids": 5000 + np.arange(32).reshape(4, 8), "x": X}
     method = lowering(model, tmp_path, feed)
-    assert "its angle reaches 503" in method.kept["wave"]
-    assert {"angle", "place"} <= set(method.kept)
+    assert "its angle reaches 503" in method.high_reasons["wave"]
+    assert {"angle", "place"} <= set(method.high_reasons)
     answer = run(method.runnable(method.lower(())), tmp_path, feed)[0]
     np.testing.assert_allclose(answer, run(model, tmp_path, feed)[0], rtol=0.002, atol=4)
 
 
-def test_a_graph_for_bf16_is_brought_to_the_opset_that_has_it(tmp_path: Path) -> None:
+def test_bf16_graph_gets_newer_opset(tmp_path: Path) -> None:
+    """A graph for BF16 is brought to the opset that has it."""
     image = np.random.default_rng(0).normal(size=(2, 3, 8, 8)).astype(np.float32)
     text = "(float[N, 3, 8, 8] x) => (float[N, 4, 8, 8] y) { a = Conv <pads = [1, 1, 1, 1]> (x, kernel) y = Relu (a) }"
     model = graph(text, kernel=np.random.default_rng(1).normal(size=(4, 3, 3, 3)).astype(np.float32))
@@ -179,7 +188,8 @@ def test_a_graph_for_bf16_is_brought_to_the_opset_that_has_it(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("rewrites", ["none", "basic", "all"])
-def test_the_twin_s_rounding_survives_what_onnx_runtime_does_to_graphs(rewrites: Any, tmp_path: Path) -> None:
+def test_twin_rounding_survives_optimisation(rewrites: Any, tmp_path: Path) -> None:
+    """The twin's rounding survives what ONNX Runtime does to graphs."""
     model = graph("(float[N, 8] x) => (float[N, 8] y) { a = Add (x, one) y = Sub (a, one) }", one=np.float32(1))
     method = lowering(model, tmp_path, {"x": X}, precision=Precision.BF16)
     path = tmp_path / "twin.onnx"
@@ -188,7 +198,8 @@ def test_the_twin_s_rounding_survives_what_onnx_runtime_does_to_graphs(rewrites:
     assert open_session(path, rewrites=rewrites).run(None, {"x": small})[0].tolist() == [[0.0] * 8]
 
 
-def test_names_of_nodes_are_made_up_once_where_there_are_none(tmp_path: Path) -> None:
+def test_unnamed_nodes_named_once(tmp_path: Path) -> None:
+    """Names of nodes are made up once where there are none."""
     model = normalised()
     for node in model.graph.node:
         node.name = ""

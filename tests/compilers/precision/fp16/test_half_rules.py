@@ -26,13 +26,14 @@ def same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
 ROWS = RNG.normal(size=(8, 64)).astype(np.float32)
 
 
-def test_an_overflow_in_a_written_out_normalisation_is_found_named_and_avoided(tmp_path: Path) -> None:
+def test_normalisation_overflow_is_avoided(tmp_path: Path) -> None:
+    """An overflow in a written-out normalisation is found, named and avoided."""
     model, feed = normalised(), {"x": 300 * ROWS}
     method = lowering(model, tmp_path, feed)
     reach = float(np.square(feed["x"] - feed["x"].mean(1, keepdims=True)).max())
     assert reach > 65504
-    assert method.kept["squares"] == f"output reaches {number(reach)}, FP16 ends at 65 504"
-    assert set(method.kept) == {"squares", "variance", "kept_finite", "deviation"}
+    assert method.high_reasons["squares"] == f"output reaches {number(reach)}, FP16 ends at 65 504"
+    assert set(method.high_reasons) == {"squares", "variance", "kept_finite", "deviation"}
     assert set(method.lowerable) == {"mean", "centred", "normal", "y"}
     lowered = method.lower(())
     expected = run(model, tmp_path, feed)[0]
@@ -41,24 +42,26 @@ def test_an_overflow_in_a_written_out_normalisation_is_found_named_and_avoided(t
     assert len(casts(lowered)) == 4, "in, around the island, and out"
 
 
-def test_an_overflow_that_a_cpu_would_hide_is_seen_by_the_twin(tmp_path: Path) -> None:
+def test_twin_sees_hidden_overflow(tmp_path: Path) -> None:
+    """An overflow that a CPU would hide is seen by the twin."""
     method = lowering(normalised(), tmp_path, {"x": ROWS})
-    assert not method.kept
+    assert not method.high_reasons
     lowered = method.lower(())
     large = {"x": 300 * ROWS}
-    hidden, told = (run(candidate, tmp_path, large)[0] for candidate in (lowered, method.runnable(lowered)))
+    hidden, twin_output = (run(candidate, tmp_path, large)[0] for candidate in (lowered, method.runnable(lowered)))
     assert np.abs(hidden).max() > 1, "ONNX Runtime computed it in FP32"
-    np.testing.assert_array_equal(told, 0)  # a GPU divides by an infinite deviation
+    np.testing.assert_array_equal(twin_output, 0)  # a GPU divides by an infinite deviation
 
 
-def test_partial_sums_count_even_where_the_result_is_small(tmp_path: Path) -> None:
+def test_partial_sums_count(tmp_path: Path) -> None:
+    """Partial sums count even where the result is small."""
     model = graph(
         "(float[N, 64] x) => (float[N, 64] z, float[N, 1] y) { z = Neg (x) y = MatMul (z, weight) }",
         weight=np.tile([[100.0], [-100.0]], (32, 1)).astype(np.float32),
     )
-    assert not lowering(model, tmp_path, {"x": np.ones((2, 64), np.float32)}).kept
+    assert not lowering(model, tmp_path, {"x": np.ones((2, 64), np.float32)}).high_reasons
     method = lowering(model, tmp_path, {"x": np.full((2, 64), 20, np.float32)})
-    assert method.kept == {"y": "sums inside reach 128 000; FP16 ends at 65 504"}
+    assert method.high_reasons == {"y": "sums inside reach 128 000; FP16 ends at 65 504"}
 
 
 REASONS: dict[str, tuple[str, dict[str, Any], np.ndarray[Any, Any], str, str]] = {
@@ -134,19 +137,18 @@ def test_what_stays_fp32_says_why(
 ) -> None:
     text = text.replace("{", "{ other = Neg (x)", 1).replace(") => (", ") => (float[N, M] other, ")
     method = lowering(graph(text, **weights), tmp_path, {"x": x.astype(np.float32)})
-    assert method.kept[node] == reason
+    assert method.high_reasons[node] == reason
 
 
 @pytest.mark.parametrize("precision", [Precision.FP16, Precision.BF16])
 @pytest.mark.parametrize("masked", [-np.inf, float(np.finfo(np.float32).min), -1e9])
 @pytest.mark.parametrize("form", ["Add", "Where"])
-def test_a_mask_ends_where_the_format_can_carry_it(
-    form: str, masked: float, precision: Precision, tmp_path: Path
-) -> None:
+def test_mask_fits_the_format(form: str, masked: float, precision: Precision, tmp_path: Path) -> None:
+    """A mask ends where the format can carry it."""
     model, feed = attention(masked, form=form), attention_feed()
     method = lowering(model, tmp_path, feed, precision=precision)
     fits = masked == -1e9 and precision is Precision.BF16
-    assert set(method.kept) == (set() if fits else {"bias"}), "where the mask is made"
+    assert set(method.high_reasons) == (set() if fits else {"bias"}), "where the mask is made"
     assert method.settings["masks"] == ("none" if fits else "end at -16384 at laid")
     lowered = method.lower(())
     answer = run(method.runnable(lowered), tmp_path, feed)[0]
@@ -154,7 +156,8 @@ def test_a_mask_ends_where_the_format_can_carry_it(
     np.testing.assert_allclose(answer, run(model, tmp_path, feed)[0], atol=tolerance)
 
 
-def test_a_row_that_is_masked_altogether_is_no_nan(tmp_path: Path) -> None:
+def test_fully_masked_row_is_no_nan(tmp_path: Path) -> None:
+    """A row that is masked altogether is no NaN."""
     feed = dict(attention_feed()) | {"open": np.zeros((2, 1, 6), np.bool_)}
     model = attention(float(np.finfo(np.float32).min))
     method = lowering(model, tmp_path, feed)
@@ -162,31 +165,37 @@ def test_a_row_that_is_masked_altogether_is_no_nan(tmp_path: Path) -> None:
     assert np.isfinite(answer).all()
 
 
-def test_scores_that_reach_towards_the_mask_leave_it_in_fp32(tmp_path: Path) -> None:
+def test_scores_near_mask_keep_fp32(tmp_path: Path) -> None:
+    """Scores that reach towards the mask leave it in FP32."""
     model, feed = attention(-1e9), attention_feed(scale=20)
     method = lowering(model, tmp_path, feed)
     assert method.settings["masks"] == "none"
-    assert {"laid", "shares"} <= set(method.kept)
+    assert {"laid", "shares"} <= set(method.high_reasons)
     answer = run(method.runnable(method.lower(())), tmp_path, feed)[0]
     np.testing.assert_allclose(answer, run(model, tmp_path, feed)[0], atol=0.5)
 
 
-def test_the_largest_of_all_batches_counts(tmp_path: Path) -> None:
+def test_largest_batch_value_counts(tmp_path: Path) -> None:
+    """The largest of all batches counts."""
     small, large = {"x": ROWS}, {"x": 300 * ROWS[:1]}
     for feeds in ((small, large), (large, small)):
-        assert "squares" in lowering(normalised(), tmp_path, *feeds).kept
+        assert "squares" in lowering(normalised(), tmp_path, *feeds).high_reasons
 
 
-def test_small_numbers_are_computed_in_full_where_a_root_makes_much_of_them(tmp_path: Path) -> None:
+def test_small_numbers_before_root_kept(tmp_path: Path) -> None:
+    """Small numbers are computed in full where a root makes much of them."""
     model, feed = normalised(epsilon=1e-6), {"x": ROWS * np.geomspace(1e-3, 10, len(ROWS), dtype=np.float32)[:, None]}
     method = lowering(model, tmp_path, feed)
-    assert "it makes much of numbers as small as" in method.kept["deviation"]
+    assert "it makes much of numbers as small as" in method.high_reasons["deviation"]
     small = {"kept_finite", "variance", "squares"}
-    assert {method.kept[name] for name in small} == {"it computes the small numbers that deviation makes much of"}
+    assert {method.high_reasons[name] for name in small} == {
+        "it computes the small numbers that deviation makes much of"
+    }
     answer = run(method.runnable(method.lower(())), tmp_path, feed)[0]
     np.testing.assert_allclose(answer, run(model, tmp_path, feed)[0], atol=0.02)
 
 
-def test_without_calibration_inputs_nothing_is_lowered(tmp_path: Path) -> None:
+def test_nothing_lowered_without_inputs(tmp_path: Path) -> None:
+    """Without calibration inputs nothing is lowered."""
     with pytest.raises(ExportError, match="no calibration inputs"):
         lowering(normalised(), tmp_path)

@@ -11,9 +11,8 @@ import pytest
 from plansmith.compilers.precision import opsets
 from plansmith.compilers.precision.int8 import tensorrt_method
 from plansmith.compilers.precision.int8.format import FP8, INT8, Format
-from plansmith.compilers.trt.inspection.layers import layers_of, nodes_in_fp32, require_precision
-from plansmith.compilers.trt.inspection.verbose import inspector_document
-from plansmith.config.precision import LoweringOptions
+from plansmith.compilers.trt.layers import inspector_document, layers_of, nodes_in_fp32, require_precision
+from plansmith.config.engine_options import LoweringOptions
 from plansmith.data.reference import StoredCases
 
 from ....support.precision.half_graphs import Arrays, samples
@@ -33,9 +32,9 @@ def in_eight_bits(model: onnx.ModelProto, cases: StoredCases, form: Format, fold
     mask = next((v.name for v in model.graph.input if v.name == "attention_mask"), None)
     (method,) = tensorrt_method.methods(model, cases, LoweringOptions(), form=form, mask_input=mask)
     shapes = {name: dict.fromkeys(("min", "opt", "max"), value.shape) for name, value in feed.items()}
-    found = library.build(folder / "build", method.lower(()).SerializeToString(), {"shapes": shapes})
-    assert found.is_built, found
-    layers = layers_of(inspector_document(found.layers))
+    result = library.build(folder / "build", method.lower(()).SerializeToString(), {"shapes": shapes})
+    assert result.is_built, result
+    layers = layers_of(inspector_document(result.layers))
     require_precision(layers, form.precision, nodes_in_fp32(folder / "build" / "model.onnx"))
     return sum(layer.operands == form.dtype.name for layer in layers)
 
@@ -46,7 +45,8 @@ def test_the_projections_of_a_transformer(form: Format, library: Library, tmp_pa
 
 
 @FORMATS
-def test_the_convolutions_of_a_residual_network(form: Format, library: Library, tmp_path: Path) -> None:
+def test_residual_network_convolutions_lowered(form: Format, library: Library, tmp_path: Path) -> None:
+    """The convolutions of a residual network are built in eight bits."""
     assert in_eight_bits(residual(), images(tmp_path), form, tmp_path, library) == 5
 
 

@@ -19,7 +19,7 @@ from plansmith.compilers.precision import opsets
 from plansmith.compilers.precision.candidate import Method
 from plansmith.compilers.precision.int8 import onnxruntime_methods, tensorrt_method
 from plansmith.compilers.precision.int8.format import FP8, INT8, Format
-from plansmith.config.precision import LoweringOptions
+from plansmith.config.engine_options import LoweringOptions
 from plansmith.data.reference import StoredCases
 
 from ....support.precision.half_graphs import samples
@@ -35,9 +35,9 @@ Arrays = Mapping[str, NDArray[np.generic]]
 @pytest.fixture(scope="module")
 def sentences() -> list[str]:
     """Held-out sentences first, by length, as batches of like ones take half the time; then those to calibrate on."""
-    found = real_sentences()
-    assert len(found) >= CALIBRATION + HELD_OUT
-    return [*sorted(found[:HELD_OUT], key=len), *found[HELD_OUT : CALIBRATION + HELD_OUT]]
+    texts = real_sentences()
+    assert len(texts) >= CALIBRATION + HELD_OUT
+    return [*sorted(texts[:HELD_OUT], key=len), *texts[HELD_OUT : CALIBRATION + HELD_OUT]]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def cpu(cleaned: Path, calibration: StoredCases) -> list[Method]:
 
 
 @pytest.mark.parametrize(("place", "mean", "worst"), [(0, 0.997, 0.99), (1, 0.995, 0.98)])
-def test_on_a_cpu_256_held_out_sentences_keep_their_vectors_in_a_quarter_of_the_bytes(
+def test_sentence_vectors_kept_on_cpu(
     place: int,
     mean: float,
     worst: float,
@@ -72,6 +72,7 @@ def test_on_a_cpu_256_held_out_sentences_keep_their_vectors_in_a_quarter_of_the_
     reference: NDArray[np.float64],
     tmp_path: Path,
 ) -> None:
+    """On a CPU, 256 held-out sentences keep their vectors in a quarter of the bytes."""
     method, path = cpu[place], tmp_path / "int8.onnx"
     onnx.save(method.lower(()), path)
     cosines = (_vectors(path, sentences[:HELD_OUT]) * reference).sum(axis=1)
@@ -82,7 +83,7 @@ def test_on_a_cpu_256_held_out_sentences_keep_their_vectors_in_a_quarter_of_the_
 
 
 @pytest.mark.parametrize(("form", "mean", "worst"), [(INT8, 0.997, 0.98), (FP8, 0.997, 0.99)], ids=["int8", "fp8"])
-def test_for_tensorrt_all_projections_are_quantised_and_vectors_are_kept(
+def test_tensorrt_projections_all_quantised(
     form: Format,
     mean: float,
     worst: float,
@@ -93,6 +94,7 @@ def test_for_tensorrt_all_projections_are_quantised_and_vectors_are_kept(
     reference: NDArray[np.float64],
     tmp_path: Path,
 ) -> None:
+    """For TensorRT all projections are quantised, and vectors are kept."""
     model = opsets.modern(onnx.load(cleaned), _feed(sentences[:2]), form.opset)
     (method,) = tensorrt_method.methods(model, calibration, LoweringOptions(), form=form, mask_input="attention_mask")
     assert len(method.lowerable) == 36
@@ -116,10 +118,10 @@ def _feed(texts: list[str]) -> Arrays:
 
 def _vectors(path: Path, texts: list[str], *, rewrites: Literal["all", "basic"] = "all") -> NDArray[np.float64]:
     """Means over the tokens of each sentence, of length one."""
-    session, found = open_session(path, rewrites=rewrites), []
+    session, vectors = open_session(path, rewrites=rewrites), []
     for start in range(0, len(texts), BATCH):
         feed = _feed(texts[start : start + BATCH])
         mask = feed["attention_mask"][..., None].astype(np.float64)
         pooled = (session.run(None, dict(feed))[0] * mask).sum(axis=1) / mask.sum(axis=1)
-        found.append(pooled / np.linalg.norm(pooled, axis=1, keepdims=True))
-    return np.concatenate(found)
+        vectors.append(pooled / np.linalg.norm(pooled, axis=1, keepdims=True))
+    return np.concatenate(vectors)

@@ -14,7 +14,7 @@ from plansmith.compilers.precision.candidate import Method
 from plansmith.compilers.precision.graph import Graph
 from plansmith.compilers.precision.int8 import onnxruntime_methods
 from plansmith.compilers.precision.lint.linter import lint
-from plansmith.config.precision import LoweringOptions
+from plansmith.config.engine_options import LoweringOptions
 from plansmith.errors import ExportError
 from plansmith.records.model import EngineKind
 
@@ -38,18 +38,18 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Method:
     return method
 
 
-def test_a_transformer_gets_scales_per_request_first_and_fixed_ones_as_the_alternative(ways: list[Method]) -> None:
+def test_transformer_prefers_scales_per_request(ways: list[Method]) -> None:
+    """A transformer gets scales per request first and fixed ones as the alternative."""
     assert [method.name for method in ways] == ["INT8, dynamic, per channel", "INT8, static Q/DQ"]
     for method in ways:
         assert [name for name in method.lowerable if name != "embedded"] == PROJECTIONS
-        assert method.kept["context"] == "both operands are computed, as in attention"
-        assert method.kept["logits"].startswith("makes an output, and holds only 1.")
+        assert method.high_reasons["context"] == "both operands are computed, as in attention"
+        assert method.high_reasons["logits"].startswith("makes an output, and holds only 1.")
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_lowered_transformer_is_near_and_has_standard_operators_only(
-    ways: list[Method], place: int, tmp_path: Path
-) -> None:
+def test_lowered_transformer_stays_standard(ways: list[Method], place: int, tmp_path: Path) -> None:
+    """A lowered transformer is near and has standard operators only."""
     cases, method = tokens(tmp_path, seed=3), ways[place]
     lowered = method.lower(())
     onnx.checker.check_model(lowered, full_check=True)
@@ -58,11 +58,12 @@ def test_a_lowered_transformer_is_near_and_has_standard_operators_only(
     feed = next(iter(cases)).feed
     real = feed["attention_mask"].astype(bool)
     exact = run(method.lower(method.lowerable), tmp_path, feed)[0][real]
-    found = run(method.runnable(lowered), tmp_path, feed)[0][real]
-    assert 0 < np.square(found - exact).mean() / np.square(exact).mean() < 2e-3
+    output = run(method.runnable(lowered), tmp_path, feed)[0][real]
+    assert 0 < np.square(output - exact).mean() / np.square(exact).mean() < 2e-3
 
 
-def test_products_take_bytes_with_a_scale_per_column_and_share_what_is_quantised(ways: list[Method]) -> None:
+def test_products_have_scale_per_column(ways: list[Method]) -> None:
+    """Products take bytes with a scale per column and share what is quantised."""
     lowered = ways[0].lower(())
     values = constants(lowered)
     products = [n for n in lowered.graph.node if n.op_type == "MatMulInteger"]
@@ -72,20 +73,22 @@ def test_products_take_bytes_with_a_scale_per_column_and_share_what_is_quantised
     assert not [name for name, value in values.items() if value.dtype == np.float32 and value.shape == (64, 64)]
 
 
-def test_every_row_of_a_table_is_exact_to_half_a_step_of_its_own(ways: list[Method], tmp_path: Path) -> None:
+def test_table_rows_have_own_step(ways: list[Method], tmp_path: Path) -> None:
+    """Every row of a table is exact to half a step of its own."""
     model = encoder()
     lowered = ways[0].lower(PROJECTIONS)
     table = next(v for v in constants(model).values() if v.shape == (2048, 64))
     ids = np.arange(2048)[None, :]
     lowered.graph.output.append(onnx.ValueInfoProto(name="embedded"))
-    found = run(lowered, tmp_path, {"ids": ids, "attention_mask": np.ones_like(ids)})[-1][0]
+    result = run(lowered, tmp_path, {"ids": ids, "attention_mask": np.ones_like(ids)})[-1][0]
     steps = np.abs(_table(ways[0])).max(axis=1, keepdims=True) / 127
-    assert (np.abs(found - _table(ways[0])) <= steps / 2 * 1.001).all()
-    assert np.abs(found - _table(ways[0])).max() > 0
+    assert (np.abs(result - _table(ways[0])) <= steps / 2 * 1.001).all()
+    assert np.abs(result - _table(ways[0])).max() > 0
     assert table.nbytes * 0.3 > sum(v.nbytes for v in constants(lowered).values() if v.shape[:1] == (2048,))
 
 
-def test_a_small_table_and_a_lookup_on_another_axis_stay_as_they_are(tmp_path: Path) -> None:
+def test_small_table_stays(tmp_path: Path) -> None:
+    """A small table and a lookup on another axis stay as they are."""
     text = """(int64[N] ids, float[N, 64] x) => (float[N, 64] y) {
         small = Gather (few, ids)
         other = Gather <axis = 1> (wide, ids)
@@ -103,7 +106,8 @@ def test_a_small_table_and_a_lookup_on_another_axis_stay_as_they_are(tmp_path: P
     assert method.lowerable == ("product",)
 
 
-def test_a_gemm_keeps_its_factors_its_bias_and_its_transposed_weights(tmp_path: Path) -> None:
+def test_gemm_keeps_factors_and_bias(tmp_path: Path) -> None:
+    """A Gemm keeps its factors, its bias and its transposed weights."""
     text = """(float[N, 48] x) => (float[N, 80] y) {
         z = Gemm <alpha = 0.5, beta = 2.0, transB = 1> (x, w, b)
         y = Softplus (z)
@@ -112,14 +116,15 @@ def test_a_gemm_keeps_its_factors_its_bias_and_its_transposed_weights(tmp_path: 
     w, b = rng.normal(size=(80, 48)).astype(np.float32), rng.normal(size=80).astype(np.float32)
     feed = {"x": rng.normal(size=(7, 48)).astype(np.float32)}
     for method in onnxruntime_methods.methods(graph(text, w=w, b=b), samples(tmp_path, feed), LoweringOptions()):
-        (found,) = run(method.lower(()), tmp_path, feed)
+        (output,) = run(method.lower(()), tmp_path, feed)
         expected = np.logaddexp(0, 0.5 * feed["x"] @ w.T + 2 * b)
-        assert np.abs(found - expected).max() < 0.15, method.name
-        assert np.abs(found - expected).max() > 0, method.name
+        assert np.abs(output - expected).max() < 0.15, method.name
+        assert np.abs(output - expected).max() > 0, method.name
 
 
 @pytest.mark.parametrize("shape", [(80,), (1, 80), (1,), (7, 80), (7, 1)])
-def test_a_gemm_takes_a_bias_of_any_shape(shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_gemm_takes_any_bias_shape(shape: tuple[int, ...], tmp_path: Path) -> None:
+    """A Gemm takes a bias of any shape."""
     text = "(float[7, 48] x) => (float[7, 80] y) { z = Gemm (x, w, b)  y = Softplus (z) }"
     rng = np.random.default_rng(0)
     w, b = rng.normal(size=(48, 80)).astype(np.float32), rng.normal(size=shape).astype(np.float32)
@@ -127,11 +132,12 @@ def test_a_gemm_takes_a_bias_of_any_shape(shape: tuple[int, ...], tmp_path: Path
     for method in onnxruntime_methods.methods(graph(text, w=w, b=b), samples(tmp_path, feed), LoweringOptions()):
         lowered = method.lower(())
         onnx.checker.check_model(lowered, full_check=True)
-        (found,) = run(lowered, tmp_path, feed)
-        assert 0 < np.abs(found - np.logaddexp(0, feed["x"] @ w + b)).max() < 0.4, method.name
+        (output,) = run(lowered, tmp_path, feed)
+        assert 0 < np.abs(output - np.logaddexp(0, feed["x"] @ w + b)).max() < 0.4, method.name
 
 
-def test_what_only_a_branch_takes_is_kept_and_a_tensor_that_it_takes_is_not_divided(tmp_path: Path) -> None:
+def test_branch_only_tensors_are_kept(tmp_path: Path) -> None:
+    """What only a branch takes is kept and a tensor that it takes is not divided."""
     model, feed = _branching(), {"x": np.random.default_rng(0).normal(size=(6, 64)).astype(np.float32)}
     cases = samples(tmp_path, *({**feed, "flag": np.array(flag)} for flag in (True, False)))
     methods = onnxruntime_methods.methods(model, cases, LoweringOptions())
@@ -142,12 +148,13 @@ def test_what_only_a_branch_takes_is_kept_and_a_tensor_that_it_takes_is_not_divi
         lowered = method.lower(())
         assert "inner" in constants(lowered)
         for flag in (True, False):
-            given = {**feed, "flag": np.array(flag)}
-            (exact,), (found,) = run(model, tmp_path, given), run(lowered, tmp_path, given)
-            assert 0 < np.square(found - exact).mean() / np.square(exact).mean() < 2e-3
+            inputs = {**feed, "flag": np.array(flag)}
+            (exact,), (output,) = run(model, tmp_path, inputs), run(lowered, tmp_path, inputs)
+            assert 0 < np.square(output - exact).mean() / np.square(exact).mean() < 2e-3
 
 
-def test_a_file_that_lists_its_weights_among_the_inputs_is_lowered(tmp_path: Path) -> None:
+def test_listed_weights_are_lowered(tmp_path: Path) -> None:
+    """A file that lists its weights among the inputs is lowered."""
     text = "(float[N, 48] x) => (float[N, 80] y) { z = MatMul (x, w)  y = Softplus (z) }"
     model = graph(text, w=np.random.default_rng(0).normal(size=(48, 80)).astype(np.float32))
     model.graph.input.append(onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [48, 80]))
@@ -160,10 +167,10 @@ def test_a_file_that_lists_its_weights_among_the_inputs_is_lowered(tmp_path: Pat
         run(lowered, tmp_path, feed)
 
 
-def test_scales_per_request_say_what_they_depend_on(ways: list[Method], tmp_path: Path) -> None:
+def test_scales_per_request_tell_dependence(ways: list[Method], tmp_path: Path) -> None:
     """A row beside one of large values gets coarser steps than alone."""
-    assert any("depends on them" in words for words in ways[0].not_validated)
-    assert not any("depends on them" in words for words in ways[1].not_validated)
+    assert any("depends on them" in note for note in ways[0].not_validated)
+    assert not any("depends on them" in note for note in ways[1].not_validated)
     assert "all rows of a batch" in ways[0].settings["activations"]
     text = "(float[N, 48] x) => (float[N, 80] y) { z = MatMul (x, w)  y = Softplus (z) }"
     rng = np.random.default_rng(0)
@@ -175,7 +182,8 @@ def test_scales_per_request_say_what_they_depend_on(ways: list[Method], tmp_path
     assert np.abs(alone[0] - beside[0]).max() > 0.01
 
 
-def test_a_convolutional_network_gets_fixed_scales_that_follow_the_data(network: Method) -> None:
+def test_cnn_gets_fixed_scales(network: Method) -> None:
+    """A convolutional network gets fixed scales that follow the data."""
     assert network.name == "INT8, static Q/DQ"
     lowered = network.lower(())
     values = constants(lowered)
@@ -188,7 +196,8 @@ def test_a_convolutional_network_gets_fixed_scales_that_follow_the_data(network:
     assert pair_before(lowered, "stem_active", 0) is None, "an activation fuses into its convolution"
 
 
-def test_what_only_moves_values_keeps_their_scale_and_a_chain_ends_before_floats(network: Method) -> None:
+def test_movers_keep_value_scale(network: Method) -> None:
+    """What only moves values keeps their scale, and a chain ends before floats."""
     lowered = network.lower(())
     values = constants(lowered)
     before, after = pair_before(lowered, "pooled", 0), pair_before(lowered, "first", 0)
@@ -201,7 +210,8 @@ def test_what_only_moves_values_keeps_their_scale_and_a_chain_ends_before_floats
     assert pair_before(ended, "flat", 0) is None
 
 
-def test_biases_of_convolutions_are_whole_numbers_of_the_products_steps(network: Method) -> None:
+def test_biases_use_product_steps(network: Method) -> None:
+    """Biases of convolutions are whole numbers of the products' steps."""
     lowered = network.lower(())
     values, index = constants(lowered), Graph(lowered)
     node = next(n for n in lowered.graph.node if n.name == "second")
@@ -214,9 +224,8 @@ def test_biases_of_convolutions_are_whole_numbers_of_the_products_steps(network:
     np.testing.assert_allclose(values[bias.input[1]], values[weight.input[1]] * values[data[0].input[1]], rtol=1e-6)
 
 
-def test_onnx_runtime_runs_all_convolutions_in_integers_and_near_the_exact_answer(
-    network: Method, tmp_path: Path
-) -> None:
+def test_convolutions_run_in_integers(network: Method, tmp_path: Path) -> None:
+    """ONNX Runtime runs all convolutions in integers and near the exact answer."""
     import onnxruntime
 
     lowered = network.lower(())
@@ -228,41 +237,45 @@ def test_onnx_runtime_runs_all_convolutions_in_integers_and_near_the_exact_answe
     assert kinds.count("QLinearConv") == 6
     assert not {"Conv", "FusedConv", "Relu", "Add"} & set(kinds)
     feed = next(iter(images(tmp_path))).feed
-    (exact,), (found,) = run(network.lower(network.lowerable), tmp_path, feed), run(lowered, tmp_path, feed)
-    assert 0 < np.square(found - exact).mean() / np.square(exact).mean() < 5e-3
+    (exact,), (output,) = run(network.lower(network.lowerable), tmp_path, feed), run(lowered, tmp_path, feed)
+    assert 0 < np.square(output - exact).mean() / np.square(exact).mean() < 5e-3
     assert lint(lowered, engine=EngineKind.ONNXRUNTIME, samples=images(tmp_path)) == []
 
 
-def test_digits_are_told_apart_as_well_by_bytes(tmp_path: Path) -> None:
+def test_bytes_tell_digits_apart(tmp_path: Path) -> None:
+    """Digits are told apart just as well by bytes."""
     model, (held_out, labels), calibration = _digits()
     (method,) = onnxruntime_methods.methods(model, samples(tmp_path, *calibration), LoweringOptions())
-    (exact,), (found,) = (run(method.lower(keep), tmp_path, held_out) for keep in (method.lowerable, ()))
-    accuracies = [(answer.argmax(axis=1) == labels).mean() for answer in (exact, found)]
+    (exact,), (output,) = (run(method.lower(keep), tmp_path, held_out) for keep in (method.lowerable, ()))
+    accuracies = [(answer.argmax(axis=1) == labels).mean() for answer in (exact, output)]
     assert accuracies[0] > 0.9
     assert abs(accuracies[0] - accuracies[1]) <= 0.01
-    assert not np.array_equal(exact, found)
+    assert not np.array_equal(exact, output)
 
 
 @pytest.mark.parametrize("calibration", ["minmax", "percentile", "entropy"])
-def test_the_calibration_that_was_asked_for_is_used(calibration: Any, tmp_path: Path) -> None:
+def test_requested_calibration_is_used(calibration: Any, tmp_path: Path) -> None:
+    """The calibration that was asked for is used."""
     options = LoweringOptions(calibration=calibration)
     (method,) = onnxruntime_methods.methods(residual(), images(tmp_path), options)
     assert method.settings["calibration"].startswith(f"{calibration} for ")
     assert "," not in method.settings["calibration"]
 
 
-def test_what_a_search_or_the_spec_keeps_is_left_as_it_was(ways: list[Method], network: Method, tmp_path: Path) -> None:
-    kept = [n.op_type for n in ways[0].lower({"up", "embedded"}).graph.node if n.name in {"up", "embedded"}]
-    assert kept == ["Gather", "MatMul"]
+def test_kept_nodes_stay_unchanged(ways: list[Method], network: Method, tmp_path: Path) -> None:
+    """What a search or the spec keeps is left as it was."""
+    op_types = [n.op_type for n in ways[0].lower({"up", "embedded"}).graph.node if n.name in {"up", "embedded"}]
+    assert op_types == ["Gather", "MatMul"]
     assert pair_before(network.lower({"second"}), "same", 1) is not None
     assert pair_before(network.lower({"second"}), "same", 0) is None
     options = LoweringOptions(keep=("embedded", "wo|down"), quantisation="dynamic")
     (method,) = onnxruntime_methods.methods(encoder(), tokens(tmp_path), options, mask_input="attention_mask")
     assert list(method.lowerable) == ["query", "key", "value", "projected", "up"]
-    assert method.kept["embedded"] == "kept by the spec: embedded"
+    assert method.high_reasons["embedded"] == "kept by the spec: embedded"
 
 
-def test_scales_per_request_for_convolutions_alone_are_refused_with_what_to_set(tmp_path: Path) -> None:
+def test_convolution_request_scales_refused(tmp_path: Path) -> None:
+    """Scales per request for convolutions alone are refused with what to set."""
     model = graph(
         "(float[N, 3, 9] x) => (float[N, 8, 7] y) { z = Conv (x, w)  y = Relu (z) }", w=np.ones((8, 3, 3), np.float32)
     )
@@ -272,9 +285,8 @@ def test_scales_per_request_for_convolutions_alone_are_refused_with_what_to_set(
     assert "quantisation: auto" in caught.value.remedy
 
 
-def test_without_exact_sums_of_bytes_weights_keep_to_seven_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inexact_sums_limit_weight_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without exact sums of bytes weights keep to seven bits."""
     monkeypatch.setattr(onnxruntime_methods, "weight_bits", lambda: 7)
     for method in onnxruntime_methods.methods(encoder(), tokens(tmp_path), LoweringOptions()):
         values = constants(method.lower(()))

@@ -23,64 +23,68 @@ OLD = [9, 10, 11, 12]
 
 @pytest.mark.parametrize("precision", ["int8", "fp16", "bf16"])
 @pytest.mark.parametrize("opset", OLD)
-def test_a_file_of_an_old_opset_is_lowered(opset: int, precision: str, tmp_path: Path) -> None:
+def test_old_opset_file_is_lowered(opset: int, precision: str, tmp_path: Path) -> None:
+    """A file of an old opset is lowered."""
     path = _old(opset, tmp_path / "old.onnx")
     prepared = pipeline.prepare(path, hand_made.write_rows(tmp_path), tmp_path / "prepared")
     engine = EngineKind.TENSORRT if precision == "bf16" else EngineKind.ONNXRUNTIME
     lowered = prepared.lower(precision, tmp_path / "lowered", engine=engine, quantisation="static")
     assert lowered.record.components
     assert lowered.record.precision == precision
-    made = onnx.load(lowered.folder / "model.onnx")
-    assert next(o.version for o in made.opset_import if not o.domain) >= opsets.WANTED
-    names = {node.name for node in made.graph.node}
+    model = onnx.load(lowered.folder / "model.onnx")
+    assert next(o.version for o in model.opset_import if not o.domain) >= opsets.WANTED
+    names = {node.name for node in model.graph.node}
     assert {"first_product", "soft"} <= names
-    assert [v.name for v in made.graph.input] == ["x"]
+    assert [v.name for v in model.graph.input] == ["x"]
 
 
 @pytest.mark.parametrize(("opset", "oldest"), [(7, 13), *((opset, 13) for opset in OLD), (9, 19), (17, 19)])
 @pytest.mark.parametrize("large_bytes", [64, 1 << 20])
-def test_names_answers_and_weights_stay_when_a_graph_is_converted(
+def test_conversion_keeps_names_and_weights(
     opset: int, oldest: int, large_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Names answers and weights stay when a graph is converted."""
     monkeypatch.setattr(opsets, "_LARGE_BYTES", large_bytes)
     old = onnx.load(_old(opset, tmp_path / "old.onnx"))
     assert len(old.graph.input) > 1, "weights are listed among the inputs"
-    given = onnx.ModelProto()
-    given.CopyFrom(old)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(old)
     feed = {"x": hand_made.rows()[:5]}
-    made = modern(given, feed, oldest)
-    assert made.opset_import[0].version == max(oldest, opsets.WANTED)
-    onnx.checker.check_model(made, full_check=True)
-    assert {n.name for n in made.graph.node if n.name} == {n.name for n in old.graph.node if n.op_type != "Constant"}
-    assert {t.name for t in old.graph.initializer} <= {t.name for t in made.graph.initializer}
-    assert {t.name for t in old.graph.initializer} == {t.name for t in given.graph.initializer}
-    assert [v.name for v in made.graph.input] == ["x"]
-    assert [d.dim_param for d in made.graph.input[0].type.tensor_type.shape.dim] == ["batch", ""]
-    np.testing.assert_allclose(run(made, tmp_path, feed)[0], run(old, tmp_path, feed)[0], rtol=1e-5, atol=1e-6)
+    result = modern(copy, feed, oldest)
+    assert result.opset_import[0].version == max(oldest, opsets.WANTED)
+    onnx.checker.check_model(result, full_check=True)
+    assert {n.name for n in result.graph.node if n.name} == {n.name for n in old.graph.node if n.op_type != "Constant"}
+    assert {t.name for t in old.graph.initializer} <= {t.name for t in result.graph.initializer}
+    assert {t.name for t in old.graph.initializer} == {t.name for t in copy.graph.initializer}
+    assert [v.name for v in result.graph.input] == ["x"]
+    assert [d.dim_param for d in result.graph.input[0].type.tensor_type.shape.dim] == ["batch", ""]
+    np.testing.assert_allclose(run(result, tmp_path, feed)[0], run(old, tmp_path, feed)[0], rtol=1e-5, atol=1e-6)
 
 
-def test_a_graph_that_is_new_enough_is_the_same_object() -> None:
+def test_new_enough_graph_is_same_object() -> None:
+    """A graph that is new enough is the same object."""
     model = helper.make_model(_graph(13), opset_imports=[helper.make_opsetid("", 13)])
     assert modern(model, {}) is model
 
 
-def test_what_cannot_be_converted_is_refused_with_its_opset_and_what_to_do() -> None:
-    model = _one("NotAnOperator", 11)
+def test_unconvertible_opset_refused() -> None:
+    """What cannot be converted is refused with its opset and what to do."""
+    model = _single_node_model("NotAnOperator", 11)
     with pytest.raises(ExportError, match=r"opset 11, which .*NotAnOperator") as caught:
         modern(model, {})
     assert caught.value.remedy == "export it with opset 17 or newer"
     assert "/" not in caught.value.message
 
 
-def test_what_the_converter_makes_another_graph_of_is_refused() -> None:
+def test_changed_graph_conversion_refused() -> None:
     """An interpolating Upsample counts from corners, and a Resize without attributes from the pixels' middle."""
-    model = _one("Upsample", 9, mode="linear", scales=np.array([1, 1, 2, 2], np.float32))
+    model = _single_node_model("Upsample", 9, mode="linear", scales=np.array([1, 1, 2, 2], np.float32))
     with pytest.raises(ExportError, match=r"opset 9, which .* answers differ by ") as caught:
         modern(model, {"x": np.random.default_rng(0).normal(size=(2, 1, 4, 4)).astype(np.float32)})
     assert caught.value.remedy == "export it with opset 17 or newer"
 
 
-def _one(operator: str, opset: int, scales: Any = None, **attributes: Any) -> onnx.ModelProto:
+def _single_node_model(operator: str, opset: int, scales: Any = None, **attributes: Any) -> onnx.ModelProto:
     inputs = ["x"] if scales is None else ["x", "scales"]
     stored = [] if scales is None else [numpy_helper.from_array(scales, "scales")]
     ends = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["N", 1, f"h{n}", f"w{n}"]) for n in "xy"]

@@ -9,9 +9,12 @@ import pytest
 
 from plansmith.compilers.precision import calibration as observing
 from plansmith.compilers.precision.calibration import find_positions, largest_feed, observe, plan_walk, without_padding
-from plansmith.compilers.precision.int8.format import FP8, INT8, UINT8, Format
-from plansmith.compilers.precision.int8.histogram import (
+from plansmith.compilers.precision.int8.format import (
     BINS,
+    FP8,
+    INT8,
+    UINT8,
+    Format,
     Histogram,
     Range,
     choose,
@@ -24,12 +27,14 @@ from plansmith.compilers.precision.int8.histogram import (
 from ....support.precision.half_graphs import Arrays, graph, samples
 
 
-def test_minmax_is_the_largest_magnitude_over_all_batches() -> None:
+def test_minmax_covers_all_batches() -> None:
+    """Minmax is the largest magnitude over all batches."""
     histogram = _histogram([[0.5, -3.0]], [[2.0]], [[0.0], [1.0]])
     assert (histogram.lowest, histogram.highest, minmax(histogram)) == (-3.0, 2.0, 3.0)
 
 
-def test_counts_stay_exact_while_the_range_grows() -> None:
+def test_counts_survive_growing_range() -> None:
+    """Counts stay exact while the range grows."""
     rng = np.random.default_rng(0)
     batches = [rng.normal(size=(n, 7)).astype(np.float32) * scale for n, scale in ((3, 0.1), (50, 1), (9, 30))]
     histogram = _histogram(*batches)
@@ -40,7 +45,8 @@ def test_counts_stay_exact_while_the_range_grows() -> None:
     assert histogram.largest > histogram.width / 2
 
 
-def test_a_tensor_costs_the_same_memory_however_much_streams_by() -> None:
+def test_memory_per_tensor_is_constant() -> None:
+    """A tensor costs the same memory however much streams by."""
     histogram = Histogram()
     rng = np.random.default_rng(0)
     for size in range(1, 200):
@@ -48,63 +54,71 @@ def test_a_tensor_costs_the_same_memory_however_much_streams_by() -> None:
     assert histogram.counts.shape == (BINS,)
 
 
-def test_percentile_leaves_out_the_share_beyond_it() -> None:
+def test_percentile_drops_share_beyond() -> None:
+    """Percentile leaves out the share beyond it."""
     histogram = _histogram(np.arange(1, 10_001))
     width = histogram.width / BINS
     assert percentile(histogram, 99.0) == pytest.approx(9_900, abs=2 * width)
     assert percentile(histogram, 50.0) == pytest.approx(5_000, abs=2 * width)
 
 
-def test_entropy_cuts_off_a_lonely_outlier_and_keeps_a_full_range() -> None:
+def test_entropy_drops_lonely_outlier() -> None:
+    """Entropy cuts off a lonely outlier and keeps a full range."""
     rng = np.random.default_rng(0)
     bell = rng.normal(size=100_000)
     assert 2.5 < entropy(_histogram(np.append(bell, 40.0))) < 10
     assert entropy(_histogram(rng.uniform(-1, 1, size=100_000))) > 0.95
 
 
-def test_zeros_behind_a_relu_do_not_move_the_entropy_limit() -> None:
+def test_relu_zeros_leave_entropy_limit() -> None:
+    """Zeros behind a ReLU do not move the entropy limit."""
     values = np.random.default_rng(0).gamma(2.0, size=50_000)
     zeros = np.zeros(500_000)
     assert entropy(_histogram(np.append(values, zeros))) == entropy(_histogram(values)) > 5
 
 
 @pytest.mark.parametrize("calibration", ["minmax", "percentile", "entropy", "auto"])
-def test_a_tensor_of_zeros_has_a_scale_that_gives_zeros(calibration: str) -> None:
-    found = choose(_histogram(np.zeros(10)), calibration, INT8)  # type: ignore[arg-type]
-    scale, zero = INT8.scale(found.low, found.high)
+def test_zero_tensor_scale_gives_zeros(calibration: str) -> None:
+    """A tensor of zeros has a scale that gives zeros."""
+    value_range = choose(_histogram(np.zeros(10)), calibration, INT8)  # type: ignore[arg-type]
+    scale, zero = INT8.scale(value_range.low, value_range.high)
     assert scale > 0
     assert zero == 0
 
 
-def test_auto_saturates_only_where_it_halves_the_error() -> None:
+def test_auto_saturates_for_halved_error() -> None:
+    """Auto saturates only where it halves the error."""
     bell = np.random.default_rng(0).normal(size=2_000_000)
     assert choose(_histogram(bell[:20_000]), "auto", INT8).how == "minmax"
     outlier = _histogram(np.append(bell, 30.0))
-    found = choose(outlier, "auto", INT8)
-    assert found.how != "minmax"
-    assert found.high < 10
+    value_range = choose(outlier, "auto", INT8)
+    assert value_range.how != "minmax"
+    assert value_range.high < 10
     everything = choose(outlier, "minmax", INT8)
-    assert 2 * expected_error(outlier, found, INT8) < expected_error(outlier, everything, INT8)
+    assert 2 * expected_error(outlier, value_range, INT8) < expected_error(outlier, everything, INT8)
 
 
 @pytest.mark.parametrize("form", [INT8, FP8], ids=["int8", "fp8"])
-def test_the_expected_error_is_that_of_rounding(form: Format) -> None:
+def test_expected_error_is_rounding(form: Format) -> None:
+    """The expected error is that of rounding."""
     values = np.random.default_rng(0).normal(size=200_000).astype(np.float32)
-    found = Range(-2.0, 2.0, "minmax")
-    scale, _ = form.scale(found.low, found.high)
+    value_range = Range(-2.0, 2.0, "minmax")
+    scale, _ = form.scale(value_range.low, value_range.high)
     assert scale == 2.0 / form.largest
-    rounded = form.rounded(values.clip(found.low, found.high), scale)
-    assert expected_error(_histogram(values), found, form) == pytest.approx(
+    rounded = form.rounded(values.clip(value_range.low, value_range.high), scale)
+    assert expected_error(_histogram(values), value_range, form) == pytest.approx(
         np.square(values - rounded).mean(), rel=0.01
     )
 
 
-def test_unsigned_bytes_reach_from_the_lowest_to_the_highest_value() -> None:
+def test_unsigned_bytes_span_full_range() -> None:
+    """Unsigned bytes reach from the lowest to the highest value."""
     assert UINT8.scale(-1.0, 3.0) == (4 / 255, 64)
     assert UINT8.scale(0.0, 3.0) == (3 / 255, 0)
 
 
-def test_values_at_padding_are_left_out_whether_positions_are_one_axis_or_two() -> None:
+def test_padding_values_left_out() -> None:
+    """Values at padding are left out whether positions are one axis or two."""
     mask = np.array([[True, False, True]])
     apart = np.arange(6, dtype=np.float32).reshape(1, 3, 2)
     assert without_padding(apart, mask, "apart").tolist() == [[0, 1], [4, 5]]
@@ -114,7 +128,7 @@ def test_values_at_padding_are_left_out_whether_positions_are_one_axis_or_two() 
 
 
 @pytest.mark.parametrize("length", [2, 3, 4, 8])
-def test_as_many_heads_as_positions_are_no_positions(length: int) -> None:
+def test_heads_are_not_positions(length: int) -> None:
     """All batches have one length, so that their sizes alone tell nothing."""
     text = """(float[N, S, 8] x, int64[N, S] mask) => (float[N, S, 8] y) {
         flat = Reshape (x, rows)
@@ -147,14 +161,16 @@ def test_as_many_heads_as_positions_are_no_positions(length: int) -> None:
     assert set(plan_walk(model, feed, names, None).positions.values()) == {"none"}
 
 
-def test_a_graph_that_takes_one_length_only_is_told_by_it() -> None:
+def test_fixed_length_graph_tells_it() -> None:
+    """A graph that takes only one length is told by it."""
     text = "(float[N, S, 2] x, int64[N, S] mask) => (float[N, 4, 2] y) { y = Reshape (x, four) }"
     feed: Arrays = {"x": np.ones((2, 4, 2), np.float32), "mask": np.ones((2, 4), np.int64)}
     walk = plan_walk(graph(text, four=np.array([-1, 4, 2])), feed, ["y"], "mask")
     assert walk.positions == {"y": "apart"}
 
 
-def test_batches_of_one_position_do_not_tell_what_has_a_row_for_each() -> None:
+def test_single_position_batches_are_ambiguous() -> None:
+    """Batches of one position do not tell what has a row for each position."""
     model = graph(
         "(float[N, S, 2] x, int64[N, S] mask) => (float[N, 2] y) { y = ReduceMax <keepdims = 0> (x, second) }",
         second=np.array([1]),
@@ -163,9 +179,8 @@ def test_batches_of_one_position_do_not_tell_what_has_a_row_for_each() -> None:
     assert find_positions(model, feeds, ["y"], "mask") == {"y": "none"}
 
 
-def test_what_a_pass_holds_is_bounded_by_bytes_and_every_tensor_is_still_seen_in_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pass_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a pass holds is bounded by bytes and every tensor is still seen in full."""
     text = "(float[N, S, 64] x) => (float[N, S, 64] c) { a = Relu (x)  b = Mul (a, two)  c = Mul (b, two) }"
     feeds: list[Arrays] = [{"x": np.full((n, s, 64), n, np.float32)} for n, s in ((5, 2), (3, 8))]
     cases, model = samples(tmp_path, *feeds), graph(text, two=np.float32(2))
@@ -174,10 +189,10 @@ def test_what_a_pass_holds_is_bounded_by_bytes_and_every_tensor_is_still_seen_in
     def walked(budget: int) -> tuple[int, list[list[str]], list[float]]:
         monkeypatch.setattr(observing, "BYTES_AT_ONCE", budget)
         walk = plan_walk(model, largest_feed(case.feed for case in cases), ["a", "b", "c"], None)
-        seen = {name: Histogram() for name in "abc"}
-        observe(model, cases, seen, mask_input=None)
-        assert {int(h.counts.sum()) for h in seen.values()} == {5 * 2 * 64 + 3 * 8 * 64}
-        return walk.rows, [list(names) for names in walk.passes], [h.highest for h in seen.values()]
+        histograms = {name: Histogram() for name in "abc"}
+        observe(model, cases, histograms, mask_input=None)
+        assert {int(h.counts.sum()) for h in histograms.values()} == {5 * 2 * 64 + 3 * 8 * 64}
+        return walk.rows, [list(names) for names in walk.passes], [h.highest for h in histograms.values()]
 
     assert walked(1 << 30) == (16, [["a", "b", "c"]], [5.0, 10.0, 20.0])
     assert walked(6 * sample) == (2, [["a", "b", "c"]], [5.0, 10.0, 20.0])
@@ -186,7 +201,8 @@ def test_what_a_pass_holds_is_bounded_by_bytes_and_every_tensor_is_still_seen_in
 
 
 @pytest.mark.parametrize("size", [1e-41, 1e-45, 3e-39])
-def test_numbers_below_the_digits_of_fp32_count_as_zeros(size: float) -> None:
+def test_subnormal_numbers_count_as_zeros(size: float) -> None:
+    """Numbers below the digits of FP32 count as zeros."""
     histogram = _histogram([size, -size, 0.0])
     assert (histogram.largest, histogram.counts.sum()) == (0.0, 0)
     histogram.update(np.array([size, 2.0, -1e-37], np.float32))
@@ -196,7 +212,8 @@ def test_numbers_below_the_digits_of_fp32_count_as_zeros(size: float) -> None:
     assert small.largest == pytest.approx(5e-38)
 
 
-def test_calibration_walks_through_batches_of_all_sizes_and_lengths_in_small_pieces(tmp_path: Path) -> None:
+def test_calibration_covers_all_sizes(tmp_path: Path) -> None:
+    """Calibration walks through batches of all sizes and lengths in small pieces."""
     doubled = graph(
         "(float[N, S, 2] x, int64[N, S] mask) => (float[N, S, 2] y) { y = Mul (x, two) }", two=np.float32(2)
     )
@@ -206,19 +223,19 @@ def test_calibration_walks_through_batches_of_all_sizes_and_lengths_in_small_pie
         mask[:, -1] = length == 1
         x = np.where(mask[..., None], 1.0 + np.arange(batch)[:, None, None], 1e6).repeat(2, axis=2)
         feeds.append({"x": x.astype(np.float32), "mask": mask})
-    seen, shapes = Histogram(), _Shapes()
-    observe(doubled, samples(tmp_path, *feeds), {"y": seen}, mask_input="mask", of_all={"y": shapes})
-    assert seen.highest == 80.0
-    assert seen.counts.sum() == 2 * sum(np.count_nonzero(f["mask"]) for f in feeds)
-    assert shapes.seen == [(16, 3, 2), (16, 3, 2), (8, 3, 2), (1, 11, 2), (5, 1, 2)]
+    histogram, shapes = Histogram(), _Shapes()
+    observe(doubled, samples(tmp_path, *feeds), {"y": histogram}, mask_input="mask", of_all={"y": shapes})
+    assert histogram.highest == 80.0
+    assert histogram.counts.sum() == 2 * sum(np.count_nonzero(f["mask"]) for f in feeds)
+    assert shapes.shapes == [(16, 3, 2), (16, 3, 2), (8, 3, 2), (1, 11, 2), (5, 1, 2)]
 
 
 class _Shapes:
     def __init__(self) -> None:
-        self.seen: list[tuple[int, ...]] = []
+        self.shapes: list[tuple[int, ...]] = []
 
     def update(self, values: np.ndarray) -> None:
-        self.seen.append(values.shape)
+        self.shapes.append(values.shape)
 
 
 def _histogram(*batches: object) -> Histogram:

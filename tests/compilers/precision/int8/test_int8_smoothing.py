@@ -11,12 +11,11 @@ import onnx
 import pytest
 
 from plansmith.compilers.precision.graph import Graph
-from plansmith.compilers.precision.int8 import onnxruntime_methods, smoothquant, smoothquant_graph, tensorrt_method
+from plansmith.compilers.precision.int8 import onnxruntime_methods, smoothquant, tensorrt_method
 from plansmith.compilers.precision.int8.format import INT8, UINT8
 from plansmith.compilers.precision.int8.nodes import Weighted, find_weighted
-from plansmith.compilers.precision.int8.smoothed_graph import MARGIN, prepare, smooth
-from plansmith.compilers.precision.int8.smoothquant import Channels
-from plansmith.config.precision import LoweringOptions
+from plansmith.compilers.precision.int8.smoothquant import MARGIN, Channels, prepare, smooth
+from plansmith.config.engine_options import LoweringOptions
 from plansmith.data.reference import StoredCases
 
 from ....support.precision.half_graphs import Arrays, graph, run, samples
@@ -31,7 +30,8 @@ NORMALISED = """(float[N, S, 64] x, int64[N, S] mask) => (float[N, S, 64] y) {
 }"""
 
 
-def test_a_channel_of_outliers_is_folded_into_the_normalisation_that_makes_it(tmp_path: Path) -> None:
+def test_outlier_channel_folded_into_normalisation(tmp_path: Path) -> None:
+    """A channel of outliers is folded into the normalisation that makes it."""
     model, cases = _outlier(), _noise(tmp_path)
     smoothed = smooth(prepare(model), _products(model), cases, INT8, mask_input=None)
     assert [n.op_type for n in smoothed.model.graph.node] == [n.op_type for n in model.graph.node]
@@ -43,22 +43,24 @@ def test_a_channel_of_outliers_is_folded_into_the_normalisation_that_makes_it(tm
     assert gamma.max() / np.median(gamma) < 30 < constants(model)["gamma"].max() / 2
 
 
-def test_int8_is_much_nearer_with_the_outliers_migrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_migrated_outliers_improve_int8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INT8 is much nearer with the outliers migrated."""
     model, cases = _outlier(), _noise(tmp_path)
     feed = next(iter(cases)).feed
     (exact,) = run(model, tmp_path, feed)
 
     def error() -> float:
         (method,) = tensorrt_method.methods(model, cases, LoweringOptions())
-        (found,) = run(method.lower(()), tmp_path, feed)
-        return float(np.square(found - exact).mean())
+        (output,) = run(method.lower(()), tmp_path, feed)
+        return float(np.square(output - exact).mean())
 
     migrated = error()
     monkeypatch.setattr(smoothquant, "WORTH", 0.0)  # nothing leaves less than no error
     assert 100 * migrated < error()
 
 
-def test_what_a_residual_sum_takes_too_is_divided_by_a_mul_for_the_products_alone(tmp_path: Path) -> None:
+def test_residual_input_divided_by_mul(tmp_path: Path) -> None:
+    """What a residual sum takes too is divided by a Mul for the products alone."""
     text = NORMALISED.replace("y = Softplus (sum)", "z = Softplus (sum)  y = Add (z, n)")
     model, cases = _outlier(text), _noise(tmp_path)
     smoothed = smooth(prepare(model), _products(model), cases, UINT8, mask_input=None)
@@ -70,7 +72,8 @@ def test_what_a_residual_sum_takes_too_is_divided_by_a_mul_for_the_products_alon
     np.testing.assert_allclose(after, before, rtol=1e-4, atol=1e-4)
 
 
-def test_outliers_of_an_attentions_context_go_into_the_columns_of_its_values(tmp_path: Path) -> None:
+def test_context_outliers_go_into_values(tmp_path: Path) -> None:
+    """Outliers of an attention's context go into the columns of its values."""
     model, cases = encoder(), tokens(tmp_path)
     weights = {t.name: t for t in model.graph.initializer}
     wv = onnx.numpy_helper.to_array(weights["wv"]).copy()
@@ -91,11 +94,12 @@ def test_outliers_of_an_attentions_context_go_into_the_columns_of_its_values(tmp
     ids=["not a number", "infinite", "wrong"],
 )
 @pytest.mark.parametrize("wrong_from", [0, 5], ids=["first", "longest"])
-def test_a_migration_that_changes_the_answers_of_the_first_or_the_longest_case_is_left_out(
+def test_answer_changing_migration_left_out(
     divisor: np.float32, wrong_from: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A migration that changes the answers of the first or the longest case is left out."""
     cases = _noise(tmp_path, lengths=(5, 4, 12))
-    real = smoothquant_graph.migrate
+    real = smoothquant.migrate
 
     def spoil(index: Graph, migrations: Any) -> dict[str, str]:
         """Divide all positions from one on by the wrong number."""
@@ -117,7 +121,7 @@ def test_a_migration_that_changes_the_answers_of_the_first_or_the_longest_case_i
         )
         return places
 
-    monkeypatch.setattr(smoothquant_graph, "migrate", spoil)
+    monkeypatch.setattr(smoothquant, "migrate", spoil)
     model = _outlier()
     smoothed = smooth(prepare(model), _products(model), cases, INT8, mask_input=None)
     assert smoothed.how.startswith("left out: the smoothed FP32 graph differs by ")
@@ -125,14 +129,16 @@ def test_a_migration_that_changes_the_answers_of_the_first_or_the_longest_case_i
     assert ("inf" in smoothed.how) == (divisor != 3)
 
 
-def test_activations_without_outliers_are_left_alone(tmp_path: Path) -> None:
+def test_plain_activations_left_alone(tmp_path: Path) -> None:
+    """Activations without outliers are left alone."""
     model = _outlier(factor=1.0)
     smoothed = smooth(prepare(model), _products(model), _noise(tmp_path), UINT8, mask_input=None)
     assert smoothed.how == "no outliers worth migrating"
     assert smoothed.model.graph.node == model.graph.node
 
 
-def test_what_only_padding_reaches_is_clipped_before_scales_per_request_are_taken(tmp_path: Path) -> None:
+def test_padding_values_are_clipped(tmp_path: Path) -> None:
+    """What only padding reaches is clipped before scales per request are taken."""
     cases = _noise(tmp_path, at_padding=50.0)
     text = NORMALISED.replace("LayerNormalization <axis = -1> (x, gamma, beta)", "Mul (x, gamma)")
     model = _outlier(text, factor=1.0)
@@ -152,7 +158,8 @@ def test_what_only_padding_reaches_is_clipped_before_scales_per_request_are_take
     assert 20 * errors[0] < errors[1]
 
 
-def test_a_channel_that_calibration_never_heard_is_not_blown_up() -> None:
+def test_silent_channel_not_blown_up() -> None:
+    """A channel that calibration never heard is not blown up."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(200, 64)).astype(np.float32)
     rows[:, 5] = 0.0
@@ -169,7 +176,8 @@ def test_a_channel_that_calibration_never_heard_is_not_blown_up() -> None:
     assert migration.divisors[11] > 10 * others.max()
 
 
-def test_rows_that_are_kept_are_bounded_and_drawn_from_every_batch() -> None:
+def test_kept_rows_bounded_and_mixed() -> None:
+    """Rows that are kept are bounded and drawn from every batch."""
     channels = Channels(quota=3)
     for batch in range(10):
         channels.update(np.full((4 + batch, 5, 8), float(batch), np.float32))

@@ -17,7 +17,7 @@ from plansmith.compilers.precision.graph import Graph
 from plansmith.compilers.precision.int8 import tensorrt_method
 from plansmith.compilers.precision.int8.format import FP8, INT8, Format
 from plansmith.compilers.precision.lint.linter import lint
-from plansmith.config.precision import LoweringOptions
+from plansmith.config.engine_options import LoweringOptions
 from plansmith.errors import ExportError
 from plansmith.records.model import EngineKind
 
@@ -52,7 +52,8 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Method:
     return method
 
 
-def test_every_product_with_weights_is_lowered_whatever_the_batch(transformer: Method) -> None:
+def test_weighted_products_all_lowered(transformer: Method) -> None:
+    """Every product with weights is lowered whatever the batch."""
     assert list(transformer.lowerable) == PROJECTIONS
     lowered = transformer.lower(())
     for name in PROJECTIONS:
@@ -60,11 +61,12 @@ def test_every_product_with_weights_is_lowered_whatever_the_batch(transformer: M
         assert dequantizer_before(lowered, name, 1) is not None
 
 
-def test_attention_softmax_normalisation_and_head_stay_high_and_say_why(transformer: Method) -> None:
+def test_sensitive_nodes_stay_high(transformer: Method) -> None:
+    """Attention, softmax, normalisation and head stay high and say why."""
     lowered = transformer.lower(())
     for name in ("scores", "context", "shares", "normal2", "hidden", "logits", "total", "summed"):
         assert pair_before(lowered, name, 0) is None, name
-    reasons = {name: transformer.kept[name] for name in ("scores", "shares", "normal", "logits")}
+    reasons = {name: transformer.high_reasons[name] for name in ("scores", "shares", "normal", "logits")}
     assert reasons == {
         "scores": "both operands are computed, as in attention",
         "shares": "a softmax would use half of the codes",
@@ -73,7 +75,8 @@ def test_attention_softmax_normalisation_and_head_stay_high_and_say_why(transfor
     }
 
 
-def test_all_zero_points_are_zero_and_signed(transformer: Method, network: Method) -> None:
+def test_zero_points_are_signed_zero(transformer: Method, network: Method) -> None:
+    """All zero points are zero and signed."""
     for method in (transformer, network):
         lowered = method.lower(())
         values = constants(lowered)
@@ -84,9 +87,8 @@ def test_all_zero_points_are_zero_and_signed(transformer: Method, network: Metho
 
 
 @pytest.mark.parametrize(("form", "dtype"), [(INT8, np.dtype(np.int8)), (FP8, np.dtype(ml_dtypes.float8_e4m3fn))])
-def test_weights_are_stored_in_eight_bits_with_a_scale_per_output_channel(
-    form: Format, dtype: np.dtype[Any], tmp_path: Path
-) -> None:
+def test_weights_have_scale_per_channel(form: Format, dtype: np.dtype[Any], tmp_path: Path) -> None:
+    """Weights are stored in eight bits with a scale per output channel."""
     rng = np.random.default_rng(0)
     weight, x = (rng.normal(size=shape).astype(np.float32) for shape in ((16, 24), (4, 16)))
     weight[:, 3] = 0
@@ -120,7 +122,8 @@ HIGH_IN_FP8 = {
 
 
 @pytest.mark.parametrize("case", HIGH_IN_FP8)
-def test_convolutions_without_an_fp8_kernel_stay_high(case: str, tmp_path: Path) -> None:
+def test_convolutions_without_fp8_stay_high(case: str, tmp_path: Path) -> None:
+    """Convolutions without an FP8 kernel stay high."""
     node, shape, reason = HIGH_IN_FP8[case]
     rng = np.random.default_rng(0)
     w, v, x = (rng.normal(size=size).astype(np.float32) for size in (shape, (24, 24, 3, 3), (1, 16, 8, 8)))
@@ -128,7 +131,7 @@ def test_convolutions_without_an_fp8_kernel_stay_high(case: str, tmp_path: Path)
     model = graph(f"(float[N, 16, 8, 8] x) => (float[N, 24, H, W] z) {{ {nodes} }}", w=w, v=v)
     (method,) = tensorrt_method.methods(model, samples(tmp_path, {"x": x}), LoweringOptions(), form=FP8)
     assert method.lowerable == ("r",)
-    assert reason in method.kept["y"]
+    assert reason in method.high_reasons["y"]
 
 
 def test_fp8_has_no_entropy_calibration(tmp_path: Path) -> None:
@@ -149,9 +152,8 @@ def test_fp8_has_no_entropy_calibration(tmp_path: Path) -> None:
         ("MatMul", (16, 24), 1),
     ],
 )
-def test_the_axis_of_the_scales_is_that_of_the_output_channels(
-    node: str, shape: tuple[int, ...], expected: int, tmp_path: Path
-) -> None:
+def test_scale_axis_is_output_channels(node: str, shape: tuple[int, ...], expected: int, tmp_path: Path) -> None:
+    """The axis of the scales is that of the output channels."""
     dims = "float[N, 16, 8]" if "Conv" in node else "float[N, 16]"
     rng = np.random.default_rng(0)
     model = graph(
@@ -167,7 +169,8 @@ def test_the_axis_of_the_scales_is_that_of_the_output_channels(
     assert constants(lowered)[stored.input[1]].shape == (24,)
 
 
-def test_biases_stay_fp32_without_a_pair(network: Method) -> None:
+def test_biases_stay_fp32(network: Method) -> None:
+    """Biases stay FP32 without a pair."""
     lowered = network.lower(())
     values = constants(lowered)
     convolutions = [n for n in lowered.graph.node if n.op_type == "Conv"]
@@ -175,7 +178,8 @@ def test_biases_stay_fp32_without_a_pair(network: Method) -> None:
     assert not [name for name, value in values.items() if value.dtype == np.int32]
 
 
-def test_of_a_residual_sum_only_the_skip_comes_through_a_pair(network: Method) -> None:
+def test_residual_skip_alone_has_pair(network: Method) -> None:
+    """Of a residual sum, only the skip comes through a pair."""
     lowered = network.lower(())
     assert pair_before(lowered, "same", 0) is None
     skip = pair_before(lowered, "same", 1)
@@ -188,7 +192,8 @@ def test_of_a_residual_sum_only_the_skip_comes_through_a_pair(network: Method) -
     assert shortcut[0].input[0] == "shortcut"
 
 
-def test_outputs_of_convolutions_are_not_quantised_but_for_the_skip(network: Method) -> None:
+def test_convolution_outputs_not_quantised(network: Method) -> None:
+    """Outputs of convolutions are not quantised, except for the skip."""
     lowered = network.lower(())
     index = Graph(lowered)
     quantised = {n.input[0] for n in lowered.graph.node if n.op_type == "QuantizeLinear"}
@@ -196,7 +201,8 @@ def test_outputs_of_convolutions_are_not_quantised_but_for_the_skip(network: Met
     assert makers == {"shortcut"}
 
 
-def test_a_skip_has_no_pair_when_its_convolution_stays_high(network: Method) -> None:
+def test_high_convolution_skip_without_pair(network: Method) -> None:
+    """A skip has no pair when its convolution stays high."""
     lowered = network.lower(["third", "shortcut"])
     assert pair_before(lowered, "other", 0) is None
     assert pair_before(lowered, "other", 1) is None
@@ -217,7 +223,8 @@ TWO_SUMS = """(float[N, 16, 8, 8] x) => (float[N, 16, 8, 8] y) {
 }"""
 
 
-def test_every_choice_of_what_stays_high_is_written_and_runs(network: Method, tmp_path: Path) -> None:
+def test_every_keep_choice_runs(network: Method, tmp_path: Path) -> None:
+    """Every choice of what stays high is written and runs."""
     rng = np.random.default_rng(0)
     kernels: dict[str, Any] = {f"w{i}": rng.normal(size=(16, 16, 1, 1)).astype(np.float32) for i in range(5)}
     feed = {"x": rng.normal(size=(2, 16, 8, 8)).astype(np.float32)}
@@ -227,18 +234,20 @@ def test_every_choice_of_what_stays_high_is_written_and_runs(network: Method, tm
         (exact,) = run(method.lower(method.lowerable), tmp_path, inputs)
         for count in (0, 1, 2):
             for keep in itertools.combinations(method.lowerable, count):
-                (found,) = run(method.lower(keep), tmp_path, inputs)
-                assert np.square(found - exact).mean() / np.square(exact).mean() < 5e-3, keep
+                (output,) = run(method.lower(keep), tmp_path, inputs)
+                assert np.square(output - exact).mean() / np.square(exact).mean() < 5e-3, keep
 
 
-def test_a_pair_on_a_skip_stays_only_while_its_own_convolution_is_lowered(network: Method) -> None:
+def test_skip_pair_follows_its_convolution(network: Method) -> None:
+    """A pair on a skip stays only while its own convolution is lowered."""
     lowered = network.lower(["third"])
     assert pair_before(lowered, "other", 1) is None, "the other one carries the sum now, and no range was measured"
     assert pair_before(network.lower(["shortcut"]), "other", 1) is not None
     assert pair_before(network.lower(["second"]), "same", 1) is None
 
 
-def test_a_skip_that_two_sums_take_comes_through_one_pair_into_both(tmp_path: Path) -> None:
+def test_shared_skip_has_one_pair(tmp_path: Path) -> None:
+    """A skip that two sums take comes through one pair into both."""
     text = """(float[N, 16, 4, 4] x) => (float[N, 16, 4, 4] y) {
         skip = Relu (x)
         a = Conv (skip, w0)
@@ -256,13 +265,15 @@ def test_a_skip_that_two_sums_take_comes_through_one_pair_into_both(tmp_path: Pa
     assert pairs[0] == pairs[1]
 
 
-def test_depthwise_convolutions_and_the_head_stay_high(network: Method) -> None:
+def test_depthwise_and_head_stay_high(network: Method) -> None:
+    """Depthwise convolutions and the head stay high."""
     assert list(network.lowerable) == ["stem", "first", "second", "shortcut", "third"]
-    assert network.kept["deep"].startswith("depthwise")
-    assert network.kept["scores"] == "makes an output"
+    assert network.high_reasons["deep"].startswith("depthwise")
+    assert network.high_reasons["scores"] == "makes an output"
 
 
-def test_what_a_search_or_the_spec_keeps_is_left_as_it_was(transformer: Method, tmp_path: Path) -> None:
+def test_kept_nodes_stay_unchanged(transformer: Method, tmp_path: Path) -> None:
+    """What a search or the spec keeps is left as it was."""
     lowered = transformer.lower({"up", "query"})
     assert pair_before(lowered, "up", 0) is None
     assert pair_before(lowered, "up", 1) is None
@@ -271,31 +282,35 @@ def test_what_a_search_or_the_spec_keeps_is_left_as_it_was(transformer: Method, 
     options = LoweringOptions(keep=("up|down", "quer"))
     (method,) = tensorrt_method.methods(encoder(), tokens(tmp_path), options)
     assert list(method.lowerable) == ["query", "key", "value", "projected"], "a pattern matches the whole name"
-    assert method.kept["up"] == "kept by the spec: up|down"
+    assert method.high_reasons["up"] == "kept by the spec: up|down"
 
 
-def test_the_lint_finds_nothing_and_the_numbers_are_near(network: Method, tmp_path: Path) -> None:
+def test_lint_clean_and_numbers_near(network: Method, tmp_path: Path) -> None:
+    """The lint finds nothing and the numbers are near."""
     cases = images(tmp_path)
     lowered = network.lower(())
     assert lint(lowered, engine=EngineKind.TENSORRT, samples=cases) == []
     feed = next(iter(cases)).feed
-    (exact,), (found,) = run(network.lower(network.lowerable), tmp_path, feed), run(lowered, tmp_path, feed)
-    assert 0 < np.square(found - exact).mean() / np.square(exact).mean() < 2e-3
+    (exact,), (output,) = run(network.lower(network.lowerable), tmp_path, feed), run(lowered, tmp_path, feed)
+    assert 0 < np.square(output - exact).mean() / np.square(exact).mean() < 2e-3
 
 
-def test_scales_per_request_are_refused_with_what_to_set(tmp_path: Path) -> None:
+def test_scales_per_request_refused(tmp_path: Path) -> None:
+    """Scales per request are refused with what to set."""
     with pytest.raises(ExportError, match="static scales only") as caught:
         tensorrt_method.methods(encoder(), tokens(tmp_path), LoweringOptions(quantisation="dynamic"))
     assert "quantisation: static" in caught.value.remedy
 
 
-def test_a_graph_without_weights_is_refused(tmp_path: Path) -> None:
+def test_graph_without_weights_refused(tmp_path: Path) -> None:
+    """A graph without weights is refused."""
     model = graph("(float[N, 4] x) => (float[N, 4] y) { y = Relu (x) }")
     with pytest.raises(ExportError, match="nothing can be lowered"):
         tensorrt_method.methods(model, samples(tmp_path, {"x": np.ones((1, 4), np.float32)}), LoweringOptions())
 
 
-def test_weights_behind_a_transpose_are_folded_and_lowered(tmp_path: Path) -> None:
+def test_transposed_weights_are_lowered(tmp_path: Path) -> None:
+    """Weights behind a transpose are folded and lowered."""
     model = graph(
         "(float[N, 16] x) => (float[N, 24] total) { t = Transpose (w)  y = MatMul (x, t)  a = Relu (y)"
         "  total = Mul (a, a) }",

@@ -42,16 +42,16 @@ def copy_of(model: onnx.ModelProto) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ["plain attention", "plain cnn", "half attention", "half cnn", "attention", "cnn"])
-def test_a_graph_that_is_lowered_rightly_has_no_findings(
-    right: dict[str, onnx.ModelProto], name: str, engine: EngineKind
-) -> None:
+def test_right_graph_has_no_findings(right: dict[str, onnx.ModelProto], name: str, engine: EngineKind) -> None:
+    """A graph that is lowered correctly has no findings."""
     model = right[name]
     plain = onnx_files.describe_model(right[f"plain {name.rsplit(maxsplit=1)[-1]}"], Path("model.onnx"))
     assert lint(model, engine=engine, samples=lint_graphs.cases_of(model), promised=plain) == []
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda m: m.name)
-def test_a_planted_mistake_is_found_and_refused(right: dict[str, onnx.ModelProto], mistake: Mistake) -> None:
+def test_planted_mistake_refused(right: dict[str, onnx.ModelProto], mistake: Mistake) -> None:
+    """A planted mistake is found and refused."""
     plain = right[f"plain {mistake.into.split()[-1]}"]
     planted = copy_of(right[mistake.into])
     planted = mistake.plant(Graph(planted)) or planted
@@ -68,9 +68,10 @@ def test_a_planted_mistake_is_found_and_refused(right: dict[str, onnx.ModelProto
         assert refused.value.remedy
 
 
-def test_every_error_that_the_lint_knows_is_planted_at_least_once() -> None:
+def test_every_error_is_planted() -> None:
+    """Every error that the lint knows is planted at least once."""
     folder = Path(str(lint_module.__file__)).parent
-    known = {i for file in folder.glob("*.py") for i in re.findall(r'Finding\("([a-z0-9-]+)"', file.read_text())}
+    finding_ids = {i for file in folder.glob("*.py") for i in re.findall(r'Finding\("([a-z0-9-]+)"', file.read_text())}
     warnings = {
         "branch-names",
         "computed-scale",
@@ -83,13 +84,14 @@ def test_every_error_that_the_lint_knows_is_planted_at_least_once() -> None:
         "standard-plugin",
         "torn-fusion",
     }
-    assert len(known) > 30
-    assert known - warnings == {mistake.finding for mistake in MISTAKES}
+    assert len(finding_ids) > 30
+    assert finding_ids - warnings == {mistake.finding for mistake in MISTAKES}
 
 
-def test_an_opset_that_onnx_runtime_does_not_read_is_an_error(right: dict[str, onnx.ModelProto]) -> None:
-    found = lint(right["plain cnn"], engine=EngineKind.ONNXRUNTIME, max_opset=lint_graphs.OPSET - 1)
-    assert [(f.id, f.severity) for f in found] == [("opset", "error")]
+def test_unreadable_opset_is_error(right: dict[str, onnx.ModelProto]) -> None:
+    """An opset that ONNX Runtime does not read is an error."""
+    findings = lint(right["plain cnn"], engine=EngineKind.ONNXRUNTIME, max_opset=lint_graphs.OPSET - 1)
+    assert [(f.id, f.severity) for f in findings] == [("opset", "error")]
 
 
 def test_the_lint_changes_nothing(right: dict[str, onnx.ModelProto]) -> None:
@@ -101,44 +103,48 @@ def test_the_lint_changes_nothing(right: dict[str, onnx.ModelProto]) -> None:
     assert model.SerializeToString(deterministic=True) == before
 
 
-def test_without_samples_nothing_is_said_about_the_values(right: dict[str, onnx.ModelProto]) -> None:
+def test_values_unjudged_without_samples(right: dict[str, onnx.ModelProto]) -> None:
+    """Without samples, nothing is said about the values."""
     planted = copy_of(right["cnn"])
     next(m for m in MISTAKES if m.finding == "clipped-calibration").plant(Graph(planted))
     assert lint(planted, engine=EngineKind.TENSORRT) == []
 
 
-def test_values_at_padding_need_no_room_in_a_scale() -> None:
+def test_padding_needs_no_scale_room() -> None:
     """The word that fills batches up is fifty times as large as the others, and the scale was made without it."""
     model = lint_graphs.attention()
     graph = Graph(model)
-    words = graph.floats("words").copy()
-    scale = np.asarray(np.abs(words[1:]).max() / 127, np.float32)
-    words[0] *= 50
-    graph.set_initializer("words", words)
+    table = graph.floats("words").copy()
+    scale = np.asarray(np.abs(table[1:]).max() / 127, np.float32)
+    table[0] *= 50
+    graph.set_initializer("words", table)
     lint_graphs.insert_pair(graph, "embedded", [n for n in model.graph.node if n.name == "norm"], scale)
     cases = lint_graphs.cases_of(model)
     for case in cases:
         case.feed["ids"][:] = case.feed["ids"].clip(1)
         case.feed["ids"][case.feed["mask"] == 0] = 0
 
-    def found(mask_input: str | None) -> list[str]:
+    def finding_ids(mask_input: str | None) -> list[str]:
         findings = lint(model, engine=EngineKind.ONNXRUNTIME, samples=cases, mask_input=mask_input)
         return [finding.id for finding in findings if finding.severity == "error"]
 
-    assert found(None) == ["clipped-calibration"]
-    assert found("mask") == []
+    assert finding_ids(None) == ["clipped-calibration"]
+    assert finding_ids("mask") == []
 
 
-def test_every_rule_says_where_it_comes_from() -> None:
+def test_rule_names_its_source() -> None:
+    """Every rule says where it comes from."""
     assert all(rule.__doc__ and len(rule.__doc__) > 25 for rule in RULES)
     assert len(set(RULES)) == len(RULES)
 
 
-def test_warnings_do_not_refuse_a_graph() -> None:
+def test_warnings_refuse_no_graph() -> None:
+    """Warnings do not refuse a graph."""
     refuse([Finding("half-quantised", "warning", "conv", "has its weight quantised", "quantise both")])
 
 
-def test_a_refusal_names_three_kinds_of_errors_before_a_second_of_one_kind() -> None:
+def test_refusal_varies_error_kinds() -> None:
+    """A refusal names three kinds of errors before a second of one kind."""
     findings = [Finding(i, "error", f"{i}-{n}", "is wrong", f"mend {i}") for i in ("a", "b", "c") for n in range(4)]
     with pytest.raises(ExportError) as refused:
         refuse(findings)
@@ -153,7 +159,8 @@ def test_a_refusal_names_three_kinds_of_errors_before_a_second_of_one_kind() -> 
     assert refused.value.remedy == "mend a; mend b; mend c; or, to have it as it is, `lowering: {accept: [a, b, c]}`"
 
 
-def test_a_weight_with_fp_activations_is_a_warning_for_tensorrt(right: dict[str, onnx.ModelProto]) -> None:
+def test_float_activations_are_warning(right: dict[str, onnx.ModelProto]) -> None:
+    """A weight with floating-point activations is a warning for TensorRT."""
     planted = copy_of(right["cnn"])
     next(node for node in planted.graph.node if node.name == "conv2").input[0] = "pool_x"
     graph = Graph(planted)
@@ -163,25 +170,27 @@ def test_a_weight_with_fp_activations_is_a_warning_for_tensorrt(right: dict[str,
     assert [(f.id, f.severity, f.node) for f in findings] == [("half-quantised", "warning", "conv2")]
 
 
-def test_an_infinite_choice_of_where_is_a_warning_as_the_source_may_have_meant_it(
+def test_infinite_where_is_warning(
     right: dict[str, onnx.ModelProto],
 ) -> None:
+    """An infinite choice of Where is a warning, as the source may have meant it."""
     planted = copy_of(right["half attention"])
     graph = Graph(planted)
     add = next(node for node in planted.graph.node if node.name == "mask_add")
     infinite = graph.add_initializer("infinite", np.asarray(-np.inf, np.float16))
-    seen = onnx.helper.make_node("Cast", ["mask"], ["seen"], "seen", to=onnx.TensorProto.BOOL)
+    cast_node = onnx.helper.make_node("Cast", ["mask"], ["seen"], "seen", to=onnx.TensorProto.BOOL)
     wide = onnx.helper.make_node("Unsqueeze", ["seen", "middle"], ["wide"], "wide")
     graph.replace(
-        [add], [seen, wide, onnx.helper.make_node("Where", ["wide", "scaled", infinite], ["scores"], "choose")]
+        [add], [cast_node, wide, onnx.helper.make_node("Where", ["wide", "scaled", infinite], ["scores"], "choose")]
     )
     findings = lint(planted, engine=EngineKind.TENSORRT)
     assert [(f.id, f.severity, f.node) for f in findings] == [("half-infinite-mask", "warning", "choose")]
 
 
-def test_a_quantiser_between_a_product_and_its_bias_is_a_warning_for_tensorrt(
+def test_quantiser_before_bias_is_warning(
     right: dict[str, onnx.ModelProto],
 ) -> None:
+    """A quantiser between a product and its bias is a warning for TensorRT."""
     planted = copy_of(right["attention"])
     graph = Graph(planted)
     add = next(node for node in planted.graph.node if node.name == "out_bias")

@@ -14,10 +14,10 @@ import onnx
 import pytest
 
 from plansmith.compilers import onnx_files
-from plansmith.compilers.precision.lint import parser_table
+from plansmith.compilers.precision.lint import view
 from plansmith.compilers.precision.lint.linter import Finding
-from plansmith.compilers.trt.check.library import API
 from plansmith.compilers.trt.lint import lint_for_plan
+from plansmith.compilers.trt.rtx import API
 from plansmith.records.engine import OptimizationProfile
 from plansmith.records.model import EngineKind
 
@@ -93,11 +93,11 @@ def cases() -> Iterator[tuple[str, Callable[[], onnx.ModelProto]]]:
     for mistake in MISTAKES:
         if EngineKind.TENSORRT in mistake.engines:
             yield mistake.name, partial(planted, mistake)
-    for words, beyond, within in LIMITS:
-        yield words, partial(graph, beyond)
-        yield f"within: {words}", partial(graph, within)
-    for _, words, text, opset, _, first in SINCE:
-        yield f"since {first}: {words}", partial(graph, text, opset)
+    for description, beyond, within in LIMITS:
+        yield description, partial(graph, beyond)
+        yield f"within: {description}", partial(graph, within)
+    for _, description, text, opset, _, first in SINCE:
+        yield f"since {first}: {description}", partial(graph, text, opset)
     for operator, kind, text in REFUSED_TYPES:
         yield f"{operator} of {kind}", partial(graph, text, 22)
     for place, (finding, text) in enumerate(DOUBTFUL):
@@ -107,7 +107,7 @@ def cases() -> Iterator[tuple[str, Callable[[], onnx.ModelProto]]]:
 CASES = dict(cases())
 OPERATORS = sorted(
     {schema.name for schema in onnx.defs.get_all_schemas_with_history() if not schema.domain}
-    | {*parser_table._READ.split(), *parser_table._SINCE, *parser_table._OWN.split()}
+    | {*view._READ.split(), *view._SINCE, *view._OWN.split()}
 )
 
 
@@ -140,7 +140,8 @@ def judged(library: Library, folder: Path, model: onnx.ModelProto) -> tuple[list
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_lint_refuses_what_the_library_refuses(case: str, library: Library, tmp_path: Path) -> None:
+def test_lint_agrees_with_library(case: str, library: Library, tmp_path: Path) -> None:
+    """The lint refuses what the library refuses."""
     findings, outcome = judged(library, tmp_path, CASES[case]())
     errors = [finding for finding in findings if finding.severity == "error"]
     may_fail = bool(errors) or any(finding.id in _MAY_FAIL for finding in findings)
@@ -149,13 +150,15 @@ def test_the_lint_refuses_what_the_library_refuses(case: str, library: Library, 
     assert is_different is (case in _REASONS), (errors, outcome, _REASONS.get(case))
 
 
-def test_the_table_of_operators_is_that_of_the_library(library: Library) -> None:
-    version = parser_table.version_of(API)
-    firsts = {name: parser_table.since(name) for name in OPERATORS}
-    ours = {name for name, first in firsts.items() if parser_table.is_own(name) or (first and first <= version)}
+def test_operator_table_matches_library(library: Library) -> None:
+    """The table of operators is that of the library."""
+    version = view.version_of(API)
+    firsts = {name: view.since(name) for name in OPERATORS}
+    ours = {name for name, first in firsts.items() if view.is_own(name) or (first and first <= version)}
     assert len(OPERATORS) > 200
     assert ours ^ library.operators(OPERATORS) == _REASONS.keys() & firsts.keys()
 
 
-def test_what_is_known_to_differ_is_compared() -> None:
+def test_known_differences_are_compared() -> None:
+    """What is known to differ is compared."""
     assert _REASONS.keys() <= {*CASES, *OPERATORS}

@@ -13,7 +13,7 @@ from plansmith.compilers.precision.fp16 import method as half
 from plansmith.compilers.precision.int8 import onnxruntime_methods, tensorrt_method
 from plansmith.compilers.precision.int8.format import FP8, INT8, Format
 from plansmith.compilers.precision.lint.linter import lint
-from plansmith.config.precision import LoweringOptions, Quantisation
+from plansmith.config.engine_options import LoweringOptions, Quantisation
 from plansmith.data.reference import StoredCases, store_case
 from plansmith.errors import ExportError
 from plansmith.records.model import EngineKind, Precision
@@ -68,7 +68,8 @@ def test_half_precision_for_both_engines(name: str, precision: Precision, tmp_pa
         check(methods, engine, None)
 
 
-def test_int8_for_onnx_runtime_is_refused_for_tensorrt(tmp_path: Path) -> None:
+def test_onnxruntime_int8_refused_for_tensorrt(tmp_path: Path) -> None:
+    """INT8 for ONNX Runtime is refused for TensorRT."""
     from plansmith.compilers.precision.lint.linter import refuse
 
     model = lint_graphs.attention()

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from plansmith.config.spec import ModelSpec
-from plansmith.config.target.targets import load_target
+from plansmith.config.targets import load_target
 from plansmith.config.triton import TritonOptions
 from plansmith.data.reference import StoredCase, store_case
 from plansmith.records.engine import Engine
 from plansmith.records.model import AxisRange, Component, EngineKind, OnnxModel, Precision, ReferenceSet, Tensor
 from plansmith.records.pipeline import Pipeline
 from plansmith.records.release import Package
-from plansmith.steps.release.environment_choice import environments_of
+from plansmith.steps.release.environment import environments_of
 from plansmith.steps.release.package import build_package
 from plansmith.steps.runner import Listener, StageRunner, StepResult
 
@@ -86,9 +86,9 @@ def release(
     engine: StepResult[Engine], reference: StepResult[OnnxModel], artifacts: Path, **fields: Any
 ) -> StepResult[Package]:
     """The package step of a spec with such an environment; fields are those of `look`."""
-    made = look(engine, reference, artifacts, dry=False, **fields)
-    assert made is not None
-    return made
+    package = look(engine, reference, artifacts, dry=False, **fields)
+    assert package is not None
+    return package
 
 
 def look(
@@ -105,8 +105,8 @@ def look(
     """The same for one that only looks; None where it finds nothing."""
     stages = StageRunner("odd", artifacts, listener=listener or Listener(), force=force, dry=dry)
     try:
-        made = made_model(engine=engine, onnx=reference, pipeline=pipeline)
-        wanted = environments_of(spec_of(environment), made, {}, IMAGE)
-        return build_package(stages, "odd", IMAGE, TritonOptions(), made, environments=wanted)
+        model = made_model(engine=engine, onnx=reference, pipeline=pipeline)
+        by_part = environments_of(spec_of(environment), model, {}, IMAGE)
+        return build_package(stages, "odd", IMAGE, TritonOptions(), model, environments=by_part)
     finally:
         stages.close()

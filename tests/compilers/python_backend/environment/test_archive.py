@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from plansmith.compilers.python_backend.environment.archive import write_archive
-from plansmith.compilers.python_backend.environment.requirements import read_requirements
-from plansmith.compilers.python_backend.environment.wheels import Wheel, collect_wheels
-from plansmith.config.python import OWNER_FILE, OWNER_VARIABLE
+from plansmith.compilers.python_backend.environment.wheels import Wheel, collect_wheels, read_requirements
+from plansmith.config.engine_options import OWNER_FILE, OWNER_VARIABLE
 from plansmith.errors import EnvironmentFault
 from plansmith.triton.server.installation import RUNNING_PYTHON
 
@@ -40,9 +39,8 @@ def wheels(index: Path, tmp_path: Path) -> list[Wheel]:
 
 
 @pytest.mark.slow
-def test_an_archive_holds_the_packages_sorted_and_nothing_of_when_and_by_whom(
-    wheels: list[Wheel], tmp_path: Path
-) -> None:
+def test_archive_packages_sorted_without_origin(wheels: list[Wheel], tmp_path: Path) -> None:
+    """An archive holds the packages sorted, and nothing of when and by whom it was made."""
     unpacked_bytes = write_archive(wheels, "3.12", tmp_path / "env.tar.gz")
     with tarfile.open(tmp_path / "env.tar.gz") as archive:
         entries = archive.getmembers()
@@ -61,7 +59,8 @@ def test_an_archive_holds_the_packages_sorted_and_nothing_of_when_and_by_whom(
 
 
 @pytest.mark.slow
-def test_the_same_wheels_give_the_same_bytes_at_another_time_and_place(wheels: list[Wheel], tmp_path: Path) -> None:
+def test_same_wheels_same_bytes(wheels: list[Wheel], tmp_path: Path) -> None:
+    """The same wheels give the same bytes at another time and place."""
     write_archive(wheels, "3.12", tmp_path / "env.tar.gz")
     for wheel in wheels:
         os.utime(wheel.path, (1_700_000_000, 1_700_000_000))
@@ -71,7 +70,8 @@ def test_the_same_wheels_give_the_same_bytes_at_another_time_and_place(wheels: l
     assert (tmp_path / "other.tar.gz").read_bytes() != (tmp_path / "env.tar.gz").read_bytes()
 
 
-def test_a_wheel_that_leads_out_of_the_environment_is_refused(index: Path, tmp_path: Path) -> None:
+def test_escaping_wheel_refused(index: Path, tmp_path: Path) -> None:
+    """A wheel that leads out of the environment is refused."""
     path = write_wheel(index, "bad", files={"../../bin/activate": "rm"})
     with pytest.raises(EnvironmentFault, match="leads out of it"):
         write_archive([Wheel(path, "bad", "1.0", ())], "3.12", tmp_path / "env.tar.gz")  # type: ignore[arg-type]
@@ -96,15 +96,16 @@ ASK = "python3 -c 'import sys, ape, zoo; print(sys.prefix, sys.base_prefix, ape.
 
 
 @pytest.mark.slow
-def test_an_unpacked_environment_has_its_packages_and_no_others_wherever_it_lies(
-    wheels: list[Wheel], tmp_path: Path
-) -> None:
+def test_unpacked_environment_is_self_contained(wheels: list[Wheel], tmp_path: Path) -> None:
+    """An unpacked environment has its packages and no others wherever it lies."""
     environment = unpacked(wheels, RUNNING_PYTHON, tmp_path)
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "numpy").mkdir(parents=True)
-    told = activated(environment, ASK, PYTHONPATH=str(elsewhere), PLANSMITH_SITE=str(elsewhere), PYTHONHOME="/nowhere")
-    assert told.returncode == 0, told.stderr
-    prefix, base, module, *path = told.stdout.splitlines()
+    process = activated(
+        environment, ASK, PYTHONPATH=str(elsewhere), PLANSMITH_SITE=str(elsewhere), PYTHONHOME="/nowhere"
+    )
+    assert process.returncode == 0, process.stderr
+    prefix, base, module, *path = process.stdout.splitlines()
     site = environment / "lib" / f"python{RUNNING_PYTHON}" / "site-packages"
     assert (Path(prefix), Path(base), Path(module)) == (environment, Path(sys.base_prefix), site / "ape.py")
     assert str(elsewhere) not in path
@@ -113,28 +114,29 @@ def test_an_unpacked_environment_has_its_packages_and_no_others_wherever_it_lies
 
 
 @pytest.mark.slow
-def test_instances_that_start_at_once_find_the_same_environment(wheels: list[Wheel], tmp_path: Path) -> None:
+def test_simultaneous_instances_share_environment(wheels: list[Wheel], tmp_path: Path) -> None:
+    """Instances that start at once find the same environment."""
     environment = unpacked(wheels, RUNNING_PYTHON, tmp_path)
     with ThreadPoolExecutor(8) as starts:
-        told = list(starts.map(lambda _: activated(environment, ASK), range(16)))
-    assert [one.returncode for one in told] == [0] * 16, told[0].stderr
-    assert len({one.stdout for one in told}) == 1
+        processes = list(starts.map(lambda _: activated(environment, ASK), range(16)))
+    assert [process.returncode for process in processes] == [0] * 16, processes[0].stderr
+    assert len({process.stdout for process in processes}) == 1
     assert {path.name for path in (environment / "bin").iterdir()} == {"activate", "python3"}
     assert {path.name for path in environment.iterdir()} == {"bin", "lib", "pyvenv.cfg"}
 
 
 @pytest.mark.slow
-def test_an_environment_knows_the_server_that_unpacked_it(wheels: list[Wheel], tmp_path: Path) -> None:
+def test_environment_knows_its_server(wheels: list[Wheel], tmp_path: Path) -> None:
+    """An environment knows the server that unpacked it."""
     environment = unpacked(wheels, RUNNING_PYTHON, tmp_path)
     assert activated(environment, "true", **{OWNER_VARIABLE: "plansmith-1-a"}).returncode == 0
     assert (environment / OWNER_FILE).read_text() == "plansmith-1-a"
 
 
 @pytest.mark.slow
-def test_a_machine_without_the_python_of_the_environment_is_told_of_and_the_process_starts(
-    wheels: list[Wheel], tmp_path: Path
-) -> None:
+def test_missing_python_is_told(wheels: list[Wheel], tmp_path: Path) -> None:
+    """A machine without the environment's Python is told of, and the process starts."""
     environment = unpacked(wheels, "3.99", tmp_path)
-    told = activated(environment, "python3 -c 'import ape'")
-    assert "there is no program python3.99 here" in told.stderr
-    assert "No module named 'ape'" in told.stderr  # and not the packages of another Python
+    process = activated(environment, "python3 -c 'import ape'")
+    assert "there is no program python3.99 here" in process.stderr
+    assert "No module named 'ape'" in process.stderr  # and not the packages of another Python

@@ -8,19 +8,19 @@ import sys
 from pathlib import Path
 from zipfile import ZipFile
 
-from plansmith.compilers.python_backend.environment.own_wheel import own_digest, own_files, write_own_wheel
-from plansmith.compilers.python_backend.environment.wheels import read_wheel
+from plansmith.compilers.python_backend.environment.wheels import own_digest, own_files, read_wheel, write_own_wheel
 
 from ....support.source import source_files
 
 
-def test_the_wheel_has_every_module_and_the_same_bytes_at_every_time(tmp_path: Path) -> None:
+def test_wheel_has_every_module(tmp_path: Path) -> None:
+    """The wheel has every module, and the same bytes at every time."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-    one, two = write_own_wheel(tmp_path / "one"), write_own_wheel(tmp_path / "two")
-    assert one.name == two.name
-    assert one.read_bytes() == two.read_bytes()
-    with ZipFile(one) as archive:
+    first, two = write_own_wheel(tmp_path / "one"), write_own_wheel(tmp_path / "two")
+    assert first.name == two.name
+    assert first.read_bytes() == two.read_bytes()
+    with ZipFile(first) as archive:
         names = set(archive.namelist())
         assert archive.testzip() is None
     modules = {f"{module.replace('.', '/')}.py" for module, path in source_files() if path.name != "__init__.py"}
@@ -29,7 +29,8 @@ def test_the_wheel_has_every_module_and_the_same_bytes_at_every_time(tmp_path: P
     assert not [name for name in names if "__pycache__" in name]
 
 
-def test_the_wheel_can_be_read_as_any_other(tmp_path: Path) -> None:
+def test_wheel_is_readable(tmp_path: Path) -> None:
+    """The wheel can be read like any other."""
     wheel = read_wheel(write_own_wheel(tmp_path))
     assert wheel.name == "plansmith"
     assert any(need.startswith("pydantic") for need in wheel.needs)
@@ -45,6 +46,7 @@ def test_plansmith_starts_from_its_wheel(tmp_path: Path) -> None:
     assert Path(done.stdout.strip()) == tmp_path / "site" / "plansmith/compilers/python_backend/model.py"
 
 
-def test_what_python_compiled_has_no_part_in_the_digest() -> None:
+def test_compiled_python_left_out_of_digest() -> None:
+    """What Python compiled has no part in the digest."""
     assert own_digest() == own_digest()
     assert not [place for place, _ in own_files() if place.endswith(".pyc")]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tritonclient.grpc import model_config_pb2 as pb
 
-from plansmith.config.target.targets import load_target
-from plansmith.records.environment import PackedEnvironment
+from plansmith.config.targets import load_target
+from plansmith.records.release import PackedEnvironment
 from plansmith.steps.release.environment import (
     ENVIRONMENT_FILE,
     WantedEnvironment,
@@ -28,7 +28,7 @@ REQUIREMENTS = "ape==1.0\n"
 
 
 @dataclass
-class Told(Listener):
+class RecordingListener(Listener):
     """What was said."""
 
     lines: list[str] = field(default_factory=list)
@@ -37,11 +37,13 @@ class Told(Listener):
         self.lines.append(text)
 
 
-def pack(tmp_path: Path, wanted: WantedEnvironment, told: Told | None = None) -> StepResult[PackedEnvironment]:
+def pack(
+    tmp_path: Path, environment: WantedEnvironment, told: RecordingListener | None = None
+) -> StepResult[PackedEnvironment]:
     """With the cache of the test."""
-    stages = StageRunner("tiny", tmp_path / "artifacts", listener=told or Told(), force=False, dry=False)
+    stages = StageRunner("tiny", tmp_path / "artifacts", listener=told or RecordingListener(), force=False, dry=False)
     try:
-        return wanted.pack(stages)
+        return environment.pack(stages)
     finally:
         stages.close()
 
@@ -53,46 +55,54 @@ def _wheels(index: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_environment_is_packed_once_and_says_what_is_in_it_and_what_it_takes(tmp_path: Path) -> None:
-    told = Told()
-    made = pack(tmp_path, wanted_environment(REQUIREMENTS, IMAGE), told)
+def test_environment_packed_once(tmp_path: Path) -> None:
+    """An environment is packed once and says what is in it and what it takes."""
+    listener = RecordingListener()
+    package = pack(tmp_path, wanted_environment(REQUIREMENTS, IMAGE), listener)
     again = pack(tmp_path, wanted_environment("# the same\nape == 1.0", IMAGE))
-    assert (made.cached, again.cached) == (False, True)
-    assert made.digest == again.digest
-    archive = made.folder / made.record.file
-    assert made.record.bytes == archive.stat().st_size
-    assert made.record.unpacked_bytes > 0
-    assert made.record.python == "3.12"
-    assert [(one.name, one.version) for one in made.record.distributions] == [("ape", "1.0"), ("zoo", "2.0")]
-    assert {path.name for path in made.folder.iterdir()} == {ENVIRONMENT_FILE, "entry.json"}
-    assert any("takes" in line and "for Python 3.12" in line for line in told.lines)
+    assert (package.cached, again.cached) == (False, True)
+    assert package.digest == again.digest
+    archive = package.folder / package.record.file
+    assert package.record.bytes == archive.stat().st_size
+    assert package.record.unpacked_bytes > 0
+    assert package.record.python == "3.12"
+    assert [(distribution.name, distribution.version) for distribution in package.record.distributions] == [
+        ("ape", "1.0"),
+        ("zoo", "2.0"),
+    ]
+    assert {path.name for path in package.folder.iterdir()} == {ENVIRONMENT_FILE, "entry.json"}
+    assert any("takes" in line and "for Python 3.12" in line for line in listener.lines)
 
 
 @pytest.mark.slow
-def test_the_same_requirements_give_the_same_bytes_on_another_machine(tmp_path: Path) -> None:
-    wanted = wanted_environment(REQUIREMENTS, IMAGE)
-    one, two = (pack(tmp_path / name, wanted) for name in ("one", "two"))
-    assert one.folder != two.folder
-    assert one.digest == two.digest
+def test_same_requirements_same_bytes(tmp_path: Path) -> None:
+    """The same requirements give the same bytes on another machine."""
+    environment = wanted_environment(REQUIREMENTS, IMAGE)
+    first, two = (pack(tmp_path / name, environment) for name in ("one", "two"))
+    assert first.folder != two.folder
+    assert first.digest == two.digest
 
 
-def test_another_python_other_requirements_and_other_versions_that_are_held_are_other_environments() -> None:
-    wanted = wanted_environment(REQUIREMENTS, IMAGE)
+def test_changed_requirements_change_environment() -> None:
+    """Another Python, other requirements or other held versions are other environments."""
+    environment = wanted_environment(REQUIREMENTS, IMAGE)
     others = [
-        WantedEnvironment(wanted.requirements, ELEVEN, wanted.held),
-        WantedEnvironment(wanted.requirements, TWELVE, {"zoo": "1.0"}),
+        WantedEnvironment(environment.requirements, ELEVEN, environment.installed_versions),
+        WantedEnvironment(environment.requirements, TWELVE, {"zoo": "1.0"}),
         wanted_environment("ape==2.0", IMAGE),
     ]
-    assert all(one.parameters != wanted.parameters for one in others)
+    assert all(variant.parameters != environment.parameters for variant in others)
 
 
-def test_the_code_of_plansmith_counts_where_it_goes_into_the_environment() -> None:
+def test_own_code_counts_in_environment() -> None:
+    """The code of plansmith counts where it goes into the environment."""
     assert wanted_environment("plansmith", IMAGE).parameters["own"]
     assert wanted_environment(REQUIREMENTS, IMAGE).parameters["own"] == ""
 
 
 @pytest.mark.slow
-def test_a_model_with_its_environment_passes_the_check_of_repositories(tmp_path: Path) -> None:
+def test_packed_model_passes_check(tmp_path: Path) -> None:
+    """A model with its environment passes the check of repositories."""
     packed = pack(tmp_path, wanted_environment(REQUIREMENTS, IMAGE))
     model = tmp_path / "repository" / "tiny"
     (model / "1").mkdir(parents=True)
@@ -105,8 +115,8 @@ def test_a_model_with_its_environment_passes_the_check_of_repositories(tmp_path:
     add_environment(config)
     (model / "config.pbtxt").write_text(text_of(config))
     without = check_repository(tmp_path / "repository", target=IMAGE)
-    assert [found.rule for found in without if found.severity == "error"] == ["python.environment"]
+    assert [finding.rule for finding in without if finding.severity == "error"] == ["python.environment"]
     assert place_environment(packed, model) == "env.tar.gz"
     assert [
-        found for found in check_repository(tmp_path / "repository", target=IMAGE) if found.severity == "error"
+        finding for finding in check_repository(tmp_path / "repository", target=IMAGE) if finding.severity == "error"
     ] == []

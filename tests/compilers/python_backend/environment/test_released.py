@@ -32,14 +32,15 @@ from .releases import CASE, X, look, release
 from .tiny import write_wheel
 
 
-def test_a_release_brings_the_environment_that_its_spec_has_packed(
+def test_release_brings_packed_environment(
     engine: StepResult[Engine], reference: StepResult[OnnxModel], index: Path, tmp_path: Path
 ) -> None:
+    """A release brings the environment that its spec has packed."""
     write_wheel(index, "ape")
     packed = release(engine, reference, tmp_path, environment="packed")
     brought = packed.record.environment
     assert brought is not None
-    assert (brought.python, [one.name for one in brought.distributions]) == ("3.12", ["ape"])
+    assert (brought.python, [distribution.name for distribution in brought.distributions]) == ("3.12", ["ape"])
     assert packed.record.support_files == ("env.tar.gz",)
     assert (packed.folder / "env.tar.gz").stat().st_size == brought.bytes
     config = parse_config((packed.folder / "config.pbtxt").read_text())
@@ -49,9 +50,10 @@ def test_a_release_brings_the_environment_that_its_spec_has_packed(
     assert look(engine, reference, tmp_path, environment="packed") is not None
 
 
-def test_a_release_that_leaves_its_environment_to_the_image_brings_none(
+def test_image_environment_not_brought(
     engine: StepResult[Engine], reference: StepResult[OnnxModel], tmp_path: Path
 ) -> None:
+    """A release that leaves its environment to the image brings none."""
     left = release(engine, reference, tmp_path, environment="image")
     assert left.record.environment is None
     assert left.record.support_files == ()
@@ -60,9 +62,10 @@ def test_a_release_that_leaves_its_environment_to_the_image_brings_none(
 
 
 @pytest.mark.slow
-def test_packages_that_no_index_has_end_the_packing_and_leave_no_release(
+def test_unindexed_packages_leave_no_release(
     engine: StepResult[Engine], reference: StepResult[OnnxModel], index: Path, tmp_path: Path
 ) -> None:
+    """Packages that no index has end the packing and leave no release."""
     with pytest.raises(EnvironmentFault, match=r"pip could not get ape==1\.0 for Python 3\.12") as missing:
         release(engine, reference, tmp_path, environment="packed")
     assert (missing.value.model, missing.value.step) == ("odd", "package")
@@ -100,11 +103,12 @@ def packed(
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("environments")
-def test_the_served_check_lends_a_release_the_python_of_its_image(
+def test_check_lends_image_python(
     packed: StepResult[Package], pythons_beside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The served check lends a release the Python of its image."""
     runtime = ServingRuntime(find_installation(), None, "none", "cpu")
-    asked: dict[str, Any] = {
+    options: dict[str, Any] = {
         "runtime": runtime,
         "mask_input": None,
         "tolerances": {"y": Tolerance(max_relative=1e-6, quantile_relative=1e-6, min_cosine=0.999999)},
@@ -115,9 +119,9 @@ def test_the_served_check_lends_a_release_the_python_of_its_image(
     with monkeypatch.context() as without:
         without.setenv("PATH", "/nowhere")
         with pytest.raises(EnvironmentFault, match=r"environment is for Python 3\.12, with which it cannot be served"):
-            check_served(packed.record, packed.folder, [CASE], **asked)
+            check_served(packed.record, packed.folder, [CASE], **options)
     monkeypatch.setenv("PATH", f"{pythons_beside}:{os.environ['PATH']}")
-    report = check_served(packed.record, packed.folder, [CASE], **asked)
+    report = check_served(packed.record, packed.folder, [CASE], **options)
     assert report.requests == len(report.checks) > 0
     assert not (tmp_path / "repository").exists()
 
@@ -125,13 +129,14 @@ def test_the_served_check_lends_a_release_the_python_of_its_image(
 @pytest.mark.slow
 @pytest.mark.xdist_group("environments")
 @pytest.mark.parametrize("follow", [(), ("--follow",)], ids=["", "follow"])
-def test_a_release_that_was_published_is_served_here_with_the_python_of_its_image(
+def test_published_release_uses_image_python(
     follow: tuple[str, ...],
     packed: StepResult[Package],
     pythons_beside: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A release that was published is served here with the Python of its image."""
     repository = tmp_path / "repository"
     draft = draft_of(packed.folder, model="odd")
     engine = draft.engine.model_copy(update={"kind": EngineKind.PYTHON})
@@ -142,10 +147,10 @@ def test_a_release_that_was_published_is_served_here_with_the_python_of_its_imag
         lacking = CommandLine(tmp_path)("serve", "odd", "--repository", repository)
     assert lacking.message.startswith("plansmith: the model's environment is for Python 3.12, with which it cannot be")
     monkeypatch.setenv("PATH", f"{pythons_beside}:{os.environ['PATH']}")
-    said = tmp_path / "said"
-    with serve(str(repository), "odd", said, *follow) as (http, _):
+    log = tmp_path / "said"
+    with serve(str(repository), "odd", log, *follow) as (http, _):
         if follow:
-            assert soon(lambda: "odd: version 1 serves" in said.read_text(), expected=True), said.read_text()
+            assert soon(lambda: "odd: version 1 serves" in log.read_text(), expected=True), log.read_text()
         with Client(http, model="odd") as client:
             assert np.array_equal(client.infer({"x": X})["y"], CASE.answer["y"])
     np.save(tmp_path / "asked.npy", X)

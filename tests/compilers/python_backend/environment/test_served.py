@@ -16,15 +16,13 @@ from tokenizers.pre_tokenizers import Whitespace
 from tritonclient import grpc
 from tritonclient.grpc import model_config_pb2 as pb
 
-from plansmith.compilers.python_backend.environment.platform import Platform
-from plansmith.compilers.python_backend.environment.requirements import installed_versions, read_requirements
+from plansmith.compilers.python_backend.environment.wheels import Platform, installed_versions, read_requirements
 from plansmith.errors import EnvironmentFault
 from plansmith.steps.release.environment import WantedEnvironment, add_environment, place_environment
 from plansmith.steps.runner import Listener, StageRunner
 from plansmith.triton.config.model_config import text_of
 from plansmith.triton.server.installation import RUNNING_PYTHON, Installation, find_installation
-from plansmith.triton.server.python_stub import lent_python, other_pythons
-from plansmith.triton.server.server import TritonServer
+from plansmith.triton.server.server import TritonServer, lent_python, other_pythons
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("environments")]
 
@@ -66,12 +64,12 @@ class TritonPythonModel:
 @pytest.fixture(scope="module")
 def installation() -> Installation:
     try:
-        found = find_installation()
+        candidate = find_installation()
     except EnvironmentFault as fault:
         pytest.skip(str(fault))
-    if not found.lends_python:
+    if not candidate.lends_python:
         pytest.skip("this server has one Python alone")
-    return found
+    return candidate
 
 
 @pytest.fixture
@@ -82,9 +80,9 @@ def _all_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def tokenizer() -> Tokenizer:
-    made = Tokenizer(WordLevel({"[UNK]": 0, "one": 1, "two": 2, "red": 3, "fish": 4}, "[UNK]"))
-    made.pre_tokenizer = Whitespace()
-    return made
+    word_tokenizer = Tokenizer(WordLevel({"[UNK]": 0, "one": 1, "two": 2, "red": 3, "fish": 4}, "[UNK]"))
+    word_tokenizer.pre_tokenizer = Whitespace()
+    return word_tokenizer
 
 
 def write_model(repository: Path, python: str, artifacts: Path) -> Path:
@@ -99,10 +97,10 @@ def write_model(repository: Path, python: str, artifacts: Path) -> Path:
     config.instance_group.add(kind="KIND_CPU", count=INSTANCES)
     add_environment(config)
     (model / "config.pbtxt").write_text(text_of(config))
-    asked, platform = read_requirements(REQUIREMENTS), Platform(python, "x86_64")
+    requirements, platform = read_requirements(REQUIREMENTS), Platform(python, "x86_64")
     stages = StageRunner("reader", artifacts, listener=Listener(), force=False, dry=False)
-    wanted = WantedEnvironment(asked, platform, installed_versions(asked, platform))
-    place_environment(wanted.pack(stages), model)
+    environment = WantedEnvironment(requirements, platform, installed_versions(requirements, platform))
+    place_environment(environment.pack(stages), model)
     stages.close()
     return model
 
@@ -119,14 +117,15 @@ def ask(server: TritonServer) -> list[str]:
         texts.set_data_from_numpy(np.array([text.encode() for text in TEXTS], object))
         answer = client.infer("reader", [texts]).as_numpy("said")
     assert answer is not None
-    return [said.decode() for said in answer]
+    return [value.decode() for value in answer]
 
 
 @pytest.mark.usefixtures("_all_pythons")
 @pytest.mark.parametrize("python", ["3.11", "3.12"])
-def test_a_model_works_with_the_packages_of_its_archive_and_with_no_others(
+def test_model_uses_archive_packages_only(
     python: str, installation: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A model works with the packages of its archive and with no others."""
     try:
         lent = lent_python(installation, python)
     except EnvironmentFault as fault:
@@ -138,48 +137,47 @@ def test_a_model_works_with_the_packages_of_its_archive_and_with_no_others(
     monkeypatch.setenv("VIRTUAL_ENV", str(environment_of(others[-1] if others else python, tmp_path)))
     with TritonServer(model.parent, installation, tmp_path / "log", pythons=[*others, python]) as server:
         assert sorted(model.iterdir()) == files
-        told, ids = map(json.loads, ask(server))
-    assert ids == [one.ids for one in tokenizer().encode_batch(TEXTS)]
-    assert (told["python"], told["numpy"]) == (python, "1.26.4")
-    sites = [place for place in told["path"] if "packages" in place]
+        report, ids = map(json.loads, ask(server))
+    assert ids == [encoding.ids for encoding in tokenizer().encode_batch(TEXTS)]
+    assert (report["python"], report["numpy"]) == (python, "1.26.4")
+    sites = [place for place in report["path"] if "packages" in place]
     assert len(sites) == 1
     assert sites[0].endswith(f"/lib/python{python}/site-packages")
-    assert all(place.startswith(f"{sites[0]}/") for place in told["places"])
+    assert all(place.startswith(f"{sites[0]}/") for place in report["places"])
     assert "/python_env_" in sites[0]
 
 
-def test_a_server_that_was_ended_by_force_leaves_no_environment_behind(
-    installation: Installation, tmp_path: Path
-) -> None:
+def test_killed_server_leaves_no_environment(installation: Installation, tmp_path: Path) -> None:
+    """A server that was ended by force leaves no environment behind."""
     model = write_model(tmp_path / "repository", RUNNING_PYTHON, tmp_path / "artifacts")
     with TritonServer(model.parent, installation, tmp_path / "log") as server:
         unpacked = Path(json.loads(ask(server)[0])["places"][0].partition("/lib/")[0])
         assert (unpacked / "pyvenv.cfg").is_file()
-        (child,) = (one for one in psutil.Process().children() if one.name() == "tritonserver")
+        (child,) = (process for process in psutil.Process().children() if process.name() == "tritonserver")
         child.kill()
     assert not unpacked.parent.exists()
 
 
 @pytest.mark.usefixtures("_all_pythons")
-def test_an_environment_of_another_python_without_its_process_does_not_load_and_says_what_it_lacks(
-    installation: Installation, tmp_path: Path
-) -> None:
-    other = "3.12" if RUNNING_PYTHON != "3.12" else "3.11"
-    model = write_model(tmp_path / "repository", other, tmp_path / "artifacts")
+def test_foreign_python_environment_not_loaded(installation: Installation, tmp_path: Path) -> None:
+    """An environment of another Python without its process does not load and says what it lacks."""
+    python = "3.12" if RUNNING_PYTHON != "3.12" else "3.11"
+    model = write_model(tmp_path / "repository", python, tmp_path / "artifacts")
     with TritonServer(model.parent, installation, tmp_path / "log", exit_on_error=False) as server:
         with grpc.InferenceServerClient(server.grpc_url) as client:
             (entry,) = client.get_model_repository_index(as_json=True)["models"]
         assert "No module named 'numpy'" in entry["reason"]
 
 
-def test_a_machine_without_the_python_of_an_environment_says_what_to_do(
+def test_missing_python_says_remedy(
     installation: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = "3.12" if RUNNING_PYTHON != "3.12" else "3.11"
+    """A machine without the Python of an environment says what to do."""
+    python = "3.12" if RUNNING_PYTHON != "3.12" else "3.11"
     monkeypatch.setenv("PATH", str(tmp_path))
     with (
-        pytest.raises(EnvironmentFault, match=rf"no program python{other} of this machine answers") as missing,
-        TritonServer(tmp_path, installation, tmp_path / "log", pythons=[other]),
+        pytest.raises(EnvironmentFault, match=rf"no program python{python} of this machine answers") as missing,
+        TritonServer(tmp_path, installation, tmp_path / "log", pythons=[python]),
     ):
         pytest.fail("this server must not start")
     assert "--no-check-served" in missing.value.remedy

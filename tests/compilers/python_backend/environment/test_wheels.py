@@ -6,22 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.compilers.python_backend.environment.platform import Platform
-from plansmith.compilers.python_backend.environment.requirements import read_requirements
-from plansmith.compilers.python_backend.environment.wheels import collect_wheels
+from plansmith.compilers.python_backend.environment.wheels import Platform, collect_wheels, read_requirements
 from plansmith.errors import EnvironmentFault
 
 from .tiny import ELEVEN, TWELVE, write_wheel
 
 
-def collect(folder: Path, requirements: str, platform: Platform, **held: str) -> list[str]:
+def collect(folder: Path, requirements: str, platform: Platform, **versions: str) -> list[str]:
     """The files that were got."""
-    wheels = collect_wheels(read_requirements(requirements), platform, held, folder / f"got-{platform.python}")
+    wheels = collect_wheels(read_requirements(requirements), platform, versions, folder / f"got-{platform.python}")
     return [wheel.path.name for wheel in wheels]
 
 
 @pytest.mark.slow
-def test_a_wheel_is_got_for_the_python_that_is_asked_for_with_what_it_needs_there(index: Path, tmp_path: Path) -> None:
+def test_wheel_fits_requested_python(index: Path, tmp_path: Path) -> None:
+    """A wheel is fetched for the Python that is asked for, with what it needs there."""
     for python in ("311", "312"):
         write_wheel(
             index,
@@ -44,7 +43,8 @@ def test_a_wheel_is_got_for_the_python_that_is_asked_for_with_what_it_needs_ther
     ]
 
 
-def test_a_held_version_is_taken_where_it_fits_and_the_newest_elsewhere(index: Path, tmp_path: Path) -> None:
+def test_held_version_taken_where_fitting(index: Path, tmp_path: Path) -> None:
+    """A held version is taken where it fits and the newest elsewhere."""
     for number in ("1.0", "2.0", "3.0"):
         write_wheel(index, "held", number)
         write_wheel(index, "free", number)
@@ -54,13 +54,15 @@ def test_a_held_version_is_taken_where_it_fits_and_the_newest_elsewhere(index: P
     ]
 
 
-def test_what_is_held_and_not_needed_is_left_out(index: Path, tmp_path: Path) -> None:
+def test_unneeded_held_version_left_out(index: Path, tmp_path: Path) -> None:
+    """What is held and not needed is left out."""
     write_wheel(index, "asked")
     write_wheel(index, "other")
     assert collect(tmp_path, "asked", TWELVE, other="1.0") == ["asked-1.0-py3-none-any.whl"]
 
 
-def test_requirements_that_contradict_each_other_are_named(index: Path, tmp_path: Path) -> None:
+def test_contradicting_requirements_are_named(index: Path, tmp_path: Path) -> None:
+    """Requirements that contradict each other are named."""
     write_wheel(index, "one", needs=["shared>=2"])
     write_wheel(index, "shared", "1.0")
     with pytest.raises(EnvironmentFault, match="does not go together") as refused:
@@ -70,7 +72,8 @@ def test_requirements_that_contradict_each_other_are_named(index: Path, tmp_path
 
 
 @pytest.mark.parametrize("tag", ["cp311-cp311-manylinux_2_28_x86_64", "cp312-cp312-manylinux_2_39_x86_64"])
-def test_a_wheel_for_another_python_or_a_newer_glibc_is_none(tag: str, index: Path, tmp_path: Path) -> None:
+def test_unfitting_wheel_counts_as_none(tag: str, index: Path, tmp_path: Path) -> None:
+    """A wheel for another Python or a newer glibc counts as none."""
     write_wheel(index, "built", tag=tag)
     with pytest.raises(EnvironmentFault, match=r"pip could not get built for Python 3\.12 on x86_64") as refused:
         collect(tmp_path, "built", TWELVE)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from zipfile import ZipFile, ZipInfo
 
-from plansmith.compilers.python_backend.environment.platform import Platform
+from plansmith.compilers.python_backend.environment.wheels import Platform
 
 ELEVEN, TWELVE = Platform("3.11", "x86_64"), Platform("3.12", "x86_64")
 

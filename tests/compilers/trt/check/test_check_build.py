@@ -12,14 +12,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from plansmith.compilers.trt.check import library
-from plansmith.compilers.trt.check.check import check_build
-from plansmith.compilers.trt.inspection.layer_summary import stored_layers
+from plansmith.compilers.trt import rtx
+from plansmith.compilers.trt.layers import stored_layers
+from plansmith.compilers.trt.rtx_check import check_build
 from plansmith.errors import EngineError, EnvironmentFault
 from plansmith.records.engine import BuildCheck, BuildSpec, CheckRequest
 from plansmith.records.model import HighPrecisionNode, Precision
 
-from ....support.tensorrt import rtx
+from ....support.tensorrt import rtx as rtx_library
 
 pytestmark = [pytest.mark.services, pytest.mark.xdist_group("rtx")]
 
@@ -29,19 +29,19 @@ FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
 @pytest.fixture
 def rtx_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library, for this process and for those that it starts."""
-    rtx.install(monkeypatch)
+    rtx_library.install(monkeypatch)
 
 
 def graph(nodes: list[Any], weights: dict[str, Any], dtype: int = HALF, opset: int = 17) -> bytes:
     """A graph from x to y, whose first axis varies and whose others are 8."""
-    made = helper.make_graph(
+    onnx_graph = helper.make_graph(
         nodes,
         "graph",
         [helper.make_tensor_value_info("x", dtype, ["batch", 8, 8, 8])],
         [helper.make_tensor_value_info("y", dtype, None)],
         [numpy_helper.from_array(value, name) for name, value in weights.items()],
     )
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    model = helper.make_model(onnx_graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
     return bytes(model.SerializeToString())
 
 
@@ -70,32 +70,36 @@ def checked(folder: Path, content: bytes, **changed: Any) -> BuildCheck:
 
 
 @pytest.mark.usefixtures("rtx_installed")
-def test_layers_are_told_with_what_they_compute_in(tmp_path: Path) -> None:
-    found = checked(tmp_path, convolution())
-    assert (found.library, found.verdict) == (f"TensorRT-RTX {library.VERSION}", "built")
-    assert found.layers is not None
-    assert [c.count for c in found.layers.counts if (c.kind, c.dtype) == ("correlation", "float16")] == [1]
-    (layer,) = [layer for layer in stored_layers(tmp_path / found.layers_file) if layer.computes]
+def test_layers_told_with_precision(tmp_path: Path) -> None:
+    """Layers are told with what they compute in."""
+    report = checked(tmp_path, convolution())
+    assert (report.library, report.verdict) == (f"TensorRT-RTX {rtx.VERSION}", "built")
+    assert report.layers is not None
+    assert [c.count for c in report.layers.counts if (c.kind, c.dtype) == ("correlation", "float16")] == [1]
+    (layer,) = [layer for layer in stored_layers(tmp_path / report.layers_file) if layer.computes]
     assert (layer.nodes, layer.operands, layer.dtypes) == (("conv",), "float16", ("float16",))
 
 
 @pytest.mark.usefixtures("rtx_installed")
-def test_several_kinds_of_gpu_are_built_for_at_once(tmp_path: Path) -> None:
-    found = checked(tmp_path, convolution(), compute_capabilities=("8.0", "12.0"))
-    assert (found.verdict, found.compute_capabilities) == ("built", ("8.0", "12.0"))
+def test_several_gpus_built_at_once(tmp_path: Path) -> None:
+    """Several kinds of GPU are built for at once."""
+    report = checked(tmp_path, convolution(), compute_capabilities=("8.0", "12.0"))
+    assert (report.verdict, report.compute_capabilities) == ("built", ("8.0", "12.0"))
 
 
 @pytest.mark.usefixtures("rtx_installed")
-def test_layers_in_fp32_are_refused_unless_they_are_to_be(tmp_path: Path) -> None:
+def test_fp32_layers_refused(tmp_path: Path) -> None:
+    """Layers in FP32 are refused unless they are meant to be."""
     with pytest.raises(EngineError, match="1 of 1 layers of the plan that compute came out in FP32, and FP16 was ask"):
         checked(tmp_path, convolution(np.float32))
-    kept = (HighPrecisionNode(node="conv", op_type="Conv", reason="FP32 in the graph"),)
+    high_precision = (HighPrecisionNode(node="conv", op_type="Conv", reason="FP32 in the graph"),)
     with pytest.raises(EngineError, match="no layer of the plan computes in FP16"):
-        checked(tmp_path, convolution(np.float32), in_fp32=kept)
+        checked(tmp_path, convolution(np.float32), in_fp32=high_precision)
 
 
 @pytest.mark.usefixtures("rtx_installed")
-def test_a_refusal_names_the_node_and_who_refuses(tmp_path: Path) -> None:
+def test_refusal_names_node(tmp_path: Path) -> None:
+    """A refusal names the node and who refuses."""
     pool = helper.make_node("MaxPool", ["x"], ["y"], name="räume / 部屋", kernel_shape=[2, 2], dilations=[2, 2])
     with pytest.raises(
         EngineError, match=r"TensorRT-RTX 1\.7\.1\.116 on model\.onnx: .*räume / 部屋 \(MaxPool\)"
@@ -105,18 +109,19 @@ def test_a_refusal_names_the_node_and_who_refuses(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("rtx_installed")
-def test_a_node_is_known_by_a_name_in_any_alphabet(tmp_path: Path) -> None:
+def test_node_names_take_any_alphabet(tmp_path: Path) -> None:
+    """A node is known by a name in any alphabet."""
     name = "block, Dimensions: [1] / 畳み込み"
-    kept = (HighPrecisionNode(node=name, op_type="Conv", reason="FP32 in the graph"),)
+    high_precision = (HighPrecisionNode(node=name, op_type="Conv", reason="FP32 in the graph"),)
     conv = helper.make_node("Conv", ["x", "w"], ["h"], name=name, pads=[1, 1, 1, 1])
     cast = helper.make_node("Cast", ["h"], ["c"], to=HALF)
     second = helper.make_node("Conv", ["c", "v"], ["d"], name="second", pads=[1, 1, 1, 1])
     back = helper.make_node("Cast", ["d"], ["y"], to=FLOAT)
     weights = {"w": np.ones((8, 8, 3, 3), np.float32), "v": np.ones((8, 8, 3, 3), np.float16)}
-    found = checked(tmp_path, graph([conv, cast, second, back], weights, FLOAT), in_fp32=kept)
-    assert found.verdict == "built"
-    assert found.layers is not None
-    assert [layer.nodes[0] for layer in found.layers.above] == [name]
+    report = checked(tmp_path, graph([conv, cast, second, back], weights, FLOAT), in_fp32=high_precision)
+    assert report.verdict == "built"
+    assert report.layers is not None
+    assert [layer.nodes[0] for layer in report.layers.above] == [name]
 
 
 def attention() -> bytes:
@@ -144,30 +149,31 @@ def scattered() -> bytes:
     ids=["a crash", "a plugin that it lacks", "what a plugin does"],
 )
 @pytest.mark.usefixtures("rtx_installed")
-def test_what_the_library_cannot_do_says_nothing_of_the_graph(
-    made: Callable[[], bytes], reason: str, tmp_path: Path
-) -> None:
-    found = checked(tmp_path, made())
-    assert (found.verdict, reason in found.reason) == ("unknown", True), found.reason
+def test_library_limits_leave_graph_unjudged(made: Callable[[], bytes], reason: str, tmp_path: Path) -> None:
+    """What the library cannot do says nothing of the graph."""
+    report = checked(tmp_path, made())
+    assert (report.verdict, reason in report.reason) == ("unknown", True), report.reason
 
 
 @pytest.mark.usefixtures("rtx_installed")
-def test_a_check_that_lasts_too_long_says_nothing_of_the_graph(tmp_path: Path) -> None:
-    found = checked(tmp_path, convolution(), deadline_seconds=0)
-    assert (found.verdict, found.reason) == ("unknown", "the plan was not built within 0 minutes")
+def test_slow_check_leaves_graph_unjudged(tmp_path: Path) -> None:
+    """A check that lasts too long says nothing of the graph."""
+    report = checked(tmp_path, convolution(), deadline_seconds=0)
+    assert (report.verdict, report.reason) == ("unknown", "the plan was not built within 0 minutes")
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("rtx_installed")
-def test_weights_of_more_than_two_gigabytes_beside_the_graph_are_read(tmp_path: Path) -> None:
+def test_large_outside_weights_are_read(tmp_path: Path) -> None:
+    """Weights of more than two gigabytes beside the graph are read."""
     side, count = 12288, 4
     model = onnx.ModelProto.FromString(convolution())
     model.graph.ClearField("node")
     model.graph.ClearField("initializer")
     for number in range(count):
-        held = {"location": "weights", "offset": number * side**2 * 4, "length": side**2 * 4}
+        location = {"location": "weights", "offset": number * side**2 * 4, "length": side**2 * 4}
         tensor = model.graph.initializer.add(name=f"w{number}", data_type=FLOAT, dims=[side, side], data_location=1)
-        for key, value in held.items():
+        for key, value in location.items():
             tensor.external_data.add(key=key, value=str(value))
         model.graph.node.append(helper.make_node("MatMul", [f"h{number}", f"w{number}"], [f"h{number + 1}"]))
     for tensors, name in ((model.graph.input, "h0"), (model.graph.output, f"h{count}")):
@@ -175,23 +181,22 @@ def test_weights_of_more_than_two_gigabytes_beside_the_graph_are_read(tmp_path: 
         tensors.append(helper.make_tensor_value_info(name, FLOAT, [1, side]))
     with (tmp_path / "weights").open("wb") as zeros:
         zeros.truncate(count * side**2 * 4)
-    found = checked(tmp_path, model.SerializeToString(), spec=BuildSpec(profiles=()), precision=Precision.FP32)
-    assert (found.verdict, found.layers and found.layers.computing) == ("built", {"float32": count})
+    report = checked(tmp_path, model.SerializeToString(), spec=BuildSpec(profiles=()), precision=Precision.FP32)
+    assert (report.verdict, report.layers and report.layers.computing) == ("built", {"float32": count})
 
 
 def _without(folder: Path, left_out: str) -> Path:
     """The library's packages in a folder, but for what has a text in its name."""
-    for path in rtx.fetched().rglob("*"):
-        copy = folder / path.relative_to(rtx.fetched())
+    for path in rtx_library.fetched().rglob("*"):
+        copy = folder / path.relative_to(rtx_library.fetched())
         if path.is_file() and left_out not in path.name:
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.symlink_to(path)
     return folder
 
 
-def test_a_library_without_its_parser_is_an_error_of_the_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_parser_is_machine_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library without its parser is an error of the machine."""
     folder = _without(tmp_path / "rtx", "onnxparser")
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")

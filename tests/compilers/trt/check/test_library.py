@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.compilers.trt.check import library
+from plansmith.compilers.trt import rtx
 from plansmith.errors import EnvironmentFault
 
 from ....support.source import ROOT
@@ -21,26 +21,29 @@ from ....support.source import ROOT
         ((), "not installed"),
     ],
 )
-def test_another_library_is_refused_before_any_work(
+def test_other_library_refused_early(
     versions: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, version in zip(library.DISTRIBUTIONS, versions, strict=False):
+    """Another library is refused before any work."""
+    for name, version in zip(rtx.DISTRIBUTIONS, versions, strict=False):
         folder = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
         folder.mkdir()
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(EnvironmentFault, match=says) as refused:
-        library.require_installed()
+        rtx.require_installed()
     assert "pip install 'plansmith[tensorrt-check]'" in refused.value.remedy
 
 
-def test_the_extra_brings_the_version_that_checks_are_known_for() -> None:
+def test_extra_brings_known_version() -> None:
+    """The extra brings the version that checks are known for."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert extras["tensorrt-check"] == [f"{name}=={library.VERSION}" for name in library.DISTRIBUTIONS]
+    assert extras["tensorrt-check"] == [f"{name}=={rtx.VERSION}" for name in rtx.DISTRIBUTIONS]
 
 
 @pytest.mark.parametrize(
     ("target", "built"), [("7.5", "8.0"), ("8.0", "8.0"), ("9.0", "8.9"), ("10.0", "8.9"), ("12.0", "12.0")]
 )
-def test_a_kind_of_gpu_is_stood_for_by_the_next_lower_one(target: str, built: str) -> None:
-    assert library.nearest(target) == built
+def test_next_lower_gpu_stands_in(target: str, built: str) -> None:
+    """The next lower kind of GPU stands in for one that is not there."""
+    assert rtx.nearest(target) == built

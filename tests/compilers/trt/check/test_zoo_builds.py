@@ -42,25 +42,28 @@ DIFFERENT = {
 
 def entries() -> dict[str, ZooEntry]:
     """The first entry of the zoo for each name."""
-    found: dict[str, ZooEntry] = {}
+    by_type: dict[str, ZooEntry] = {}
     for entry in read_list(shipped_list()):
-        found.setdefault(entry.model_type or f"timm:{entry.timm}", entry)
+        by_type.setdefault(entry.model_type or f"timm:{entry.timm}", entry)
     names = OF_ALL if os.environ.get("PLANSMITH_SOAK_BUILDS") else USUAL
-    return {name: found[name] for name in names}
+    return {name: by_type[name] for name in names}
 
 
 @pytest.mark.parametrize(("name", "entry"), entries().items(), ids=list(entries()))
-def test_the_graphs_of_a_model_become_plans(
-    name: str, entry: ZooEntry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_model_graphs_become_plans(name: str, entry: ZooEntry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graphs of a model become plans."""
     rtx.install(monkeypatch)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()
     save(entry, tmp_path / "model")
-    found = {precision: ended(f"{entry.scheme}:./model", precision, tmp_path) for precision in PRECISIONS}
+    outcomes = {precision: ended(f"{entry.scheme}:./model", precision, tmp_path) for precision in PRECISIONS}
     expected = DIFFERENT.get(name, "")
-    assert bool(found["fp32"]) is bool(expected), found
-    assert not {precision: said for precision, said in found.items() if said and not re.search(expected or "$^", said)}
+    assert bool(outcomes["fp32"]) is bool(expected), outcomes
+    assert not {
+        precision: message
+        for precision, message in outcomes.items()
+        if message and not re.search(expected or "$^", message)
+    }
 
 
 def ended(source: str, precision: str, folder: Path) -> str:

@@ -16,10 +16,10 @@ import pytest
 import tensorrt
 
 from plansmith.compilers.trt import api
-from plansmith.compilers.trt.api import inspect as inspecting
+from plansmith.compilers.trt.api import run as inspecting
 from plansmith.compilers.trt.api.building import build
-from plansmith.compilers.trt.api.probe import gpu_needed, version
-from plansmith.compilers.trt.formats import DLA_ONLY, TAKES
+from plansmith.compilers.trt.api.runtime import gpu_needed, version
+from plansmith.compilers.trt.rules import DLA_ONLY, TAKES
 from plansmith.errors import EnvironmentFault
 from plansmith.records.engine import BuildSpec, MemoryPool, TensorFormat
 from plansmith.testing import Fakes, signatures_of
@@ -29,7 +29,7 @@ from ....support.tensorrt.made_up import NOTHING, MadeUp, request_for
 
 def chains(source: str) -> set[tuple[str, ...]]:
     """What a source takes from `tensorrt`: ("BuilderFlag", "TF32") for `tensorrt.BuilderFlag.TF32`."""
-    found = set()
+    results = set()
     for node in ast.walk(ast.parse(source)):
         parts: list[str] = []
         inner = node
@@ -37,60 +37,67 @@ def chains(source: str) -> set[tuple[str, ...]]:
             parts.insert(0, inner.attr)
             inner = inner.value
         if parts and isinstance(inner, ast.Name) and inner.id == "tensorrt":
-            found.add(tuple(parts))
-    return found
+            results.add(tuple(parts))
+    return results
 
 
-def test_every_name_that_the_sources_take_from_tensorrt_is_there() -> None:
+def test_used_names_exist_in_tensorrt() -> None:
+    """Every name that the sources take from TensorRT is there."""
     named = set().union(*(chains(path.read_text()) for path in Path(api.__path__[0]).glob("*.py")))
     assert ("BuilderFlag", "REFIT_IDENTICAL") in named
     for chain in named:
-        found: Any = tensorrt
+        attribute: Any = tensorrt
         for part in chain:
-            found = getattr(found, part)
+            attribute = getattr(attribute, part)
 
 
-def test_formats_are_for_the_tensors_that_the_bindings_say() -> None:
+def test_formats_fit_tensors_of_bindings() -> None:
+    """Formats are for the tensors that the bindings say."""
     names = {"FP32": "float32", "FP16": "float16", "BF16": "bfloat16", "INT8": "int8", "INT64": "int64"}
     names["FP8"] = "float8_e4m3fn"
-    told = tensorrt.TensorFormat.__doc__
+    text = tensorrt.TensorFormat.__doc__
     for form in get_args(TensorFormat):
         member = "LINEAR" if form == "chw" else form.upper()
-        said = re.search(rf"\n  {member} :(.*?)(?=\n  [A-Z0-9_]+ :|\Z)", told, re.DOTALL)
-        assert said is not None, member
+        match = re.search(rf"\n  {member} :(.*?)(?=\n  [A-Z0-9_]+ :|\Z)", text, re.DOTALL)
+        assert match is not None, member
         if form in DLA_ONLY:
-            assert "DLA" in said[1], member
+            assert "DLA" in match[1], member
             continue
-        rank = re.search(r"dimensions >= (\d)", said[1])
-        bound = re.search(r"bound to ([A-Z0-9,/ and]+)", said[1])
+        rank = re.search(r"dimensions >= (\d)", match[1])
+        bound = re.search(r"bound to ([A-Z0-9,/ and]+)", match[1])
         assert TAKES[form].rank == (int(rank[1]) if rank else 0), member
-        assert set(TAKES[form].dtypes) == {names[one] for one in re.findall(r"[A-Z]+\d+", bound[1] if bound else "")}
-        assert "DLA" not in said[1], member
+        assert set(TAKES[form].dtypes) == {
+            names[dtype] for dtype in re.findall(r"[A-Z]+\d+", bound[1] if bound else "")
+        }
+        assert "DLA" not in match[1], member
 
 
-def test_every_word_of_a_spec_has_its_member() -> None:
+def test_spec_words_have_members() -> None:
+    """Every word of a spec has its member."""
     fields = BuildSpec.model_fields
-    words = {
+    vocabulary = {
         "TilingOptimizationLevel": get_args(fields["tiling"].annotation),
         "ProfilingVerbosity": get_args(fields["verbosity"].annotation),
         "HardwareCompatibilityLevel": get_args(fields["hardware_compatibility"].annotation),
         "MemoryPoolType": get_args(MemoryPool),
         "TensorFormat": set(get_args(TensorFormat)) - {"chw"} | {"linear"},
     }
-    for kind, said in words.items():
-        assert said
-        assert {word.upper() for word in said} <= set(getattr(tensorrt, kind).__members__)
+    for kind, terms in vocabulary.items():
+        assert terms
+        assert {word.upper() for word in terms} <= set(getattr(tensorrt, kind).__members__)
     assert set(inspecting.DTYPES) == set(tensorrt.DataType.__members__)
 
 
-def test_the_bindings_alone_do_where_the_package_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bindings_do_without_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bindings alone do where the package is not installed."""
     bindings = sys.modules["tensorrt"]
     monkeypatch.delitem(sys.modules, "tensorrt")
     assert version() == bindings.__version__
     assert sys.modules["tensorrt"] is bindings
 
 
-def test_without_a_gpu_the_real_module_gives_our_fault(tmp_path: Path) -> None:
+def test_missing_gpu_gives_own_fault(tmp_path: Path) -> None:
+    """Without a GPU, the real module gives our fault."""
     (tmp_path / "model.plan").write_bytes(b"ftrt")
     for work in (
         lambda: build(request_for(tmp_path, NOTHING), lambda _: None),
@@ -146,13 +153,15 @@ def test_a_fake_refuses(misuse: str) -> None:
     assert fakes.calls == []
 
 
-def test_a_fake_refuses_a_wrong_logger_for_what_it_constructs(gpu: MadeUp) -> None:
+def test_fake_refuses_wrong_logger(gpu: MadeUp) -> None:
+    """A fake refuses a wrong logger for what it constructs."""
     for wrong in ((), ("logger",), (gpu.make("INetworkDefinition"),)):
         with pytest.raises(TypeError):
             tensorrt.Builder(*wrong)
 
 
-def test_a_fake_notes_what_was_given_by_name_however_it_was_given() -> None:
+def test_fake_notes_arguments_by_name() -> None:
+    """A fake notes by name what was given, however it was given."""
     fakes = Fakes(tensorrt)
     config, cache = fakes.make("IBuilderConfig"), fakes.make("ITimingCache")
     config.set_timing_cache(cache, False)
@@ -163,7 +172,8 @@ def test_a_fake_notes_what_was_given_by_name_however_it_was_given() -> None:
     assert config.builder_optimization_level == 4
 
 
-def test_after_the_fakes_the_real_classes_are_back() -> None:
+def test_real_classes_restored_after_fakes() -> None:
+    """After the fakes the real classes are back."""
     real = tensorrt.Builder
     with Fakes(tensorrt).installed():
         assert tensorrt.Builder is not real
@@ -171,7 +181,8 @@ def test_after_the_fakes_the_real_classes_are_back() -> None:
     assert signatures_of(real.create_network.__doc__, "create_network")
 
 
-def test_polygraphy_changes_tf32_only_where_our_configuration_lets_it(gpu: MadeUp) -> None:
+def test_polygraphy_keeps_configured_tf32(gpu: MadeUp) -> None:
+    """Polygraphy changes TF32 only where our configuration lets it."""
     from polygraphy.backend.trt import CreateConfig
 
     CreateConfig(profiles=[])(gpu.make("Builder"), gpu.make("INetworkDefinition"))

@@ -20,10 +20,11 @@ FLAG = tensorrt.BuilderFlag
 NO_KERNEL = "Error Code 10: Internal Error (Could not find any implementation for node {x}.)"
 
 
-def test_a_build_with_everything_asked_for_sets_it_by_name(gpu: MadeUp, tmp_path: Path) -> None:
+def test_full_build_sets_options_by_name(gpu: MadeUp, tmp_path: Path) -> None:
+    """A build with everything asked for sets it by name."""
     cache = tmp_path / "cache"
-    words: list[str] = []
-    plan = build(request_for(tmp_path, EVERYTHING, timing_cache=str(cache)), words.append)
+    messages: list[str] = []
+    plan = build(request_for(tmp_path, EVERYTHING, timing_cache=str(cache)), messages.append)
     (network,) = gpu.named("create_network")
     assert network == {"flags": 1 << int(tensorrt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)}
     assert gpu.flags() == {
@@ -37,10 +38,12 @@ def test_a_build_with_everything_asked_for_sets_it_by_name(gpu: MadeUp, tmp_path
         FLAG.VERSION_COMPATIBLE,
     }
     assert gpu.named("clear_flag") == []
-    pools = {given["pool"].name: given["pool_size"] for given in gpu.named("set_memory_pool_limit")}
+    pools = {record["pool"].name: record["pool_size"] for record in gpu.named("set_memory_pool_limit")}
     assert pools == {"WORKSPACE": 1 << 30, "TACTIC_SHARED_MEMORY": 1 << 16}
     written = {
-        call.name: call.given["value"] for call in gpu.calls if call.owner == "IBuilderConfig" and "value" in call.given
+        call.name: call.arguments["value"]
+        for call in gpu.calls
+        if call.owner == "IBuilderConfig" and "value" in call.arguments
     }
     assert isinstance(written.pop("progress_monitor"), tensorrt.IProgressMonitor)
     assert written == {
@@ -50,9 +53,9 @@ def test_a_build_with_everything_asked_for_sets_it_by_name(gpu: MadeUp, tmp_path
         "profiling_verbosity": tensorrt.ProfilingVerbosity.DETAILED,
         "tiling_optimization_level": tensorrt.TilingOptimizationLevel.FULL,
     }
-    formats = [call.given["value"] for call in gpu.calls if call.name == "allowed_formats"]
+    formats = [call.arguments["value"] for call in gpu.calls if call.name == "allowed_formats"]
     assert formats == [1 << int(tensorrt.TensorFormat.CHW32), 1 << int(tensorrt.TensorFormat.LINEAR)]
-    assert words[0] == "reading the graph"
+    assert messages[0] == "reading the graph"
     assert (plan.file, plan.tensorrt, plan.builder) == ("model.plan", tensorrt.__version__, "api")
     assert plan.timing_cache.startswith("started empty")
     assert {"model.plan", "layers.json", "cache"} <= {path.name for path in tmp_path.iterdir()}
@@ -67,7 +70,8 @@ def test_tf32_can_be_switched_off(gpu: MadeUp, tmp_path: Path) -> None:
     assert gpu.flags() == {FLAG.REFIT}
 
 
-def test_a_missing_plugin_is_refused_before_anything_is_built(gpu: MadeUp, tmp_path: Path) -> None:
+def test_missing_plugin_refused_early(gpu: MadeUp, tmp_path: Path) -> None:
+    """A missing plugin is refused before anything is built."""
     text = tmp_path / "libtext.so"
     text.write_text("no library")
     for library, problem in ((tmp_path / "libnone.so", "is not there"), (text, "cannot be loaded")):
@@ -77,9 +81,8 @@ def test_a_missing_plugin_is_refused_before_anything_is_built(gpu: MadeUp, tmp_p
     assert gpu.named("build_serialized_network") == []
 
 
-def test_every_line_but_verbose_ones_goes_to_the_log_with_time_and_severity(
-    gpu: MadeUp, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_log_has_all_but_verbose_lines(gpu: MadeUp, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Every line but verbose ones goes to the log with time and severity."""
     build(request_for(tmp_path, EVERYTHING), lambda _: None)
     for name in ("INTERNAL_ERROR", "ERROR", "WARNING", "INFO", "VERBOSE"):
         gpu.log(name, f"line of {name}")
@@ -92,7 +95,9 @@ def test_every_line_but_verbose_ones_goes_to_the_log_with_time_and_severity(
     ]
 
 
-def test_warnings_of_tensorrt_are_in_the_plan_each_once(gpu: MadeUp, tmp_path: Path) -> None:
+def test_warnings_in_plan_once(gpu: MadeUp, tmp_path: Path) -> None:
+    """Warnings of TensorRT are in the plan, each only once."""
+
     def warn(_network: object, _config: object) -> Any:
         for number in [*range(30), *range(30)]:
             gpu.log("WARNING", f"warning {number}")
@@ -104,9 +109,11 @@ def test_warnings_of_tensorrt_are_in_the_plan_each_once(gpu: MadeUp, tmp_path: P
     assert warnings[-1] == "10 more warnings stand in the log"
 
 
-def test_what_a_build_measured_up_to_its_deadline_is_kept(gpu: MadeUp, tmp_path: Path) -> None:
+def test_measurements_kept_at_deadline(gpu: MadeUp, tmp_path: Path) -> None:
+    """What a build measured up to its deadline is kept."""
+
     def late(_network: object, _config: object) -> Any:
-        (monitor,) = (given["value"] for given in gpu.named("progress_monitor"))
+        (monitor,) = (record["value"] for record in gpu.named("progress_monitor"))
         monitor.phase_start("Building engine", None, 3)
         goes_on = monitor.step_complete("Building engine", 0)
         monitor.phase_finish("Building engine")
@@ -121,21 +128,23 @@ def test_what_a_build_measured_up_to_its_deadline_is_kept(gpu: MadeUp, tmp_path:
     assert not (tmp_path / "model.plan").exists()
 
 
-def test_the_timing_cache_is_started_from_and_written_back(gpu: MadeUp, tmp_path: Path) -> None:
+def test_timing_cache_read_and_written(gpu: MadeUp, tmp_path: Path) -> None:
+    """The timing cache is started from and written back."""
     cache = tmp_path / "cache"
     cache.write_bytes(b"earlier")
     plan = build(request_for(tmp_path, EVERYTHING, timing_cache=str(cache)), lambda _: None)
-    given = [one["serialized_timing_cache"] for one in gpu.named("create_timing_cache")]
-    assert given[-1] == b"earlier"
-    assert {one["ignore_mismatch"] for one in gpu.named("set_timing_cache")} == {False}
-    order = [call.given.get("flag") if call.name == "set_flag" else call.name for call in gpu.calls]
+    contents = [record["serialized_timing_cache"] for record in gpu.named("create_timing_cache")]
+    assert contents[-1] == b"earlier"
+    assert {record["ignore_mismatch"] for record in gpu.named("set_timing_cache")} == {False}
+    order = [call.arguments.get("flag") if call.name == "set_flag" else call.name for call in gpu.calls]
     assert "create_timing_cache" in order[order.index(FLAG.EDITABLE_TIMING_CACHE) :]
     assert plan.timing_cache.startswith("started from 7 bytes")
     assert plan.warnings == ()
     assert cache.read_bytes() == b"measured"
 
 
-def test_a_build_that_is_to_use_no_timing_cache_reads_and_writes_none(gpu: MadeUp, tmp_path: Path) -> None:
+def test_disabled_timing_cache_untouched(gpu: MadeUp, tmp_path: Path) -> None:
+    """A build that is to use no timing cache reads and writes none."""
     cache = tmp_path / "cache"
     cache.write_bytes(b"earlier")
     spec = EVERYTHING.model_copy(update={"timing_cache": False, "error_on_timing_cache_miss": False})
@@ -168,7 +177,8 @@ class Refusing:
 
 
 @pytest.mark.parametrize("kind", ["corrupt", "foreign"])
-def test_a_corrupt_or_foreign_timing_cache_is_ignored_with_a_warning(gpu: MadeUp, kind: str, tmp_path: Path) -> None:
+def test_corrupt_timing_cache_ignored(gpu: MadeUp, kind: str, tmp_path: Path) -> None:
+    """A corrupt or foreign timing cache is ignored with a warning."""
     cache = tmp_path / "cache"
     cache.write_bytes(b"\0nonsense")
     gpu.say(IBuilderConfig=Refusing(gpu, kind).answers)
@@ -179,7 +189,8 @@ def test_a_corrupt_or_foreign_timing_cache_is_ignored_with_a_warning(gpu: MadeUp
     assert gpu.named("create_timing_cache")[-1] == {"serialized_timing_cache": b""}
 
 
-def test_what_tensorrt_says_of_a_refused_timing_cache_is_not_why_a_build_fails(gpu: MadeUp, tmp_path: Path) -> None:
+def test_refused_cache_is_no_failure_cause(gpu: MadeUp, tmp_path: Path) -> None:
+    """What TensorRT says of a refused timing cache is not why a build fails."""
     cache = tmp_path / "cache"
     cache.write_bytes(b"\0nonsense")
 
@@ -192,9 +203,8 @@ def test_what_tensorrt_says_of_a_refused_timing_cache_is_not_why_a_build_fails(g
     assert cache.read_bytes() == b"\0nonsense"
 
 
-def test_a_plan_is_opened_with_rights_for_the_host_only_if_it_was_built_version_compatible(
-    gpu: MadeUp, tmp_path: Path
-) -> None:
+def test_host_rights_need_version_compatibility(gpu: MadeUp, tmp_path: Path) -> None:
+    """A plan is opened with host rights only if it was built version-compatible."""
     plain = EVERYTHING.model_copy(update={"version_compatible": False, "exclude_lean_runtime": False})
     for spec, expected in ((EVERYTHING, [{"value": True}]), (plain, [])):
         gpu.calls.clear()

@@ -19,7 +19,8 @@ CONTRACTS = sorted(HERE.glob("contract_*.py"))
 
 @pytest.mark.services
 @pytest.mark.parametrize("version", WHEELS)
-def test_our_code_keeps_to_the_bindings_of(version: str) -> None:
+def test_code_keeps_to_bindings(version: str) -> None:
+    """Our code keeps to the bindings of the given version."""
     plugins = ["stubbed", "complete"] if version == NEWEST else ["stubbed"]
     options = [
         *(f"-ptests.support.tensorrt.{plugin}" for plugin in plugins),
@@ -34,7 +35,8 @@ def test_our_code_keeps_to_the_bindings_of(version: str) -> None:
 
 
 @pytest.mark.services
-def test_nothing_that_tensorrt_11_removed_is_used() -> None:
+def test_removed_features_unused() -> None:
+    """Nothing that TensorRT 11 removed is used."""
     before, after = (
         set(json.loads(in_child(v, "-m", "tests.support.tensorrt.bindings").stdout)) for v in ("10.16", "11.4")
     )

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from plansmith.compilers import onnx_files
-from plansmith.compilers.trtexec.building import (
+from plansmith.compilers.trt.trtexec.building import (
     build,
     describe_cache,
     first_warnings,
     gpu_environment,
     request_command,
 )
-from plansmith.compilers.trtexec.output import TrtexecOutput
+from plansmith.compilers.trt.trtexec.output import TrtexecOutput
 from plansmith.errors import EngineError, EnvironmentFault
 from plansmith.records.engine import BuildRequest, BuildSpec, Gpu, OptimizationProfile, PlanLayer
 from plansmith.records.model import InputRange
@@ -58,9 +58,9 @@ def graph(tmp_path: Path) -> Path:
     tokens = onnx.helper.make_tensor_value_info("tokens", onnx.TensorProto.INT64, ["batch", 8])
     scores = onnx.helper.make_tensor_value_info("scores", onnx.TensorProto.FLOAT, ["batch", 8])
     cast = onnx.helper.make_node("Cast", ["tokens"], ["scores"], to=onnx.TensorProto.FLOAT)
-    made = onnx.helper.make_graph([cast], "g", [tokens], [scores])
+    onnx_graph = onnx.helper.make_graph([cast], "g", [tokens], [scores])
     path = tmp_path / "model.onnx"
-    onnx.save(onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", 17)]), path)
+    onnx.save(onnx.helper.make_model(onnx_graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), path)
     return path
 
 
@@ -72,7 +72,7 @@ def request(graph: Path, script: str, *, banner: str = BANNER % "RUNNING", **cha
     out.mkdir(exist_ok=True)
     tokens = InputRange(min=(1, 8), opt=(8, 8), max=(32, 8))
     spec = BuildSpec(profiles=(OptimizationProfile(name="default", shapes={"tokens": tokens}),))
-    made = BuildRequest(
+    build_request = BuildRequest(
         graph=str(graph),
         out=str(out),
         spec=spec,
@@ -81,69 +81,76 @@ def request(graph: Path, script: str, *, banner: str = BANNER % "RUNNING", **cha
         timing_cache=str(graph.parent / "timings"),
         deadline_seconds=60,
     )
-    return made.model_copy(update=changes)
+    return build_request.model_copy(update=changes)
 
 
 def nothing(_: str) -> None:
     """Progress that nobody looks at."""
 
 
-def test_a_build_gives_the_command_to_the_program_word_for_word(graph: Path) -> None:
-    asked = request(graph, _WELL)
-    build(asked, nothing)
-    arguments = Path(asked.out, "arguments").read_text().splitlines()
-    command = request_command(asked, onnx_files.describe(graph), "10.16.1")
-    assert [asked.trtexec, *arguments] == command
-    found = read(command, 10)
-    assert found.value("--timingCacheFile") == asked.timing_cache
-    assert "--stronglyTyped" in found.flags
+def test_command_passed_word_for_word(graph: Path) -> None:
+    """A build gives the command to the program word for word."""
+    build_request = request(graph, _WELL)
+    build(build_request, nothing)
+    arguments = Path(build_request.out, "arguments").read_text().splitlines()
+    command = request_command(build_request, onnx_files.describe(graph), "10.16.1")
+    assert [build_request.trtexec, *arguments] == command
+    command_line = read(command, 10)
+    assert command_line.value("--timingCacheFile") == build_request.timing_cache
+    assert "--stronglyTyped" in command_line.flags
 
 
-def test_no_shell_reads_a_name_of_the_user_s(graph: Path) -> None:
+def test_user_names_bypass_shell(graph: Path) -> None:
+    """No shell reads a name of the user's."""
     odd = graph.rename(graph.with_name("a $(touch owned) b;.onnx"))
-    asked = request(odd, _WELL)
-    build(asked, nothing)
-    assert f"--onnx={odd}" in Path(asked.out, "arguments").read_text().splitlines()
+    build_request = request(odd, _WELL)
+    build(build_request, nothing)
+    assert f"--onnx={odd}" in Path(build_request.out, "arguments").read_text().splitlines()
     assert not list(graph.parent.rglob("owned"))
 
 
-def test_cuda_sees_the_one_gpu_that_was_asked_for(graph: Path) -> None:
-    asked = request(graph, _WELL)
-    build(asked, nothing)
-    assert f"CUDA_VISIBLE_DEVICES={UUID}" in Path(asked.out, "environment").read_text().splitlines()
-    assert "--device" not in Path(asked.out, "arguments").read_text()
+def test_cuda_sees_requested_gpu(graph: Path) -> None:
+    """CUDA sees the one GPU that was asked for."""
+    build_request = request(graph, _WELL)
+    build(build_request, nothing)
+    assert f"CUDA_VISIBLE_DEVICES={UUID}" in Path(build_request.out, "environment").read_text().splitlines()
+    assert "--device" not in Path(build_request.out, "arguments").read_text()
 
 
-def test_a_gpu_without_a_uuid_is_counted_as_the_driver_counts() -> None:
+def test_gpu_counted_like_driver() -> None:
+    """A GPU without a UUID is counted as the driver counts."""
     unnamed = GPU.model_copy(update={"uuid": ""})
     assert gpu_environment(unnamed) == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
-def test_a_gpu_without_a_uuid_is_named_by_its_number(graph: Path) -> None:
-    asked = request(graph, _WELL, gpu=GPU.model_copy(update={"uuid": ""}))
-    assert "--device=1" in request_command(asked, onnx_files.describe(graph), "11.1.0")
+def test_gpu_named_by_number(graph: Path) -> None:
+    """A GPU without a UUID is named by its number."""
+    build_request = request(graph, _WELL, gpu=GPU.model_copy(update={"uuid": ""}))
+    assert "--device=1" in request_command(build_request, onnx_files.describe(graph), "11.1.0")
 
 
-def test_a_timing_cache_that_is_switched_off_is_not_read(graph: Path) -> None:
-    asked = request(graph, _WELL)
-    without = asked.model_copy(update={"spec": asked.spec.model_copy(update={"timing_cache": False})})
+def test_disabled_timing_cache_unread(graph: Path) -> None:
+    """A timing cache that is switched off is not read."""
+    build_request = request(graph, _WELL)
+    without = build_request.model_copy(update={"spec": build_request.spec.model_copy(update={"timing_cache": False})})
     assert build(without, nothing).timing_cache == "none"
-    assert "timingCache" not in Path(asked.out, "arguments").read_text()
+    assert "timingCache" not in Path(build_request.out, "arguments").read_text()
 
 
-def test_the_answer_names_the_files_the_version_and_the_tensors(graph: Path) -> None:
-    asked = request(graph, _WELL)
-    plan = build(asked, nothing)
+def test_answer_names_files_and_version(graph: Path) -> None:
+    """The answer names the files the version and the tensors."""
+    build_request = request(graph, _WELL)
+    plan = build(build_request, nothing)
     assert (plan.file, plan.log, plan.reproduce) == ("model.plan", "build.log", "reproduce.sh")
     assert (plan.builder, plan.tensorrt, plan.gpu) == ("trtexec", "10.16.1.11", GPU)
-    assert plan.bytes == Path(asked.out, plan.file).stat().st_size
+    assert plan.bytes == Path(build_request.out, plan.file).stat().st_size
     assert [(t.name, t.is_input, t.dtype, t.dims, t.format) for t in plan.tensors] == [
         ("tokens", True, "int64", (-1, 8), "LINEAR"),
         ("scores", False, "float32", (-1, 8), "LINEAR"),
     ]
-    layers = json.loads(Path(asked.out, plan.layers_file).read_text())
+    layers = json.loads(Path(build_request.out, plan.layers_file).read_text())
     assert [PlanLayer.model_validate(layer) for layer in layers]
-    assert sorted(p.name for p in Path(asked.out).iterdir()) == [
+    assert sorted(p.name for p in Path(build_request.out).iterdir()) == [
         "arguments",
         "environment",
         "layers.json",
@@ -151,22 +158,24 @@ def test_the_answer_names_the_files_the_version_and_the_tensors(graph: Path) -> 
     ]
 
 
-def test_what_the_program_writes_goes_to_the_log_as_it_comes(graph: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_program_output_logged_live(graph: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """What the program writes goes to the log as it comes."""
     build(request(graph, f"echo out; echo complaint >&2\n{_WELL}"), nothing)
     printed = capfd.readouterr().out.splitlines()
     assert printed[:3] == [BANNER % "RUNNING", "out", "complaint"]
     assert printed[-1] == BANNER % "PASSED"
 
 
-def test_what_is_told_stands_in_the_log_already(graph: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    seen: list[str] = []
+def test_told_words_stand_in_log(graph: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """What is told stands in the log already."""
+    outputs: list[str] = []
     script = f"echo '[01/24/2025-05:21:16] [I] Start parsing network model.'\n{_WELL}"
-    build(request(graph, script), lambda _: seen.append(capfd.readouterr().out))
-    assert "Start parsing network model." in seen[0]
+    build(request(graph, script), lambda _: outputs.append(capfd.readouterr().out))
+    assert "Start parsing network model." in outputs[0]
 
 
 def test_progress_follows_the_log(graph: Path) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     steps = [
         "Loading standard plugins",
         "Start parsing network model.",
@@ -174,8 +183,8 @@ def test_progress_follows_the_log(graph: Path) -> None:
     ]
     steps += ["[TRT] Detected 2 inputs and 1 output network tensors.", "Engine built in 3 sec."]
     script = "\n".join(f"echo '[01/24/2025-05:21:16] [I] {step}'" for step in steps)
-    build(request(graph, f"{script}\n{_WELL}"), said.append)
-    assert said == [
+    build(request(graph, f"{script}\n{_WELL}"), messages.append)
+    assert messages == [
         "starting TensorRT",
         "reading the graph",
         "looking for the fastest kernels",
@@ -196,14 +205,13 @@ def failing(log: str) -> str:
         (logs.UNKNOWN, EngineError, "validateCaskKLibSize"),
     ],
 )
-def test_a_build_that_failed_says_why_and_leaves_no_plan(
-    log: str, kind: type[Exception], said: str, graph: Path
-) -> None:
-    asked = request(graph, failing(log))
+def test_failed_build_leaves_no_plan(log: str, kind: type[Exception], said: str, graph: Path) -> None:
+    """A build that failed says why and leaves no plan."""
+    build_request = request(graph, failing(log))
     with pytest.raises(kind, match=said) as refused:
-        build(asked, nothing)
+        build(build_request, nothing)
     assert "building a plan of model.onnx" in str(refused.value)
-    assert not Path(asked.out, "model.plan").exists()
+    assert not Path(build_request.out, "model.plan").exists()
 
 
 @pytest.mark.parametrize(
@@ -218,62 +226,68 @@ def test_a_build_that_failed_says_why_and_leaves_no_plan(
     ],
     ids=["no plan", "an empty plan", "no last line", "not strongly typed", "no layers", "another GPU"],
 )
-def test_an_end_that_looks_well_is_no_success_without_all_that_belongs_to_it(
-    script: str, said: str, graph: Path
-) -> None:
-    asked = request(graph, script)
+def test_incomplete_success_is_failure(script: str, said: str, graph: Path) -> None:
+    """An end that looks fine is no success without all that belongs to it."""
+    build_request = request(graph, script)
     with pytest.raises(EngineError, match=said) as refused:
-        build(asked, nothing)
+        build(build_request, nothing)
     assert refused.value.remedy
-    assert not Path(asked.out, "model.plan").exists()
+    assert not Path(build_request.out, "model.plan").exists()
 
 
-def test_a_failure_that_the_program_names_is_one_whatever_its_exit_code(graph: Path) -> None:
-    asked = request(graph, f"{_TYPED}\n{_WRITE}\ncat <<'END'\n{logs.UNKNOWN}\nEND")
+def test_named_failure_beats_exit_code(graph: Path) -> None:
+    """A failure that the program names is one whatever its exit code."""
+    build_request = request(graph, f"{_TYPED}\n{_WRITE}\ncat <<'END'\n{logs.UNKNOWN}\nEND")
     with pytest.raises(EngineError, match="validateCaskKLibSize"):
-        build(asked, nothing)
-    assert not Path(asked.out, "model.plan").exists()
+        build(build_request, nothing)
+    assert not Path(build_request.out, "model.plan").exists()
 
 
-def test_a_failure_that_the_program_overlooked_is_told_from_its_log(graph: Path) -> None:
+def test_overlooked_failure_read_from_log(graph: Path) -> None:
+    """A failure that the program overlooked is told from its log."""
     script = f"cat <<'END'\n{logs.NO_IMPLEMENTATION}\nEND\n: > \"$plan\"\n{_PASS}"
     with pytest.raises(EngineError, match="no kernel for"):
         build(request(graph, script), nothing)
 
 
-def test_eleven_need_not_say_that_it_is_strongly_typed(graph: Path) -> None:
+def test_eleven_skips_strong_typing_flag(graph: Path) -> None:
+    """TensorRT 11 need not say that it is strongly typed."""
     banner = "&&&& %s TensorRT.trtexec [TensorRT v110100] [b106]"
     well = f"{_WRITE}\nprintf '{banner % 'PASSED'}\\n'"
-    asked = request(graph, well, banner=banner % "RUNNING")
-    assert build(asked, nothing).tensorrt == "11.1.0.106"
-    assert "--stronglyTyped" not in Path(asked.out, "arguments").read_text()
+    build_request = request(graph, well, banner=banner % "RUNNING")
+    assert build(build_request, nothing).tensorrt == "11.1.0.106"
+    assert "--stronglyTyped" not in Path(build_request.out, "arguments").read_text()
 
 
-def test_a_plan_that_keeps_its_layers_to_itself_has_none(graph: Path) -> None:
-    asked = request(graph, f'{_TYPED}\nprintf plan > "$plan"\n{_PASS}')
-    quiet = asked.model_copy(update={"spec": asked.spec.model_copy(update={"verbosity": "none"})})
+def test_silent_plan_has_no_layers(graph: Path) -> None:
+    """A plan that keeps its layers to itself has none."""
+    build_request = request(graph, f'{_TYPED}\nprintf plan > "$plan"\n{_PASS}')
+    quiet = build_request.model_copy(update={"spec": build_request.spec.model_copy(update={"verbosity": "none"})})
     assert build(quiet, nothing).tensors
-    assert json.loads(Path(asked.out, "layers.json").read_text()) == []
+    assert json.loads(Path(build_request.out, "layers.json").read_text()) == []
 
 
-def test_a_crash_is_named_by_its_signal(graph: Path) -> None:
+def test_crash_named_by_signal(graph: Path) -> None:
+    """A crash is named by its signal."""
     with pytest.raises(EngineError, match="crashed with SIGSEGV; its last words were: on it") as refused:
         build(request(graph, "echo on it; kill -SEGV $$"), nothing)
     assert "reproduce.sh" in refused.value.remedy
 
 
-def test_a_kill_is_told_with_what_the_kernel_knows(graph: Path) -> None:
+def test_kill_told_with_kernel_facts(graph: Path) -> None:
+    """A kill is told with what the kernel knows."""
     with pytest.raises(EnvironmentFault, match="trtexec was killed"):
         build(request(graph, "kill -KILL $$"), nothing)
 
 
 @pytest.mark.slow
-def test_a_build_that_takes_too_long_is_ended_and_says_which_limit(graph: Path) -> None:
-    asked = request(graph, 'echo $$ > "$plan.pid"; exec sleep 600', deadline_seconds=2)
+def test_slow_build_names_its_limit(graph: Path) -> None:
+    """A build that takes too long is ended and says which limit."""
+    build_request = request(graph, 'echo $$ > "$plan.pid"; exec sleep 600', deadline_seconds=2)
     with pytest.raises(EngineError, match="did not end within") as refused:
-        build(asked, nothing)
+        build(build_request, nothing)
     assert "tensorrt: deadline_minutes" in refused.value.remedy
-    assert is_gone(int(Path(asked.out, "model.plan.pid").read_text()))
+    assert is_gone(int(Path(build_request.out, "model.plan.pid").read_text()))
 
 
 @pytest.mark.parametrize(
@@ -289,11 +303,13 @@ def test_a_build_that_takes_too_long_is_ended_and_says_which_limit(graph: Path) 
         ),
     ],
 )
-def test_the_timing_cache_is_told_in_words(said: TrtexecOutput, file: str, words: str) -> None:
+def test_timing_cache_told_in_words(said: TrtexecOutput, file: str, words: str) -> None:
+    """The timing cache is told in words."""
     assert describe_cache(said, file) == words
 
 
-def test_of_many_warnings_the_first_are_kept() -> None:
+def test_first_warnings_are_kept() -> None:
+    """Of many warnings, the first are kept."""
     many = [f"w{number}" for number in range(25)]
     assert first_warnings(many) == (*many[:20], "5 more warnings stand in the log")
     assert first_warnings(many[:20]) == tuple(many[:20])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from plansmith.compilers.trtexec.command import build_command, shell_line
+from plansmith.compilers.trt.trtexec.command import build_command, shell_line
 from plansmith.errors import EngineError
 from plansmith.records.engine import BuildSpec, OptimizationProfile
 from plansmith.records.model import InputRange, Tensor
@@ -75,14 +75,14 @@ def pairwise() -> list[BuildSpec]:
     """Every value of every field together with every value of every other, the rest as it is by itself."""
     default = {name: values[0] for name, values in CHOICES.items()}
     chosen = []
-    for (one, values), (other, others) in itertools.combinations(CHOICES.items(), 2):
-        chosen += [default | {one: a, other: b} for a, b in itertools.product(values, others)]
+    for (left, values), (right, others) in itertools.combinations(CHOICES.items(), 2):
+        chosen += [default | {left: a, right: b} for a, b in itertools.product(values, others)]
     unique = {repr(fields): fields for fields in chosen}
     return [BuildSpec(**fields) for fields in unique.values()]
 
 
 def command(spec: BuildSpec, major: int, **changes: Any) -> list[str]:
-    given: dict[str, Any] = {"inputs": INPUTS, "outputs": OUTPUTS, "timing_cache": "/c/timings", "gpu_index": None}
+    defaults: dict[str, Any] = {"inputs": INPUTS, "outputs": OUTPUTS, "timing_cache": "/c/timings", "gpu_index": None}
     return build_command(
         spec,
         graph=MODEL["--onnx"],
@@ -90,7 +90,7 @@ def command(spec: BuildSpec, major: int, **changes: Any) -> list[str]:
         layers=MODEL["--exportLayerInfo"],
         program="trtexec",
         major=major,
-        **(given | changes),
+        **(defaults | changes),
     )
 
 
@@ -109,41 +109,43 @@ def flags_of(spec: BuildSpec, major: int) -> set[str]:
     return {flag for flag, is_wanted in named.items() if is_wanted}
 
 
-def values_of(found: Read) -> dict[str, object]:
+def values_of(command_line: Read) -> dict[str, object]:
     """What is read for the options with a value, as the spec has it."""
-    one = {name: values[0] for name, values in found.values.items() if name != "--staticPlugins"}
+    settings = {name: values[0] for name, values in command_line.values.items() if name != "--staticPlugins"}
     hardware = {"ampere+": "ampere_plus", "sameComputeCapability": "same_compute_capability"}
     pools = {"workspace": "workspace", "tacticSharedMem": "tactic_shared_memory"}
-    sizes = one.get("--memPoolSize", {})
+    sizes = settings.get("--memPoolSize", {})
     assert isinstance(sizes, dict)
     return {
         "memory_pools": {pools[name]: size for name, size in sizes.items()},
-        "optimization_level": one["--builderOptimizationLevel"],
-        "sparsity": one.get("--sparsity") == "enable",
-        "hardware_compatibility": hardware.get(str(one.get("--hardwareCompatibilityLevel")), "none"),
-        "max_aux_streams": one.get("--maxAuxStreams"),
-        "tiling": ("none", "fast", "moderate", "full")[int(str(one.get("--tilingOptimizationLevel", 0)))],
-        "verbosity": one["--profilingVerbosity"],
-        "plugins": tuple(found.values.get("--staticPlugins", ())),
+        "optimization_level": settings["--builderOptimizationLevel"],
+        "sparsity": settings.get("--sparsity") == "enable",
+        "hardware_compatibility": hardware.get(str(settings.get("--hardwareCompatibilityLevel")), "none"),
+        "max_aux_streams": settings.get("--maxAuxStreams"),
+        "tiling": ("none", "fast", "moderate", "full")[int(str(settings.get("--tilingOptimizationLevel", 0)))],
+        "verbosity": settings["--profilingVerbosity"],
+        "plugins": tuple(command_line.values.get("--staticPlugins", ())),
     }
 
 
 @pytest.mark.parametrize("major", MAJORS)
-def test_every_pair_of_settings_is_a_command_line_that_trtexec_reads_as_it_was_meant(major: int) -> None:
+def test_setting_pairs_parse_as_meant(major: int) -> None:
+    """Every pair of settings is a command line that trtexec reads as it was meant."""
     specs = pairwise()
     assert len(specs) > 300
     for spec in specs:
-        found = read(command(spec, major), major)
-        assert found.flags == flags_of(spec, major)
-        meant = values_of(found)
+        command_line = read(command(spec, major), major)
+        assert command_line.flags == flags_of(spec, major)
+        meant = values_of(command_line)
         assert meant == {name: getattr(spec, name) for name in meant}
-        assert {name: found.value(name) for name in MODEL} == MODEL
-        assert found.value("--timingCacheFile") == "/c/timings"
-        assert len(found.profiles) == len(spec.profiles)
+        assert {name: command_line.value(name) for name in MODEL} == MODEL
+        assert command_line.value("--timingCacheFile") == "/c/timings"
+        assert len(command_line.profiles) == len(spec.profiles)
 
 
 @pytest.mark.parametrize("major", MAJORS)
-def test_no_command_line_asks_for_a_precision(major: int) -> None:
+def test_command_asks_for_no_precision(major: int) -> None:
+    """No command line asks for a precision."""
     forbidden = set(REMOVED_IN_11) | set(GONE_BEFORE_10) | (set(NO_EFFECT_IN_11) if major == 11 else set())
     for spec in pairwise():
         named = {part.partition("=")[0] for part in command(spec, major)}
@@ -151,19 +153,22 @@ def test_no_command_line_asks_for_a_precision(major: int) -> None:
 
 
 @pytest.mark.parametrize("option", [*REMOVED_IN_11, *GONE_BEFORE_10])
-def test_the_table_of_11_refuses_what_is_gone(option: str) -> None:
+def test_table_11_refuses_removed_options(option: str) -> None:
+    """The table of 11 refuses what is gone."""
     with pytest.raises(Refused, match="Unknown option"):
         read(["trtexec", "--onnx=m", f"{option}=1"], 11)
 
 
 @pytest.mark.parametrize("option", [*NEW_IN_11, *GONE_BEFORE_10])
-def test_the_table_of_10_refuses_what_is_not_there_yet_or_no_more(option: str) -> None:
+def test_table_10_refuses_absent_options(option: str) -> None:
+    """The table of 10 refuses what is not there yet or no longer there."""
     with pytest.raises(Refused, match="Unknown option"):
         read(["trtexec", "--onnx=m", f"{option}=1"], 10)
 
 
 @pytest.mark.parametrize("option", WEAKLY_TYPED)
-def test_the_table_of_10_refuses_a_precision_for_a_strongly_typed_network(option: str) -> None:
+def test_table_10_refuses_typed_precision(option: str) -> None:
+    """The table of 10 refuses a precision for a strongly typed network."""
     with pytest.raises(Refused, match="strongly typed"):
         read(["trtexec", "--onnx=m", "--stronglyTyped", option], 10)
 
@@ -185,7 +190,8 @@ def test_the_table_of_10_refuses_a_precision_for_a_strongly_typed_network(option
     ],
 )
 @pytest.mark.parametrize("major", MAJORS)
-def test_the_tables_know_the_traps_of_values(part: str, major: int) -> None:
+def test_tables_know_value_traps(part: str, major: int) -> None:
+    """The tables know the traps of values."""
     with pytest.raises(Refused):
         read(["trtexec", "--onnx=m", part], major)
 
@@ -193,23 +199,25 @@ def test_the_tables_know_the_traps_of_values(part: str, major: int) -> None:
 @pytest.mark.parametrize(
     ("limit", "said"), [(4 * 2**30, "4096M"), (2**20 + 2**10, "1025K"), (1000, "1000B"), (5 * 2**20, "5M")]
 )
-def test_a_limit_of_memory_is_said_in_a_unit_that_holds_it(limit: int, said: str) -> None:
+def test_memory_limit_has_fitting_unit(limit: int, said: str) -> None:
+    """A limit of memory is said in a unit that holds it."""
     spec = BuildSpec(profiles=ONE, memory_pools={"workspace": limit})
     assert f"--memPoolSize=workspace:{said}" in command(spec, 11)
     assert read(command(spec, 11), 11).value("--memPoolSize") == {"workspace": limit}
 
 
 @pytest.mark.parametrize("major", MAJORS)
-def test_several_profiles_are_numbered_and_each_is_followed_by_its_three_shapes(major: int) -> None:
+def test_profiles_numbered_with_three_shapes(major: int) -> None:
+    """Several profiles are numbered and each is followed by its three shapes."""
     parts = command(BuildSpec(profiles=TWO), major)
     begin = parts.index("--profile=0")
     names = [part.partition("=")[0] for part in parts[begin : begin + 8]]
     assert names == ["--profile", "--minShapes", "--optShapes", "--maxShapes"] * 2
-    found = read(parts, major).profiles
-    for number, wanted in enumerate(TWO):
+    profile_shapes = read(parts, major).profiles
+    for number, profile in enumerate(TWO):
         for option, which in (("--minShapes", "min"), ("--optShapes", "opt"), ("--maxShapes", "max")):
-            shapes = found[number][option]
-            assert shapes["input_ids"] == getattr(wanted.shapes["input_ids"], which)
+            shapes = profile_shapes[number][option]
+            assert shapes["input_ids"] == getattr(profile.shapes["input_ids"], which)
             assert set(shapes) == {tensor.name for tensor in INPUTS}
 
 
@@ -219,19 +227,22 @@ def test_one_profile_has_no_number() -> None:
     assert len(read(parts, 11).profiles) == 1
 
 
-def test_a_graph_of_fixed_shapes_gets_none() -> None:
+def test_fixed_graph_gets_no_profile() -> None:
+    """A graph of fixed shapes gets no profile."""
     parts = command(BuildSpec(profiles=()), 10, inputs=(IMAGE,))
     assert not [part for part in parts if "Shapes" in part or "--profile=" in part]
 
 
-def test_names_with_colons_scalars_and_fixed_inputs_are_read_as_they_are() -> None:
+def test_odd_inputs_read_verbatim() -> None:
+    """Names with colons, scalars and fixed inputs are read as they are."""
     parts = command(BuildSpec(profiles=ONE), 10)
     assert "--optShapes=input_ids:8x64,'mask:0':8x64,scale:scalar,pixels:1x3x224x224" in parts
     shapes = read(parts, 10).profiles[0]["--optShapes"]
     assert shapes == {"input_ids": (8, 64), "mask:0": (8, 64), "scale": (), "pixels": (1, 3, 224, 224)}
 
 
-def test_an_input_that_holds_a_shape_gets_its_contents() -> None:
+def test_shape_input_gets_its_contents() -> None:
+    """An input that holds a shape gets its contents."""
     size = Tensor(name="size", dtype="int64", dims=(2,))
     contents = span((-1, 64), (224, 224), (512, 512))
     spec = BuildSpec(
@@ -241,22 +252,24 @@ def test_an_input_that_holds_a_shape_gets_its_contents() -> None:
             ),
         )
     )
-    found = read(command(spec, 11, inputs=(*INPUTS, size)), 11).profiles[0]
-    assert [found[option]["size"] for option in ("--minShapes", "--optShapes", "--maxShapes")] == [
+    profile = read(command(spec, 11, inputs=(*INPUTS, size)), 11).profiles[0]
+    assert [profile[option]["size"] for option in ("--minShapes", "--optShapes", "--maxShapes")] == [
         contents.min,
         contents.opt,
         contents.max,
     ]
 
 
-def test_formats_name_the_type_for_10_only_and_every_tensor_in_the_graph_s_order() -> None:
+def test_formats_follow_graph_order() -> None:
+    """Formats name the type for 10 only, and every tensor in the graph's order."""
     spec = BuildSpec(profiles=ONE, formats={"pixels": "hwc8"})
     assert "--inputIOFormats=int64:chw,bool:chw,fp32:chw,fp16:hwc8" in command(spec, 10)
     assert "--inputIOFormats=chw,chw,chw,hwc8" in command(spec, 11)
     assert not [part for part in command(spec, 10) if part.startswith("--outputIOFormats")]
 
 
-def test_a_gpu_and_a_timing_cache_are_named_only_where_there_are_any() -> None:
+def test_gpu_and_cache_named_where_present() -> None:
+    """A GPU and a timing cache are named only where there are any."""
     bare = command(BuildSpec(profiles=ONE), 11, timing_cache="")
     assert not [part for part in bare if "--device" in part or "timingCache" in part.lower()]
     assert "--device=1" in command(BuildSpec(profiles=ONE), 11, gpu_index=1)
@@ -287,7 +300,8 @@ IMPOSSIBLE: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", IMPOSSIBLE)
-def test_what_trtexec_cannot_do_is_refused_with_the_way_out(case: str) -> None:
+def test_unsupported_settings_refused(case: str) -> None:
+    """What trtexec cannot do is refused with the way out."""
     fields, changes, way_out = IMPOSSIBLE[case]
     with pytest.raises(EngineError) as refused:
         command(BuildSpec(**({"profiles": ONE} | fields)), 10, **changes)
@@ -295,13 +309,15 @@ def test_what_trtexec_cannot_do_is_refused_with_the_way_out(case: str) -> None:
 
 
 @pytest.mark.parametrize("major", [8, 9, 12])
-def test_other_versions_are_not_guessed_at(major: int) -> None:
+def test_other_versions_not_guessed(major: int) -> None:
+    """Other versions are not guessed at."""
     with pytest.raises(EngineError, match="10 and 11") as refused:
         command(BuildSpec(profiles=ONE), major)
     assert "--builder api" in refused.value.remedy
 
 
-def test_a_line_for_a_shell_gives_a_shell_the_same_arguments() -> None:
+def test_shell_line_keeps_arguments() -> None:
+    """A line for a shell gives a shell the same arguments."""
     parts = command(BuildSpec(profiles=TWO, plugins=("/a folder/it's.so",)), 10)
     line = shell_line(parts)
     assert line.count(" \\\n  ") == len(parts) - 1
@@ -312,6 +328,7 @@ def test_a_line_for_a_shell_gives_a_shell_the_same_arguments() -> None:
     assert printed.splitlines() == parts
 
 
-def test_the_tables_differ_where_the_versions_do() -> None:
+def test_tables_differ_with_versions() -> None:
+    """The tables differ where the versions do."""
     assert set(OPTIONS[10]) - set(OPTIONS[11]) == set(REMOVED_IN_11)
     assert set(OPTIONS[11]) - set(OPTIONS[10]) == set(NEW_IN_11)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from plansmith.compilers.trt.logs import failed_node, read_lines
-from plansmith.compilers.trtexec.output import TrtexecOutput, banner_version, read_output, tensorrt_version
+from plansmith.compilers.trt.failures import failed_node, read_lines
+from plansmith.compilers.trt.trtexec.output import TrtexecOutput, banner_version, read_output, tensorrt_version
 
 from ....support.tensorrt import trtexec_logs as logs
 
@@ -19,14 +19,16 @@ BANNER_OF_8_4 = "&&&& {} TensorRT.trtexec [TensorRT v8402] # ./trtexec --onnx=en
     ("number", "version"),
     [("101600", "10.16.0"), ("101303", "10.13.3"), ("110100", "11.1.0"), ("8602", "8.6.2"), ("8001", "8.0.1")],
 )
-def test_the_number_in_the_banner_is_a_version(number: str, version: str) -> None:
+def test_banner_number_is_version(number: str, version: str) -> None:
+    """The number in the banner is a version."""
     assert tensorrt_version(number) == version
 
 
 @pytest.mark.parametrize(
     ("banner", "version"), [(BANNER_OF_10_16, "10.16.1.11"), (BANNER_OF_11_1, "11.1.0.106"), (BANNER_OF_8_4, "8.4.2")]
 )
-def test_the_banner_names_the_version_and_its_build(banner: str, version: str) -> None:
+def test_banner_names_version_and_build(banner: str, version: str) -> None:
+    """The banner names the version and its build."""
     assert banner_version(banner.format("RUNNING")) == version
     assert read_output(banner.format("RUNNING")).version == version
 
@@ -39,34 +41,39 @@ def test_another_program_has_no_version() -> None:
     ("statuses", "ended"),
     [(["RUNNING"], ""), (["RUNNING", "PASSED"], "passed"), (["RUNNING", "FAILED"], "failed"), ([], "")],
 )
-def test_the_last_banner_tells_how_it_ended(statuses: list[str], ended: str) -> None:
+def test_last_banner_tells_end(statuses: list[str], ended: str) -> None:
+    """The last banner tells how it ended."""
     text = "\n".join(BANNER_OF_11_1.format(status) for status in statuses)
     assert read_output(text).ended == ended
 
 
-def test_a_build_tells_its_size_times_and_memory() -> None:
-    said = read_output(logs.ON_A_3090_WITH_10_12 + logs.BUILT_IN_2025)
-    assert said.engine_mib == 231.019
-    assert (said.build_seconds, said.generation_seconds, said.deserialize_seconds) == (104.774, 104.604, 0.21022)
-    assert (said.peak_device_mib, said.peak_host_mib, said.now_mib) == (1392, None, (1, 674))
-    assert (said.gpu_uuid, said.compute_capability) == ("GPU-4c431858-85e6-3a03-4064-fa6741957aa5", "8.6")
-    assert said.speed is None
-    assert not said.errors
-    assert not said.warnings
+def test_build_tells_size_and_memory() -> None:
+    """A build tells its size, times and memory."""
+    output = read_output(logs.ON_A_3090_WITH_10_12 + logs.BUILT_IN_2025)
+    assert output.engine_mib == 231.019
+    assert (output.build_seconds, output.generation_seconds, output.deserialize_seconds) == (104.774, 104.604, 0.21022)
+    assert (output.peak_device_mib, output.peak_host_mib, output.now_mib) == (1392, None, (1, 674))
+    assert (output.gpu_uuid, output.compute_capability) == ("GPU-4c431858-85e6-3a03-4064-fa6741957aa5", "8.6")
+    assert output.speed is None
+    assert not output.errors
+    assert not output.warnings
 
 
-def test_the_memory_of_the_process_is_told_too_in_either_order_of_tags() -> None:
-    said = read_output(logs.BUILT_BY_PYTHON)
-    assert (said.peak_device_mib, said.peak_host_mib) == (2308, 15105)
-    assert said.generation_seconds == 133.836
+def test_process_memory_told_either_order() -> None:
+    """The memory of the process is told too, in either order of tags."""
+    output = read_output(logs.BUILT_BY_PYTHON)
+    assert (output.peak_device_mib, output.peak_host_mib) == (2308, 15105)
+    assert output.generation_seconds == 133.836
 
 
-def test_of_several_builds_the_largest_need_of_memory_counts() -> None:
+def test_largest_memory_need_counts() -> None:
+    """Of several builds, the largest need of memory counts."""
     smaller = logs.BUILT_IN_2025.replace("GPU 1392 MiB", "GPU 3 MiB")
     assert read_output(logs.BUILT_IN_2025 + smaller).peak_device_mib == 1392
 
 
-def test_a_measurement_is_read_with_all_of_its_rows() -> None:
+def test_measurement_read_with_all_rows() -> None:
+    """A measurement is read with all of its rows."""
     speed = read_output(logs.MEASURED_BY_10).speed
     assert speed is not None
     assert speed.queries_per_second == 130.298
@@ -78,49 +85,55 @@ def test_a_measurement_is_read_with_all_of_its_rows() -> None:
 
 
 @pytest.mark.parametrize("row", ["Throughput", "Latency", "D2H Latency", "Total Host Walltime"])
-def test_a_measurement_that_lacks_a_row_is_none(row: str) -> None:
+def test_incomplete_measurement_is_none(row: str) -> None:
+    """A measurement that lacks a row counts as none."""
     torn = "\n".join(line for line in logs.MEASURED_BY_10.splitlines() if f"] {row}:" not in line)
     assert read_output(torn).speed is None
 
 
 @pytest.mark.parametrize("major", [10, 11])
-def test_a_strongly_typed_network_is_seen_in_the_options_that_are_printed(major: int) -> None:
+def test_strong_typing_seen_in_options(major: int) -> None:
+    """A strongly typed network is seen in the options that are printed."""
     banner = (BANNER_OF_10_16 if major == 10 else BANNER_OF_11_1).format("RUNNING")
     lines = "[01/24/2025-05:21:16] [I] avgTiming: 8\n[01/24/2025-05:21:16] [I] Precision: {}\n"
     assert read_output(banner + lines.format("Strongly Typed")).strongly_typed
     assert not read_output(banner + lines.format("FP32+FP16")).strongly_typed
 
 
-def test_the_timing_cache_tells_what_was_read_and_written() -> None:
-    said = read_output(
+def test_timing_cache_tells_traffic() -> None:
+    """The timing cache tells what was read and written."""
+    output = read_output(
         "[01/24/2025-05:21:16] [I] Loaded 12345 bytes of timing cache from /c/t\n"
         "[01/24/2025-05:22:16] [I] Saved 23456 bytes of timing cache to /c/t\n"
     )
-    assert (said.cache_read_bytes, said.cache_written_bytes) == (12345, 23456)
+    assert (output.cache_read_bytes, output.cache_written_bytes) == (12345, 23456)
 
 
-def test_errors_and_warnings_are_told_without_dates_tags_and_dumps() -> None:
-    said = read_output(logs.INVALID_NODE + logs.SKIPPED_TACTICS)
-    assert said.errors[0] == 'ModelImporter.cpp:949: While parsing node number 146 [Tile -> "/Tile_output_0"]:'
-    assert "Engine set up failed" in said.errors
-    assert not [error for error in said.errors if "Reshape_2_output_0" in error]
-    assert [warning[:17] for warning in said.warnings] == ["UNSUPPORTED_STATE", "Tactic Device req"]
-    assert said.ended == "failed"
-    assert said.version == "10.3.0"
+def test_messages_told_without_dates() -> None:
+    """Errors and warnings are told without dates tags and dumps."""
+    output = read_output(logs.INVALID_NODE + logs.SKIPPED_TACTICS)
+    assert output.errors[0] == 'ModelImporter.cpp:949: While parsing node number 146 [Tile -> "/Tile_output_0"]:'
+    assert "Engine set up failed" in output.errors
+    assert not [error for error in output.errors if "Reshape_2_output_0" in error]
+    assert [warning[:17] for warning in output.warnings] == ["UNSUPPORTED_STATE", "Tactic Device req"]
+    assert output.ended == "failed"
+    assert output.version == "10.3.0"
 
 
-def test_a_warning_that_comes_again_is_told_once() -> None:
+def test_repeated_warning_told_once() -> None:
+    """A warning that comes again is told once."""
     assert len(read_output(logs.SKIPPED_TACTICS * 3).warnings) == 2
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "fast"])
-def test_a_figure_that_is_no_number_is_none(value: str) -> None:
+def test_non_number_figure_is_none(value: str) -> None:
+    """A figure that is not a number counts as none."""
     assert read_output(f"[01/24/2025-05:21:16] [I] Engine built in {value} sec.\n").build_seconds is None
 
 
 def test_what_was_read_survives_json() -> None:
-    said = read_output(logs.ON_A_3090_WITH_10_12 + logs.BUILT_IN_2025 + logs.MEASURED_BY_10 + logs.INVALID_NODE)
-    assert TrtexecOutput.model_validate_json(said.model_dump_json()) == said
+    output = read_output(logs.ON_A_3090_WITH_10_12 + logs.BUILT_IN_2025 + logs.MEASURED_BY_10 + logs.INVALID_NODE)
+    assert TrtexecOutput.model_validate_json(output.model_dump_json()) == output
 
 
 @pytest.mark.parametrize(
@@ -133,11 +146,13 @@ def test_what_was_read_survives_json() -> None:
         (logs.UNKNOWN, "a node"),
     ],
 )
-def test_the_node_is_found_in_any_way_that_the_parser_names_it(log: str, node: str) -> None:
+def test_node_found_however_named(log: str, node: str) -> None:
+    """The node is found in any way that the parser names it."""
     assert str(failed_node(list(read_lines(log)))) == node
 
 
-def test_the_name_of_an_attribute_is_not_the_name_of_its_node() -> None:
+def test_attribute_name_is_not_node_name() -> None:
+    """The name of an attribute is not the name of its node."""
     for log, operator in ((logs.NO_PLUGIN_IN_10, "TRTBatchedNMS"), (logs.NO_PLUGIN_CREATOR, "InstanceNormalization")):
         unnamed = "\n".join(line for line in log.splitlines() if not line.lstrip().startswith('name: "/'))
         assert unnamed != log.rstrip()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.compilers.trtexec.probe import find_trtexec, version
+from plansmith.compilers.trt.trtexec.output import find_trtexec, version
 from plansmith.errors import EnvironmentFault
 
 BANNER = "&&&& RUNNING TensorRT.trtexec [TensorRT v101601] [b11] # trtexec"
@@ -19,7 +19,8 @@ def program(folder: Path, script: str, *, mode: int = 0o755) -> Path:
     return path
 
 
-def test_trtexec_is_found_where_nvidia_puts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trtexec_found_in_nvidia_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """trtexec is found where NVIDIA puts it."""
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     assert find_trtexec((tmp_path,)) is None
     path = program(tmp_path, "exit 0", mode=0o644)
@@ -28,7 +29,8 @@ def test_trtexec_is_found_where_nvidia_puts_it(tmp_path: Path, monkeypatch: pyte
     assert find_trtexec((tmp_path,)) == str(path)
 
 
-def test_the_program_on_path_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_program_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program on PATH comes first."""
     for name in ("path", "nvidia"):
         (tmp_path / name).mkdir()
         program(tmp_path / name, "exit 0")
@@ -37,24 +39,28 @@ def test_the_program_on_path_comes_first(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("status", [0, 1])
-def test_the_version_has_three_numbers_however_the_program_ends(status: int, tmp_path: Path) -> None:
+def test_version_has_three_numbers(status: int, tmp_path: Path) -> None:
+    """The version has three numbers however the program ends."""
     path = program(tmp_path, f"test $# -eq 0 && echo '{BANNER}'; echo '=== Model Options ==='; exit {status}")
     assert version(str(path)) == "10.16.1"
 
 
-def test_a_program_without_its_libraries_says_which(tmp_path: Path) -> None:
+def test_missing_libraries_are_named(tmp_path: Path) -> None:
+    """A program without its libraries says which ones it lacks."""
     complaint = "error while loading shared libraries: libnvinfer.so.10: cannot open shared object file"
     with pytest.raises(EnvironmentFault, match=r"libnvinfer\.so\.10") as refused:
         version(str(program(tmp_path, f"echo 'trtexec: {complaint}' >&2; exit 127")))
     assert "LD_LIBRARY_PATH" in refused.value.remedy
 
 
-def test_a_program_that_says_nothing_is_not_trtexec(tmp_path: Path) -> None:
+def test_silent_program_is_not_trtexec(tmp_path: Path) -> None:
+    """A program that says nothing is not trtexec."""
     with pytest.raises(EnvironmentFault, match="prints nothing"):
         version(str(program(tmp_path, "exit 0")))
 
 
-def test_a_program_that_is_not_there_or_not_to_be_run_is_said(tmp_path: Path) -> None:
+def test_unrunnable_program_is_said(tmp_path: Path) -> None:
+    """A program that is not there or not executable is told."""
     for path in (tmp_path / "none", program(tmp_path, "exit 0", mode=0o644)):
         with pytest.raises(EnvironmentFault, match="cannot be run") as refused:
             version(str(path))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from plansmith.compilers.trtexec.tensors import plan_tensors
+from plansmith.compilers.trt.trtexec.building import plan_tensors
 from plansmith.records.model import Component, Tensor
 
 GRAPH = Component(
@@ -34,30 +34,35 @@ ELEVEN = {
 }
 
 
-def test_eleven_tells_types_dims_and_formats_itself() -> None:
+def test_eleven_tells_tensors_itself() -> None:
+    """TensorRT 11 tells types, dims and formats itself."""
     tokens, _, out = plan_tensors(json.dumps(ELEVEN), GRAPH, {})
     assert (tokens.name, tokens.is_input, tokens.dtype, tokens.dims) == ("tokens", True, "int32", (-1, 16))
     assert (tokens.format, tokens.is_shape) == ("CHW4", True)
     assert (out.is_input, out.dtype, out.format, out.is_shape) == (False, "float16", "LINEAR", False)
 
 
-def test_what_ten_only_names_is_the_graph_s_with_the_formats_that_were_asked_for() -> None:
-    told = json.dumps({"Layers": [], "Bindings": ["tokens", "out", "tokens [profile 1]", "out [profile 1]"]})
-    tokens, unused, out = plan_tensors(told, GRAPH, {"out": "hwc8"})
+def test_ten_takes_graph_tensors() -> None:
+    """What TensorRT 10 only names is taken from the graph, with the formats that were asked for."""
+    document = json.dumps({"Layers": [], "Bindings": ["tokens", "out", "tokens [profile 1]", "out [profile 1]"]})
+    tokens, unused, out = plan_tensors(document, GRAPH, {"out": "hwc8"})
     assert (tokens.name, tokens.dtype, tokens.dims, tokens.format) == ("tokens", "int64", (-1, 16), "LINEAR")
     assert (unused.name, unused.is_input) == ("unused", True)
     assert (out.name, out.is_input, out.format) == ("out", False, "HWC8")
 
 
-def test_dims_that_are_not_told_are_the_graph_s() -> None:
+def test_untold_dims_taken_from_graph() -> None:
+    """Dims that are not told are the graph's."""
     (tokens, *_) = plan_tensors(json.dumps({"I/O Tensors": [{"Name": "tokens", "DataType": "Int64"}]}), GRAPH, {})
     assert tokens.dims == (-1, 16)
 
 
-def test_a_plan_that_tells_nothing_has_all_that_the_graph_has() -> None:
+def test_silent_plan_takes_graph_tensors() -> None:
+    """A plan that tells nothing has all that the graph has."""
     assert [tensor.name for tensor in plan_tensors("", GRAPH, {})] == ["tokens", "unused", "out"]
 
 
-def test_a_type_by_a_name_that_is_not_known_is_the_graph_s() -> None:
-    told = json.dumps({"I/O Tensors": [{"Name": "out", "DataType": "Float13"}]})
-    assert plan_tensors(told, GRAPH, {})[-1].dtype == "float16"
+def test_unknown_type_taken_from_graph() -> None:
+    """A type whose name is not known is the graph's."""
+    document = json.dumps({"I/O Tensors": [{"Name": "out", "DataType": "Float13"}]})
+    assert plan_tensors(document, GRAPH, {})[-1].dtype == "float16"

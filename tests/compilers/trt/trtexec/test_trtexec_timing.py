@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from plansmith.compilers.trtexec.timing import Measurement, Switches, TimingCall, timing_command
+from plansmith.compilers.trt.trtexec.command import Measurement, Switches, TimingCall, timing_command
 from plansmith.errors import EngineError
 
 from ....support.tensorrt.trtexec_options import NO_EFFECT_IN_11, Read, read
@@ -28,33 +28,35 @@ def call(major: int, measurement: Measurement = MEASUREMENT, switches: Switches 
     return timing_command(measurement, program="trtexec", plan="/b/model.plan", major=major, switches=switches)
 
 
-def done(found: Read, major: int) -> Switches:
+def done(command_line: Read, major: int) -> Switches:
     """What a version does when it is told this."""
     own = BY_ITSELF[major]
     if major == 10:
         return Switches(
-            cuda_graph="--useCudaGraph" in found.flags,
-            spin_wait="--useSpinWait" in found.flags,
-            transfers="--noDataTransfers" not in found.flags,
+            cuda_graph="--useCudaGraph" in command_line.flags,
+            spin_wait="--useSpinWait" in command_line.flags,
+            transfers="--noDataTransfers" not in command_line.flags,
         )
-    assert not found.flags & set(NO_EFFECT_IN_11)
+    assert not command_line.flags & set(NO_EFFECT_IN_11)
     return Switches(
-        cuda_graph=own.cuda_graph and "--noCudaGraph" not in found.flags,
-        spin_wait=own.spin_wait and "--noSpinWait" not in found.flags,
-        transfers=own.transfers or "--includeDataTransfers" in found.flags,
+        cuda_graph=own.cuda_graph and "--noCudaGraph" not in command_line.flags,
+        spin_wait=own.spin_wait and "--noSpinWait" not in command_line.flags,
+        transfers=own.transfers or "--includeDataTransfers" in command_line.flags,
     )
 
 
 @pytest.mark.parametrize("major", [10, 11])
-@pytest.mark.parametrize("wanted", list(itertools.product([False, True], repeat=3)))
-def test_any_version_does_what_the_switches_say(major: int, wanted: tuple[bool, bool, bool]) -> None:
-    switches = Switches(cuda_graph=wanted[0], spin_wait=wanted[1], transfers=wanted[2])
-    made = call(major, switches=switches)
-    assert done(read(made.command, major), major) == switches
-    assert made.switches == str(switches)
+@pytest.mark.parametrize("expected", list(itertools.product([False, True], repeat=3)))
+def test_versions_follow_switches(major: int, expected: tuple[bool, bool, bool]) -> None:
+    """Any version does what the switches say."""
+    switches = Switches(cuda_graph=expected[0], spin_wait=expected[1], transfers=expected[2])
+    invocation = call(major, switches=switches)
+    assert done(read(invocation.command, major), major) == switches
+    assert invocation.switches == str(switches)
 
 
-def test_by_default_both_versions_measure_alike_and_say_how() -> None:
+def test_versions_measure_alike_by_default() -> None:
+    """By default both versions measure alike and say how."""
     ten, eleven = call(10), call(11)
     assert done(read(ten.command, 10), 10) == done(read(eleven.command, 11), 11) == BY_ITSELF[10]
     assert ten.switches == eleven.switches
@@ -62,35 +64,40 @@ def test_by_default_both_versions_measure_alike_and_say_how() -> None:
 
 
 @pytest.mark.parametrize("major", [10, 11])
-def test_the_call_loads_the_plan_with_its_shapes_inputs_and_profile(major: int) -> None:
-    found = read(call(major).command, major)
-    assert found.value("--loadEngine") == "/b/model.plan"
-    assert found.value("--shapes") == MEASUREMENT.shapes
-    assert found.value("--loadInputs") == MEASUREMENT.inputs
-    assert (found.value("--useProfile"), found.value("--exportTimes")) == (1, "/d/times.json")
-    assert found.value("--percentile") == [50, 90, 95, 99]
-    assert (found.value("--warmUp"), found.value("--duration")) == (500, 3)
+def test_call_loads_plan_and_inputs(major: int) -> None:
+    """The call loads the plan with its shapes, inputs and profile."""
+    command_line = read(call(major).command, major)
+    assert command_line.value("--loadEngine") == "/b/model.plan"
+    assert command_line.value("--shapes") == MEASUREMENT.shapes
+    assert command_line.value("--loadInputs") == MEASUREMENT.inputs
+    assert (command_line.value("--useProfile"), command_line.value("--exportTimes")) == (1, "/d/times.json")
+    assert command_line.value("--percentile") == [50, 90, 95, 99]
+    assert (command_line.value("--warmUp"), command_line.value("--duration")) == (500, 3)
 
 
-def test_a_plan_of_fixed_shapes_is_measured_without_any() -> None:
-    found = read(call(11, Measurement()).command, 11)
-    assert not {"--shapes", "--useProfile", "--loadInputs", "--exportTimes"} & set(found.values)
+def test_fixed_plan_measured_without_shapes() -> None:
+    """A plan of fixed shapes is measured without any shapes."""
+    command_line = read(call(11, Measurement()).command, 11)
+    assert not {"--shapes", "--useProfile", "--loadInputs", "--exportTimes"} & set(command_line.values)
 
 
-def test_what_a_plan_needs_to_be_loaded_is_said() -> None:
-    found = read(call(10, Measurement(plugins=("/p/one.so",), version_compatible=True)).command, 10)
-    assert found.value("--staticPlugins") == "/p/one.so"
-    assert "--versionCompatible" in found.flags
+def test_plan_requirements_are_said() -> None:
+    """What a plan needs to be loaded is said."""
+    command_line = read(call(10, Measurement(plugins=("/p/one.so",), version_compatible=True)).command, 10)
+    assert command_line.value("--staticPlugins") == "/p/one.so"
+    assert "--versionCompatible" in command_line.flags
 
 
 @pytest.mark.parametrize("path", ["/d/a,b.bin", "/d/it's.bin", "/d/c:drive.bin"])
-def test_a_path_that_the_parser_would_cut_is_refused(path: str) -> None:
+def test_cut_path_refused(path: str) -> None:
+    """A path that the parser would cut is refused."""
     with pytest.raises(EngineError, match="cannot read the path") as refused:
         call(11, Measurement(inputs={"x": path}))
     assert "folder" in refused.value.remedy
 
 
-def test_other_versions_are_not_guessed_at() -> None:
+def test_other_versions_not_guessed() -> None:
+    """Other versions are not guessed at."""
     with pytest.raises(EngineError, match="10 and 11"):
         call(12)
 

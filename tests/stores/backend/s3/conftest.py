@@ -10,7 +10,7 @@ import pytest
 
 from plansmith.records.destination import Location
 from plansmith.stores.backend.s3 import S3Objects
-from plansmith.system.aws.s3.client import connect
+from plansmith.system.aws.bucket import connect
 
 from ....support.servers.aws_server import ENVIRONMENT
 from ....support.stores.fault_proxy import FaultProxy
@@ -28,7 +28,7 @@ def proxy(running_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> FaultPr
     """What stands between the client and the server, which nobody waits for before he tries again."""
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
     monkeypatch.setattr("botocore.retries.quota.RetryQuota.acquire", lambda *_: True)
-    monkeypatch.setattr("plansmith.system.aws.s3.bucket._PAUSE_SECONDS", 0)
+    monkeypatch.setattr("plansmith.system.aws.bucket._PAUSE_SECONDS", 0)
     running_proxy.reset()
     return running_proxy
 

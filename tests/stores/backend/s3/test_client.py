@@ -12,8 +12,8 @@ import pytest
 from plansmith.errors import EnvironmentFault
 from plansmith.records.destination import Location
 from plansmith.stores.backend.s3 import S3Objects
-from plansmith.stores.open import open_objects
-from plansmith.system.aws.s3.client import connect
+from plansmith.stores.store import open_objects
+from plansmith.system.aws.bucket import connect
 
 from ....support.certificates import write_certificate
 from ....support.stores.fault_proxy import FaultProxy
@@ -24,7 +24,7 @@ KEYS = "aws_access_key_id = id\naws_secret_access_key = secret\n"
 pytestmark = pytest.mark.usefixtures("aws")
 
 
-class Asked(Exception):
+class SentRequest(Exception):
     """The request that a client was about to send."""
 
 
@@ -32,26 +32,28 @@ def address(client: Any) -> str:
     """Where a client looks for an object."""
 
     def before_send(request: Any, **_: Any) -> None:
-        raise Asked(request.url)
+        raise SentRequest(request.url)
 
     client.meta.events.register("before-send.s3.HeadObject", before_send, unique_id="address")
-    with pytest.raises(Asked) as caught:
+    with pytest.raises(SentRequest) as caught:
         client.head_object(Bucket="bucket", Key="a")
     return str(caught.value)
 
 
-def test_aws_has_a_name_for_each_bucket_and_other_servers_have_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aws_names_each_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AWS has a name for each bucket, and other servers have not."""
     place = Location(to="s3://bucket/models", region="eu-west-1")
     assert address(connect(place, Path())) == "https://bucket.s3.eu-west-1.amazonaws.com/a"
-    here = place.model_copy(update={"endpoint_url": "http://minio.lan:9000"})
-    assert address(connect(here, Path())) == "http://minio.lan:9000/bucket/a"
-    named = here.model_copy(update={"path_style": False})
+    local = place.model_copy(update={"endpoint_url": "http://minio.lan:9000"})
+    assert address(connect(local, Path())) == "http://minio.lan:9000/bucket/a"
+    named = local.model_copy(update={"path_style": False})
     assert address(connect(named, Path())) == "http://bucket.minio.lan:9000/a"
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://other.lan:9000")
     assert address(connect(place, Path())) == "http://other.lan:9000/bucket/a"
 
 
-def test_the_usual_chain_completes_a_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_usual_chain_completes_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The usual chain completes a place."""
     (tmp_path / "config").write_text(
         f"[profile work]\nregion = eu-west-1\nendpoint_url = http://minio.lan:9000\n{KEYS}"
     )
@@ -65,7 +67,8 @@ def test_the_usual_chain_completes_a_place(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 @pytest.mark.slow
-def test_the_variable_of_the_region_that_most_tools_read_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_region_variable_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable of the region that most tools read is read."""
     place = Location(to="s3://bucket/models")
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     assert connect(place, Path()).meta.region_name == "eu-west-1"
@@ -74,7 +77,9 @@ def test_the_variable_of_the_region_that_most_tools_read_is_read(monkeypatch: py
 
 
 @pytest.mark.slow
-def test_bodies_are_signed_where_nothing_else_protects_them() -> None:
+def test_unprotected_bodies_signed() -> None:
+    """Bodies are signed where nothing else protects them."""
+
     def signs_bodies(url: str) -> bool:
         client = connect(Location(to="s3://bucket/models", endpoint_url=url), Path())
         return bool(client.meta.config.s3["payload_signing_enabled"])
@@ -83,7 +88,8 @@ def test_bodies_are_signed_where_nothing_else_protects_them() -> None:
     assert not signs_bodies("https://minio.lan:9000")
 
 
-def test_opening_a_store_asks_for_nothing() -> None:
+def test_opening_store_asks_nothing() -> None:
+    """Opening a store asks for nothing."""
     objects = open_objects(Location(to="s3://bucket/team/", profile="nobody"), Path())
     assert isinstance(objects, S3Objects)
     assert objects.place == "s3://bucket/team"
@@ -94,8 +100,8 @@ def test_a_prefix_keeps_to_itself(s3: S3) -> None:
     for prefix in ("team", "team2", ""):
         S3Objects(s3.place(prefix), Path()).put("models/a.json", prefix.encode())
     assert sorted(s3.keys()) == ["models/a.json", "team/models/a.json", "team2/models/a.json"]
-    held = [held.key for held in S3Objects(s3.place("team"), Path()).below("")]
-    assert held == ["models/a.json"]
+    content = [content.key for content in S3Objects(s3.place("team"), Path()).below("")]
+    assert content == ["models/a.json"]
 
 
 @pytest.mark.slow
@@ -106,17 +112,18 @@ def test_long_lists_come_in_pages(s3: S3, monkeypatch: pytest.MonkeyPatch) -> No
     call = objects.bucket.call
     pages: list[str] = []
 
-    def by_threes(operation: str, *words: Any, **more: Any) -> Any:
+    def by_threes(operation: str, *args: Any, **more: Any) -> Any:
         pages.append(operation)
-        return call(operation, *words, **more, MaxKeys=3)
+        return call(operation, *args, **more, MaxKeys=3)
 
     monkeypatch.setattr(objects.bucket, "call", by_threes)
-    assert [held.key for held in objects.below("models/")] == [f"models/{number}.json" for number in range(7)]
+    assert [item.key for item in objects.below("models/")] == [f"models/{number}.json" for number in range(7)]
     assert pages == ["list_objects_v2"] * 3
 
 
 @pytest.mark.slow
-def test_without_the_extra_it_is_named(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_named(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the extra, it is named."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "botocore"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "botocore", None)
@@ -126,7 +133,8 @@ def test_without_the_extra_it_is_named(s3: S3, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.slow
-def test_certificates_of_ones_own_are_trusted(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_certificates_trusted(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Certificates of one's own are trusted."""
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(write_certificate(tmp_path / "both.pem"))

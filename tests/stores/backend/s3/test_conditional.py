@@ -29,7 +29,7 @@ SAFE = Abilities(create_once=True, swap=True, safe_in_race=True, checksums=False
 def conditional(through: S3Objects, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server was seen to keep conditions, and nobody waits."""
     through.abilities = SAFE
-    monkeypatch.setattr("plansmith.stores.backend.s3.conditional_writes._LONGEST_PAUSE_SECONDS", 0)
+    monkeypatch.setattr("plansmith.stores.backend.s3._LONGEST_PAUSE_SECONDS", 0)
 
 
 def first_write(then: Handling) -> Handling:
@@ -51,21 +51,23 @@ def conflict(*_: object) -> Answer:
 
 
 def content(objects: S3Objects) -> bytes:
-    found = objects.read(KEY)
-    assert found is not None
-    return found.content
+    document = objects.read(KEY)
+    assert document is not None
+    return document.content
 
 
-def test_a_document_whose_creation_was_answered_to_nobody_is_ones_own(through: S3Objects, proxy: FaultProxy) -> None:
+def test_unanswered_creation_recognised(through: S3Objects, proxy: FaultProxy) -> None:
+    """A document whose creation was answered to nobody is one's own."""
     proxy.handling = first_write(cut_after)
     tag = through.create(KEY, b"mine")
     assert len([request for request in proxy.requests if request.is_write]) == 2
-    found = through.read(KEY)
-    assert found is not None
-    assert (found.content, found.tag) == (b"mine", tag)
+    document = through.read(KEY)
+    assert document is not None
+    assert (document.content, document.tag) == (b"mine", tag)
 
 
-def test_a_swap_that_was_answered_to_nobody_is_ones_own(through: S3Objects, proxy: FaultProxy) -> None:
+def test_unanswered_swap_recognised(through: S3Objects, proxy: FaultProxy) -> None:
+    """A swap that was answered to nobody is one's own."""
     before = through.create(KEY, b"before")
     proxy.reset(first_write(cut_after))
     tag = through.swap(KEY, b"mine", before)
@@ -73,7 +75,8 @@ def test_a_swap_that_was_answered_to_nobody_is_ones_own(through: S3Objects, prox
     assert content(through) == b"next"
 
 
-def test_who_lost_is_told_though_the_answer_got_lost(s3: S3, through: S3Objects, proxy: FaultProxy) -> None:
+def test_loser_told_despite_lost_answer(s3: S3, through: S3Objects, proxy: FaultProxy) -> None:
+    """The loser is told, though the answer got lost."""
     before = through.create(KEY, b"before")
 
     def another_is_quicker(request: Request, forward: Forward) -> Answer:
@@ -88,7 +91,8 @@ def test_who_lost_is_told_though_the_answer_got_lost(s3: S3, through: S3Objects,
     assert content(through) == b"another's"
 
 
-def test_whoever_writes_at_the_same_moment_as_another_tries_again(through: S3Objects, proxy: FaultProxy) -> None:
+def test_simultaneous_writer_retries(through: S3Objects, proxy: FaultProxy) -> None:
+    """A writer that writes at the same moment as another tries again."""
     proxy.handling = first_write(conflict)
     tag = through.create(KEY, b"first")
     proxy.reset(first_write(conflict))
@@ -96,7 +100,8 @@ def test_whoever_writes_at_the_same_moment_as_another_tries_again(through: S3Obj
     assert content(through) == b"second"
 
 
-def test_a_document_that_others_write_all_the_time_is_given_up(through: S3Objects, proxy: FaultProxy) -> None:
+def test_contested_document_given_up(through: S3Objects, proxy: FaultProxy) -> None:
+    """A document that others write all the time is given up."""
     tag = through.create(KEY, b"first")
     proxy.reset(lambda request, forward: conflict() if request.is_write else forward(request))
     with pytest.raises(RepositoryError, match="written by others all the time") as caught:
@@ -106,16 +111,16 @@ def test_a_document_that_others_write_all_the_time_is_given_up(through: S3Object
     assert len([request for request in proxy.requests if request.is_write]) == 8
 
 
-def test_a_server_that_was_thought_to_keep_conditions_is_to_be_asked_again(
-    through: S3Objects, proxy: FaultProxy
-) -> None:
+def test_doubtful_server_asked_again(through: S3Objects, proxy: FaultProxy) -> None:
+    """A server that was thought to keep conditions is to be asked again."""
     proxy.handling = refusing_conditions
     with pytest.raises(RepositoryError, match="does not offer conditional writes") as caught:
         through.create(KEY, b"mine")
     assert "--probe" in caught.value.remedy
 
 
-def test_a_server_that_keeps_no_conditions_is_told_none(through: S3Objects, proxy: FaultProxy) -> None:
+def test_conditionless_server_sent_none(through: S3Objects, proxy: FaultProxy) -> None:
+    """A server that keeps no conditions is sent none."""
     through.abilities = UNKNOWN
     proxy.handling = refusing_conditions
     tag = through.create(KEY, b"first")

@@ -34,9 +34,9 @@ READ = "models/a.json"
 def saying(status: int, code: str, message: str = "No.", **headers: str) -> Handling:
     """A server that answers everything so."""
     body = f"<Error><Code>{code}</Code><Message>{message}</Message><AWSAccessKeyId>{KEY_ID}</AWSAccessKeyId></Error>"
-    told = {"content-type": "application/xml", "date": "Sat, 21 Nov 2026 10:00:00 GMT"}
-    told |= {name.replace("_", "-"): said for name, said in headers.items()}
-    return lambda *_: Answer(status, told, body.encode())
+    fields = {"content-type": "application/xml", "date": "Sat, 21 Nov 2026 10:00:00 GMT"}
+    fields |= {name.replace("_", "-"): value for name, value in headers.items()}
+    return lambda *_: Answer(status, fields, body.encode())
 
 
 def fault(objects: S3Objects, asked: Callable[[S3Objects], object] = lambda objects: objects.read(READ)) -> str:
@@ -65,9 +65,10 @@ def fault(objects: S3Objects, asked: Callable[[S3Objects], object] = lambda obje
         (403, "InvalidObjectState", "InvalidObjectState: No."),
     ],
 )
-def test_what_a_server_refuses_has_a_remedy(
+def test_server_refusal_has_remedy(
     proxy: FaultProxy, through: S3Objects, status: int, code: str, expected: str
 ) -> None:
+    """What a server refuses has a remedy."""
     proxy.handling = saying(status, code)
     text = fault(through)
     assert expected in text
@@ -75,38 +76,40 @@ def test_what_a_server_refuses_has_a_remedy(
 
 
 @pytest.mark.parametrize("asked", [lambda o: o.put(READ, b""), lambda o: o.create(READ, b"")], ids=["put", "create"])
-def test_a_server_that_does_not_encrypt_is_asked_without_it(
-    proxy: FaultProxy, s3: S3, asked: Callable[[S3Objects], object]
-) -> None:
+def test_unencrypting_server_asked_without(proxy: FaultProxy, s3: S3, asked: Callable[[S3Objects], object]) -> None:
+    """A server that does not encrypt is asked without encryption."""
     proxy.handling = saying(501, "NotImplemented")
     objects = S3Objects(s3.place(endpoint_url=proxy.endpoint, encryption="AES256"), Path())
     assert "Next: leave --encryption out" in fault(objects, asked)
 
 
-def test_a_server_that_goes_away_for_a_while_is_waited_for_and_that_is_said_once(
+def test_absent_server_waited_for_and_told(
     s3: S3, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A server that goes away for a while is waited for, and that is said once."""
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
     with Wire(int(s3.endpoint.rpartition(":")[2])) as wire, ThreadPoolExecutor(4) as threads:
         objects = S3Objects(s3.place(endpoint_url=f"http://127.0.0.1:{wire.port}"), Path())
         objects.put(READ, b"before")
         wire.cut()
-        asked = [threads.submit(objects.read, READ) for _ in range(4)]
+        futures = [threads.submit(objects.read, READ) for _ in range(4)]
         wait_until(lambda: "is away" in caplog.text)
-        assert not any(one.done() for one in asked)
+        assert not any(future.done() for future in futures)
         wire.mend()
-        assert {found.content for found in (one.result() for one in asked) if found} == {b"before"}
+        assert {document.content for document in (future.result() for future in futures) if document} == {b"before"}
     assert caplog.text.count("is away; it is asked again for up to 60 s") == 1
 
 
-def test_a_server_that_never_answered_is_not_waited_for(s3: S3) -> None:
+def test_silent_server_not_waited_for(s3: S3) -> None:
+    """A server that never answered is not waited for."""
     with Wire(int(s3.endpoint.rpartition(":")[2])) as wire:
         wire.cut()
         objects = S3Objects(s3.place(endpoint_url=f"http://127.0.0.1:{wire.port}"), Path())
         assert "cannot be reached" in fault(objects)
 
 
-def test_a_remedy_names_how_the_store_is_reached(proxy: FaultProxy, through: S3Objects) -> None:
+def test_remedy_names_store_access(proxy: FaultProxy, through: S3Objects) -> None:
+    """A remedy names how the store is reached."""
     proxy.handling = saying(507, "XMinioStorageFull")
     store = f"s3://{through.bucket.name}/team/models --endpoint-url {proxy.endpoint}"
     assert fault(through).endswith(f"plansmith prune --store {store}")
@@ -132,16 +135,16 @@ def test_a_missing_permission_is_named(
     assert f"allow {action} on arn:aws:s3:::{resource}, or" in text
 
 
-def test_the_permission_that_the_server_names_is_believed(proxy: FaultProxy, through: S3Objects) -> None:
+def test_server_named_permission_believed(proxy: FaultProxy, through: S3Objects) -> None:
+    """The permission that the server names is believed."""
     proxy.handling = saying(
         403, "AccessDenied", "User: arn:aws:iam::1:user/x is not authorized to perform: kms:Decrypt"
     )
     assert "allow kms:Decrypt on the key that encrypts" in fault(through)
 
 
-def test_a_permission_to_list_may_be_what_is_missing_where_nothing_is_found(
-    proxy: FaultProxy, through: S3Objects
-) -> None:
+def test_missing_list_permission_suspected(proxy: FaultProxy, through: S3Objects) -> None:
+    """A permission to list may be what is missing where nothing is found."""
     proxy.handling = saying(403, "AccessDenied")
     assert "without s3:ListBucket" in fault(through, lambda objects: objects.find(READ))
     assert "without s3:ListBucket" in fault(through, lambda objects: objects.read(READ))
@@ -158,21 +161,22 @@ def test_a_permission_to_list_may_be_what_is_missing_where_nothing_is_found(
         ),
     ],
 )
-def test_the_right_region_is_named_where_the_server_tells_it(
-    proxy: FaultProxy, through: S3Objects, handling: Handling
-) -> None:
+def test_right_region_named(proxy: FaultProxy, through: S3Objects, handling: Handling) -> None:
+    """The right region is named where the server tells it."""
     proxy.handling = handling
     assert "lies in eu-west-1, not in us-east-1\nNext: name the region: --region eu-west-1" in fault(through)
 
 
-def test_how_wrong_the_clock_is_is_told(proxy: FaultProxy, through: S3Objects) -> None:
+def test_clock_error_told(proxy: FaultProxy, through: S3Objects) -> None:
+    """How wrong the clock is is told."""
     proxy.handling = saying(403, "RequestTimeTooSkewed", date=formatdate(time.time() - 900, usegmt=True))
     text = fault(through)
     assert "EnvironmentFault the clock of this machine differs" in text
     assert re.search(r"by 90\d s, which refuses", text)
 
 
-def test_a_busy_server_is_asked_five_times(proxy: FaultProxy, through: S3Objects) -> None:
+def test_busy_server_asked_five_times(proxy: FaultProxy, through: S3Objects) -> None:
+    """A busy server is asked five times."""
     proxy.handling = saying(503, "SlowDown")
     with pytest.raises(EnvironmentFault) as caught:
         through.read(READ)
@@ -180,13 +184,15 @@ def test_a_busy_server_is_asked_five_times(proxy: FaultProxy, through: S3Objects
     assert len(proxy.requests) == 5
 
 
-def test_what_is_refused_for_good_is_asked_once(proxy: FaultProxy, through: S3Objects) -> None:
+def test_final_refusal_asked_once(proxy: FaultProxy, through: S3Objects) -> None:
+    """What is refused for good is asked once."""
     proxy.handling = saying(403, "AccessDenied")
     fault(through)
     assert len(proxy.requests) == 1
 
 
-def test_a_place_where_nothing_answers_is_told(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unanswered_place_told(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place where nothing answers is told."""
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
     with closing(socket.socket()) as unused:
         unused.bind(("127.0.0.1", 0))
@@ -197,7 +203,8 @@ def test_a_place_where_nothing_answers_is_told(s3: S3, monkeypatch: pytest.Monke
     assert "Connection refused" in text
 
 
-def test_a_server_without_tls_is_told(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_without_tls_told(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server without TLS is told."""
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)
     text = fault(S3Objects(s3.place(endpoint_url=s3.endpoint.replace("http:", "https:")), Path()))
     assert "EnvironmentFault" in text
@@ -205,7 +212,9 @@ def test_a_server_without_tls_is_told(s3: S3, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("status", [200, 400, 404, 405])
-def test_a_server_of_web_pages_is_no_s3_server(s3: S3, status: int) -> None:
+def test_web_server_is_no_s3(s3: S3, status: int) -> None:
+    """A server of web pages is no S3 server."""
+
     class Pages(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status)
@@ -224,7 +233,8 @@ def test_a_server_of_web_pages_is_no_s3_server(s3: S3, status: int) -> None:
     assert "is no S3 server" in text
 
 
-def test_a_bucket_that_is_not_there_is_told(s3: S3) -> None:
+def test_missing_bucket_told(s3: S3) -> None:
+    """A bucket that is not there is told."""
     text = fault(S3Objects(Location(to="s3://not-there/x", endpoint_url=s3.endpoint), Path()))
     assert f"there is no bucket 'not-there' at {s3.endpoint.removeprefix('http://')}\n" in text
     assert f"aws s3 mb s3://not-there --endpoint-url {s3.endpoint}" in text
@@ -242,7 +252,8 @@ def test_missing_credentials_are_told(s3: S3, monkeypatch: pytest.MonkeyPatch, n
     assert "no usable AWS credentials" in text
 
 
-def test_the_profiles_that_are_there_are_named(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_available_profiles_named(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The profiles that are there are named."""
     (tmp_path / "config").write_text("[profile work]\nregion = eu-west-1\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     text = fault(S3Objects(s3.place(profile="nobody"), Path()))
@@ -250,12 +261,14 @@ def test_the_profiles_that_are_there_are_named(s3: S3, tmp_path: Path, monkeypat
     assert "name one of these: work" in text
 
 
-def test_a_region_that_is_none_is_told(s3: S3) -> None:
+def test_invalid_region_told(s3: S3) -> None:
+    """A region that does not exist is told."""
     with pytest.raises(UsageError, match="not a region"):
         S3Objects(s3.place(region="not a region"), Path()).read(READ)
 
 
-def test_certificates_that_are_not_there_are_told(s3: S3, tmp_path: Path) -> None:
+def test_missing_certificates_told(s3: S3, tmp_path: Path) -> None:
+    """Certificates that are not there are told."""
     text = fault(S3Objects(s3.place(ca_bundle="ca.pem"), tmp_path))
     assert f"there is no file {tmp_path / 'ca.pem'}" in text
 

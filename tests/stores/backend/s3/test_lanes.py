@@ -9,10 +9,12 @@ from functools import partial
 
 import pytest
 
-from plansmith.stores.backend.s3.thread_pool import TransferPool
+from plansmith.stores.backend.s3_transfer import TransferPool
 
 
-def test_results_come_in_the_order_of_the_jobs() -> None:
+def test_results_keep_job_order() -> None:
+    """Results come in the order of the jobs."""
+
     def job(number: int) -> int:
         time.sleep(0.002 * (number % 3))
         return number
@@ -20,22 +22,23 @@ def test_results_come_in_the_order_of_the_jobs() -> None:
     assert TransferPool().run(partial(job, number) for number in range(30)) == list(range(30))
 
 
-def test_no_more_pieces_are_made_than_there_is_room_for() -> None:
+def test_pieces_limited_by_room() -> None:
+    """No more pieces are made than there is room for."""
     lanes = TransferPool()
-    held: set[int] = set()
+    pieces: set[int] = set()
     most: list[int] = []
     lock = threading.Lock()
 
     def job(number: int) -> None:
         time.sleep(0.002)
         with lock:
-            held.remove(number)
+            pieces.remove(number)
 
     def jobs(first: int) -> Iterator[Callable[[], None]]:
         for number in range(first, first + 20):
             with lock:
-                held.add(number)
-                most.append(len(held))
+                pieces.add(number)
+                most.append(len(pieces))
             yield partial(job, number)
 
     callers = [threading.Thread(target=lanes.run, args=(jobs(100 * number),)) for number in range(4)]
@@ -43,12 +46,13 @@ def test_no_more_pieces_are_made_than_there_is_room_for() -> None:
         caller.start()
     for caller in callers:
         caller.join()
-    assert not held
+    assert not pieces
     assert len(most) == 80
     assert max(most) <= 6
 
 
-def test_the_first_failure_ends_a_run_and_leaves_room_for_others() -> None:
+def test_first_failure_ends_run() -> None:
+    """The first failure ends a run and leaves room for others."""
     lanes = TransferPool()
     begun: list[int] = []
 
@@ -65,7 +69,8 @@ def test_the_first_failure_ends_a_run_and_leaves_room_for_others() -> None:
     assert lanes.run([lambda: 1]) == [1]
 
 
-def test_a_job_that_cannot_be_made_leaves_room_for_others() -> None:
+def test_impossible_job_frees_room() -> None:
+    """A job that cannot be made leaves room for others."""
     lanes = TransferPool()
 
     def jobs() -> Iterator[Callable[[], int]]:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from plansmith.errors import EnvironmentFault, PlansmithError, RepositoryError
+from plansmith.stores.backend import s3_transfer as uploads
 from plansmith.stores.backend.object_store import Abilities
 from plansmith.stores.backend.s3 import S3Objects
-from plansmith.stores.backend.s3 import upload as uploads
-from plansmith.stores.backend.s3.multipart_resume import Unfinished
+from plansmith.stores.backend.s3_transfer import Unfinished
 
 from ....support.stores.fault_proxy import (
     Answer,
@@ -41,12 +41,12 @@ pytestmark = pytest.mark.usefixtures("small_parts")
 
 
 def is_part(request: Request) -> bool:
-    return request.method == "PUT" and "partNumber" in request.words
+    return request.method == "PUT" and "partNumber" in request.query
 
 
 def parts_sent(proxy: FaultProxy) -> list[int]:
     """The numbers of the parts that were sent, in order."""
-    return sorted(int(request.words["partNumber"][0]) for request in proxy.requests if is_part(request))
+    return sorted(int(request.query["partNumber"][0]) for request in proxy.requests if is_part(request))
 
 
 def only(matches: Any, then: Handling) -> Handling:
@@ -73,7 +73,7 @@ def interrupt(objects: S3Objects, proxy: FaultProxy, path: Path, sha256: str, pa
     def cut(_request: Request, _forward: Forward) -> Answer:
         raise Cut
 
-    proxy.handling = only(lambda request: request.words.get("partNumber") == [str(part)], cut)
+    proxy.handling = only(lambda request: request.query.get("partNumber") == [str(part)], cut)
     with pytest.raises(EnvironmentFault) as caught:
         objects.send(path, KEY, sha256)
     assert caught.value.transient
@@ -81,9 +81,8 @@ def interrupt(objects: S3Objects, proxy: FaultProxy, path: Path, sha256: str, pa
 
 
 @pytest.mark.slow
-def test_what_arrived_before_an_interruption_is_not_sent_again(
-    through: S3Objects, proxy: FaultProxy, tmp_path: Path
-) -> None:
+def test_interrupted_upload_resumes(through: S3Objects, proxy: FaultProxy, tmp_path: Path) -> None:
+    """What arrived before an interruption is not sent again."""
     path, sha256 = file_of(tmp_path, 22 * MIB)
     interrupt(through, proxy, path, sha256, part=4)
     assert through.find(KEY) is None
@@ -96,9 +95,8 @@ def test_what_arrived_before_an_interruption_is_not_sent_again(
 
 
 @pytest.mark.slow
-def test_another_content_under_the_same_key_is_not_taken_for_ones_own(
-    through: S3Objects, proxy: FaultProxy, tmp_path: Path
-) -> None:
+def test_foreign_content_not_taken_over(through: S3Objects, proxy: FaultProxy, tmp_path: Path) -> None:
+    """Another content under the same key is not taken for one's own."""
     left, left_sha256 = file_of(tmp_path, 11 * MIB, seed=1)
     interrupt(through, proxy, left, left_sha256, part=3)
     path, sha256 = file_of(tmp_path, 11 * MIB, seed=2)
@@ -108,12 +106,13 @@ def test_another_content_under_the_same_key_is_not_taken_for_ones_own(
 
 
 @pytest.mark.slow
-def test_a_server_that_shows_no_uploads_gets_all_parts(through: S3Objects, proxy: FaultProxy, tmp_path: Path) -> None:
+def test_hidden_uploads_resend_all_parts(through: S3Objects, proxy: FaultProxy, tmp_path: Path) -> None:
+    """A server that shows no uploads gets all parts."""
     path, sha256 = file_of(tmp_path, 11 * MIB)
     interrupt(through, proxy, path, sha256, part=3)
     body = b"<Error><Code>AccessDenied</Code></Error>"
     proxy.handling = only(
-        lambda request: request.method == "GET" and "uploads" in request.words, lambda *_: Answer(403, {}, body)
+        lambda request: request.method == "GET" and "uploads" in request.query, lambda *_: Answer(403, {}, body)
     )
     through.send(path, KEY, sha256)
     assert parts_sent(proxy) == [1, 2, 3]
@@ -121,7 +120,8 @@ def test_a_server_that_shows_no_uploads_gets_all_parts(through: S3Objects, proxy
 
 
 @pytest.mark.slow
-def test_parts_that_fail_in_passing_are_sent_again(through: S3Objects, proxy: FaultProxy, tmp_path: Path) -> None:
+def test_failed_parts_sent_again(through: S3Objects, proxy: FaultProxy, tmp_path: Path) -> None:
+    """Parts that fail in passing are sent again."""
     path, sha256 = file_of(tmp_path, 11 * MIB)
     proxy.handling = once(is_part, failed)
     through.send(path, KEY, sha256)
@@ -131,26 +131,24 @@ def test_parts_that_fail_in_passing_are_sent_again(through: S3Objects, proxy: Fa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("word", ["uploadId", "partNumber", "uploads"])
-def test_an_answer_that_gets_lost_does_no_harm(
-    through: S3Objects, proxy: FaultProxy, tmp_path: Path, word: str
-) -> None:
+def test_lost_answer_does_no_harm(through: S3Objects, proxy: FaultProxy, tmp_path: Path, word: str) -> None:
+    """An answer that gets lost does no harm."""
     path, sha256 = file_of(tmp_path, 11 * MIB)
-    proxy.handling = once(lambda request: request.is_write and word in request.words, cut_after)
+    proxy.handling = once(lambda request: request.is_write and word in request.query, cut_after)
     through.send(path, KEY, sha256)
     assert through.sha256(KEY) == sha256
 
 
 @pytest.mark.slow
-def test_an_upload_that_another_process_ended_is_not_begun_anew(
-    s3: S3, through: S3Objects, proxy: FaultProxy, tmp_path: Path
-) -> None:
+def test_ended_upload_not_begun_anew(s3: S3, through: S3Objects, proxy: FaultProxy, tmp_path: Path) -> None:
+    """An upload that another process ended is not begun anew."""
     path, sha256 = file_of(tmp_path, 11 * MIB)
 
     def ended_by_another(_request: Request, _forward: Forward) -> Answer:
         S3Objects(s3.place(), Path()).send(path, KEY, sha256)
         return Answer(404, {}, b"<Error><Code>NoSuchUpload</Code></Error>")  # moto has a fault of its own here
 
-    proxy.handling = once(lambda request: request.words.get("partNumber") == ["3"], ended_by_another)
+    proxy.handling = once(lambda request: request.query.get("partNumber") == ["3"], ended_by_another)
     through.send(path, KEY, sha256)
     assert parts_sent(proxy) == [1, 2, 3]
     assert through.sha256(KEY) == sha256
@@ -159,9 +157,8 @@ def test_an_upload_that_another_process_ended_is_not_begun_anew(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [MIB, 11 * MIB])
-def test_what_arrives_otherwise_is_found_out_and_sent_again(
-    through: S3Objects, proxy: FaultProxy, tmp_path: Path, size: int
-) -> None:
+def test_altered_bytes_found_and_resent(through: S3Objects, proxy: FaultProxy, tmp_path: Path, size: int) -> None:
+    """What arrives otherwise is found out and sent again."""
     path, sha256 = file_of(tmp_path, size)
 
     def changed(request: Request, forward: Forward) -> Answer:
@@ -173,7 +170,8 @@ def test_what_arrives_otherwise_is_found_out_and_sent_again(
 
 
 @pytest.mark.slow
-def test_what_arrives_otherwise_each_time_does_not_stay(through: S3Objects, proxy: FaultProxy, tmp_path: Path) -> None:
+def test_always_altered_bytes_removed(through: S3Objects, proxy: FaultProxy, tmp_path: Path) -> None:
+    """What arrives otherwise each time does not stay."""
     path, sha256 = file_of(tmp_path, MIB)
 
     def changed(request: Request, forward: Forward) -> Answer:
@@ -188,7 +186,8 @@ def test_what_arrives_otherwise_each_time_does_not_stay(through: S3Objects, prox
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [MIB, 11 * MIB])
-def test_a_server_that_checks_is_believed(through: S3Objects, proxy: FaultProxy, tmp_path: Path, size: int) -> None:
+def test_checking_server_believed(through: S3Objects, proxy: FaultProxy, tmp_path: Path, size: int) -> None:
+    """A server that checks is believed."""
     path, sha256 = file_of(tmp_path, size)
     through.abilities = TRUSTED
     through.send(path, KEY, sha256)
@@ -202,9 +201,10 @@ def test_a_server_that_checks_is_believed(through: S3Objects, proxy: FaultProxy,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [MIB, 11 * MIB])
-def test_a_checksum_that_the_server_tells_otherwise_is_no_damage_if_the_bytes_are_right(
+def test_odd_checksum_harmless_with_right_bytes(
     through: S3Objects, proxy: FaultProxy, tmp_path: Path, size: int
 ) -> None:
+    """A checksum that the server tells otherwise is no damage if the bytes are right."""
     path, sha256 = file_of(tmp_path, size)
     through.abilities = TRUSTED
 
@@ -219,9 +219,8 @@ def test_a_checksum_that_the_server_tells_otherwise_is_no_damage_if_the_bytes_ar
 
 
 @pytest.mark.slow
-def test_a_checksum_that_is_told_otherwise_has_the_bytes_read(
-    s3: S3, through: S3Objects, proxy: FaultProxy, tmp_path: Path
-) -> None:
+def test_odd_checksum_has_bytes_read(s3: S3, through: S3Objects, proxy: FaultProxy, tmp_path: Path) -> None:
+    """A checksum that the server tells otherwise has the bytes read."""
     path, sha256 = file_of(tmp_path, MIB)
     through.abilities = TRUSTED
 
@@ -237,7 +236,8 @@ def test_a_checksum_that_is_told_otherwise_has_the_bytes_read(
 
 
 @pytest.mark.slow
-def test_the_digest_is_stored_with_the_object(s3: S3, through: S3Objects, tmp_path: Path) -> None:
+def test_digest_stored_with_object(s3: S3, through: S3Objects, tmp_path: Path) -> None:
+    """The digest is stored with the object."""
     through.abilities = TRUSTED
     for size in (MIB, 11 * MIB):
         path, sha256 = file_of(tmp_path, size)
@@ -248,9 +248,8 @@ def test_the_digest_is_stored_with_the_object(s3: S3, through: S3Objects, tmp_pa
 
 
 @pytest.mark.slow
-def test_parts_have_checksums_where_the_server_checks_them(
-    through: S3Objects, proxy: FaultProxy, tmp_path: Path
-) -> None:
+def test_parts_have_checksums_when_checked(through: S3Objects, proxy: FaultProxy, tmp_path: Path) -> None:
+    """Parts have checksums where the server checks them."""
     path, sha256 = file_of(tmp_path, 11 * MIB)
     through.abilities = TRUSTED
     ended: list[bytes] = []
@@ -259,7 +258,7 @@ def test_parts_have_checksums_where_the_server_checks_them(
         ended.append(request.body)
         return forward(request)
 
-    proxy.handling = only(lambda request: request.method == "POST" and "uploadId" in request.words, noted)
+    proxy.handling = only(lambda request: request.method == "POST" and "uploadId" in request.query, noted)
     through.send(path, KEY, sha256)
     checksums = {request.headers["x-amz-checksum-sha256"] for request in proxy.requests if is_part(request)}
     assert len(checksums) == 3
@@ -267,9 +266,8 @@ def test_parts_have_checksums_where_the_server_checks_them(
 
 
 @pytest.mark.slow
-def test_an_upload_with_checksums_is_not_continued_without(
-    through: S3Objects, proxy: FaultProxy, tmp_path: Path
-) -> None:
+def test_checksummed_upload_never_continued_without(through: S3Objects, proxy: FaultProxy, tmp_path: Path) -> None:
+    """An upload with checksums is not continued without."""
     path, sha256 = file_of(tmp_path, 11 * MIB)
     through.abilities = TRUSTED
     interrupt(through, proxy, path, sha256, part=3)
@@ -279,7 +277,8 @@ def test_an_upload_with_checksums_is_not_continued_without(
     assert through.sha256(KEY) == sha256
 
 
-def test_a_part_that_is_there_is_known_by_its_best_checksum() -> None:
+def test_part_known_by_best_checksum() -> None:
+    """A part that is there is known by its best checksum."""
     md5 = hashlib.md5(b"content").hexdigest()
     upload = Unfinished("id", {1: {"ETag": f'"{md5}"'}, 2: {"ETag": '"tag"', "ChecksumSHA256": "right"}})
     assert upload.tag_of(1, b"content", None) == f'"{md5}"'
@@ -292,7 +291,8 @@ def test_a_part_that_is_there_is_known_by_its_best_checksum() -> None:
 
 
 @pytest.mark.slow
-def test_a_download_goes_on_where_it_was_cut(through: S3Objects, proxy: FaultProxy, tmp_path: Path) -> None:
+def test_cut_download_resumed(through: S3Objects, proxy: FaultProxy, tmp_path: Path) -> None:
+    """A download goes on where it was cut."""
     path, sha256 = file_of(tmp_path, 5 * MIB)
     through.send(path, KEY, sha256)
     proxy.reset(once(lambda request: "range" in request.headers, truncated))
@@ -301,7 +301,7 @@ def test_a_download_goes_on_where_it_was_cut(through: S3Objects, proxy: FaultPro
     assert (tmp_path / "back").read_bytes() == path.read_bytes()
     assert sum(moved) == 5 * MIB
     ranges = [request.headers["range"] for request in proxy.requests if "range" in request.headers]
-    starts = [int(said.removeprefix("bytes=").partition("-")[0]) for said in ranges]
+    starts = [int(header.removeprefix("bytes=").partition("-")[0]) for header in ranges]
     assert len([start for start in starts if start % (2 * MIB)]) == 1
     assert len(ranges) == 4
 
@@ -313,9 +313,10 @@ def empty(request: Request, forward: Forward) -> Answer:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("handling", [failed, truncated, empty])
-def test_a_download_that_fails_for_good_leaves_nothing(
+def test_failed_download_leaves_nothing(
     through: S3Objects, proxy: FaultProxy, tmp_path: Path, handling: Handling
 ) -> None:
+    """A download that fails for good leaves nothing."""
     path, sha256 = file_of(tmp_path, 64 * 1024)
     through.send(path, KEY, sha256)
 
@@ -332,17 +333,16 @@ def test_a_download_that_fails_for_good_leaves_nothing(
 
 
 @pytest.mark.slow
-def test_a_server_that_gives_other_bytes_than_asked_for_is_found_out(
-    through: S3Objects, proxy: FaultProxy, tmp_path: Path
-) -> None:
+def test_wrong_bytes_found_out(through: S3Objects, proxy: FaultProxy, tmp_path: Path) -> None:
+    """A server that gives other bytes than asked for is found out."""
     path, sha256 = file_of(tmp_path, 5 * MIB)
     through.send(path, KEY, sha256)
 
-    def whole(request: Request, forward: Forward) -> Answer:
-        headers = {name: said for name, said in request.headers.items() if name != "range"}
+    def send_without_range(request: Request, forward: Forward) -> Answer:
+        headers = {name: text for name, text in request.headers.items() if name != "range"}
         return forward(replace(request, headers=headers))
 
-    proxy.reset(only(lambda request: "range" in request.headers, whole))
+    proxy.reset(only(lambda request: "range" in request.headers, send_without_range))
     with pytest.raises(PlansmithError) as caught:
         through.fetch(KEY, tmp_path / "back", sha256)
     assert caught.value.remedy
@@ -350,17 +350,19 @@ def test_a_server_that_gives_other_bytes_than_asked_for_is_found_out(
 
 
 @pytest.mark.slow
-def test_a_document_whose_answer_was_cut_is_read_again(through: S3Objects, proxy: FaultProxy) -> None:
+def test_cut_document_read_again(through: S3Objects, proxy: FaultProxy) -> None:
+    """A document whose answer was cut is read again."""
     through.put("models/a.json", b"{}" * 1000)
     proxy.reset(once(lambda request: request.method == "GET", truncated))
-    found = through.read("models/a.json")
-    assert found is not None
-    assert found.content == b"{}" * 1000
+    document = through.read("models/a.json")
+    assert document is not None
+    assert document.content == b"{}" * 1000
     assert len(proxy.requests) == 2
 
 
 @pytest.mark.slow
-def test_encryption_is_asked_for_with_each_object(s3: S3, proxy: FaultProxy, tmp_path: Path) -> None:
+def test_encryption_asked_for_each_object(s3: S3, proxy: FaultProxy, tmp_path: Path) -> None:
+    """Encryption is asked for with each object."""
     place = s3.place(endpoint_url=proxy.endpoint, encryption="aws:kms", kms_key="alias/models")
     objects = S3Objects(place, Path())
     for size in (MIB, 11 * MIB):
@@ -371,7 +373,7 @@ def test_encryption_is_asked_for_with_each_object(s3: S3, proxy: FaultProxy, tmp
     begun = [
         request
         for request in proxy.requests
-        if (request.method == "PUT" and not is_part(request)) or ("uploads" in request.words and request.is_write)
+        if (request.method == "PUT" and not is_part(request)) or ("uploads" in request.query and request.is_write)
     ]
     assert len(begun) == 4
     for request in begun:
@@ -380,10 +382,11 @@ def test_encryption_is_asked_for_with_each_object(s3: S3, proxy: FaultProxy, tmp
 
 
 @pytest.mark.slow
-def test_a_copy_is_encrypted_as_the_original_is(
+def test_copy_encrypted_like_original(
     s3: S3, through: S3Objects, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plansmith.stores.backend.s3.copy._PART_BYTES", 5 * MIB)
+    """A copy is encrypted as the original is."""
+    monkeypatch.setattr("plansmith.stores.backend.s3._PART_BYTES", 5 * MIB)
     encrypted = S3Objects(s3.place(encryption="aws:kms", kms_key="alias/models"), Path())
     for size in (MIB, 11 * MIB):
         path, sha256 = file_of(tmp_path, size)
@@ -391,33 +394,34 @@ def test_a_copy_is_encrypted_as_the_original_is(
         through.copy(KEY, KEY)
         head = s3.client.head_object(Bucket=s3.bucket, Key=f"team/models/{KEY}")
         assert (head["ServerSideEncryption"], head["SSEKMSKeyId"]) == ("aws:kms", "alias/models")
-    begun = [one for one in proxy.requests if "x-amz-server-side-encryption-aws-kms-key-id" in one.headers]
-    assert [one.method for one in begun] == ["PUT", "POST"]
+    begun = [request for request in proxy.requests if "x-amz-server-side-encryption-aws-kms-key-id" in request.headers]
+    assert [request.method for request in begun] == ["PUT", "POST"]
 
 
 @pytest.mark.slow
-def test_a_copy_in_parts_that_fails_leaves_nothing_half_done(
+def test_failed_part_copy_leaves_nothing(
     s3: S3, through: S3Objects, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plansmith.stores.backend.s3.copy._PART_BYTES", 5 * MIB)
+    """A copy in parts that fails leaves nothing half done."""
+    monkeypatch.setattr("plansmith.stores.backend.s3._PART_BYTES", 5 * MIB)
     path, sha256 = file_of(tmp_path, 11 * MIB)
     through.send(path, KEY, sha256)
-    proxy.handling = only(lambda request: request.words.get("partNumber") == ["2"], denied)
+    proxy.handling = only(lambda request: request.query.get("partNumber") == ["2"], denied)
     with pytest.raises(RepositoryError, match="not allowed s3:PutObject"):
         through.copy(KEY, "repository/a/1/model.onnx")
     assert not s3.client.list_multipart_uploads(Bucket=s3.bucket).get("Uploads")
 
 
-def test_a_file_is_cut_into_the_same_parts_each_time_and_into_as_many_as_s3_takes() -> None:
+def test_file_parts_reproducible_within_limit() -> None:
+    """A file is cut into the same parts each time, and into as many as S3 takes."""
     for size in (1, 10 << 30, 100 << 30, 5 << 40):
         assert size / uploads.part_bytes(size) <= 10_000
     assert uploads.part_bytes(5 << 40) <= 5 << 30
 
 
 @pytest.mark.slow
-def test_uploads_that_were_never_ended_are_given_up(
-    s3: S3, through: S3Objects, proxy: FaultProxy, tmp_path: Path
-) -> None:
+def test_unfinished_uploads_given_up(s3: S3, through: S3Objects, proxy: FaultProxy, tmp_path: Path) -> None:
+    """Uploads that were never ended are given up."""
     path, sha256 = file_of(tmp_path, 11 * MIB)
     interrupt(through, proxy, path, sha256, part=3)
     begun = datetime.now(UTC)
@@ -427,7 +431,7 @@ def test_uploads_that_were_never_ended_are_given_up(
         body = re.sub(rb"(<Initiated>)[^<]*", b"\\g<1>" + begun.isoformat().encode(), answer.body)
         return Answer(answer.status, answer.headers, body)
 
-    proxy.handling = only(lambda request: "uploads" in request.words, dated)
+    proxy.handling = only(lambda request: "uploads" in request.query, dated)
     assert through.give_up(before=begun.timestamp() - 3600) == 0
     assert s3.client.list_multipart_uploads(Bucket=s3.bucket)["Uploads"]
     assert through.give_up(before=begun.timestamp() + 3600) == 1
@@ -435,10 +439,11 @@ def test_uploads_that_were_never_ended_are_given_up(
 
 
 @pytest.mark.slow
-def test_what_is_too_large_to_be_copied_at_once_is_copied_in_parts(
+def test_oversized_copy_made_in_parts(
     s3: S3, through: S3Objects, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plansmith.stores.backend.s3.copy._PART_BYTES", 5 * MIB)
+    """What is too large to be copied at once is copied in parts."""
+    monkeypatch.setattr("plansmith.stores.backend.s3._PART_BYTES", 5 * MIB)
     path, sha256 = file_of(tmp_path, 11 * MIB)
     through.send(path, KEY, sha256)
     proxy.reset()

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from plansmith.config.target.targets import load_target
+from plansmith.config.targets import load_target
 
 from ....support.checker.backend_rules import broken, findings
 from ....support.checker.graphs import content, graph
@@ -87,7 +87,8 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("config", "rule"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_is_found_and_no_other(config: str, rule: str, written: Written) -> None:
+def test_mistake_found_alone(config: str, rule: str, written: Written) -> None:
+    """A mistake is found, and no other."""
     assert of(written, config) == {f"onnxruntime.{rule}"}
 
 
@@ -125,7 +126,7 @@ def profile(minimum: str, usual: str, most: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("given", "rules"),
+    ("settings", "rules"),
     [
         (profile("x:1x3,inner:1x3", "x:4x3,inner:4x3", "x:8x3,inner:8x3"), set()),
         (profile("inner:1x3", "inner:4x3", "inner:8x3"), {"onnxruntime.accelerator-profile-names"}),
@@ -133,32 +134,37 @@ def profile(minimum: str, usual: str, most: str) -> dict[str, str]:
     ],
     ids=["an input and what flows inside", "what flows inside alone", "what is not there"],
 )
-def test_a_profile_may_be_for_a_part_of_the_graph(given: dict[str, str], rules: set[str], written: Written) -> None:
+def test_profile_may_cover_graph_part(settings: dict[str, str], rules: set[str], written: Written) -> None:
+    """A profile may be for a part of the graph."""
     model = graph(nodes=[helper.make_node("Relu", ["x"], ["inner"])])
-    assert of(written, tensorrt(**given), model) == rules
-    assert {one.severity for one in findings(written.root)} <= {"warning"}
+    assert of(written, tensorrt(**settings), model) == rules
+    assert {finding.severity for finding in findings(written.root)} <= {"warning"}
 
 
-def test_an_accelerator_of_gpus_is_not_used_by_a_target_without_any(written: Written) -> None:
+def test_gpu_accelerator_unused_without_gpus(written: Written) -> None:
+    """An accelerator of GPUs is not used by a target without any."""
     config = PLAIN + accelerated("tensorrt", **WHOLE)
     assert of(written, config, target="triton-26.03-cpu") == {"onnxruntime.accelerator-unused"}
 
 
-def test_tensorrt_11_wants_an_onnx_runtime_that_knows_it(written: Written) -> None:
+def test_tensorrt_11_needs_knowing_runtime(written: Written) -> None:
+    """TensorRT 11 wants an ONNX Runtime that knows it."""
     old = load_target("triton-26.05").model_copy(update={"tensorrt": "11.0.0.114"})
     assert of(written, tensorrt(), target="triton-26.08") == set()
     assert broken(written.root, target=old) == {"onnxruntime.accelerator-version"}
     assert broken(written.root, target=load_target("triton-26.03")) == set()
 
 
-def test_for_tensorrt_11_the_graph_is_the_precision(written: Written) -> None:
+def test_tensorrt_11_precision_from_graph(written: Written) -> None:
+    """For TensorRT 11, the graph is the precision."""
     assert of(written, tensorrt(precision_mode="FP16"), target="triton-26.08") == {"onnxruntime.accelerator-precision"}
     assert broken(written.root, target=load_target("triton-26.03")) == set()
 
 
-def test_a_finding_names_the_line_of_the_key(written: Written) -> None:
+def test_finding_names_key_line(written: Written) -> None:
+    """A finding names the line of the key."""
     written.add(
         "m", tensorrt(trt_fp16_enable="1").replace("parameters", "\nparameters"), {"1/model.onnx": content(graph())}
     )
-    (found,) = findings(written.root)
-    assert "trt_fp16_enable" in (written.root / "m" / "config.pbtxt").read_text().splitlines()[found.line - 1]
+    (finding,) = findings(written.root)
+    assert "trt_fp16_enable" in (written.root / "m" / "config.pbtxt").read_text().splitlines()[finding.line - 1]

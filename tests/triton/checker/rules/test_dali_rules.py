@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from plansmith.config.target.targets import load_target
+from plansmith.config.targets import load_target
 
 from ....support.checker.backend_rules import broken, findings
 
@@ -57,21 +57,24 @@ FOUND: dict[str, tuple[str, dict[str, bytes | str], set[str]]] = {
 
 
 @pytest.mark.parametrize(("config", "files", "rules"), FOUND.values(), ids=FOUND.keys())
-def test_what_the_backend_refuses_is_found_and_nothing_else(
+def test_backend_refusals_found_alone(
     config: str, files: dict[str, bytes | str], rules: set[str], written: Written
 ) -> None:
+    """What the backend refuses is found, and nothing else."""
     written.add("m", config, files)
     assert broken(written.root) == {f"dali.{rule}" for rule in rules}
 
 
-def test_a_program_that_cannot_be_parsed_is_wrong_where_it_is_known_which_python_runs_it(written: Written) -> None:
+def test_unparsable_program_wrong_for_known_python(written: Written) -> None:
+    """A program that cannot be parsed is wrong where it is known which Python runs it."""
     written.add("m", CONFIG, {"1/dali.py": "def"})
     same = load_target("triton-26.08").model_copy(update={"python": f"3.{sys.version_info.minor}"})
     assert broken(written.root, target=same) == {"dali.autoserialize"}
     assert broken(written.root) == {"python.unsure-syntax"}
 
 
-def test_a_finding_in_a_program_names_its_line(written: Written) -> None:
+def test_program_finding_names_line(written: Written) -> None:
+    """A finding in a program names its line."""
     written.add("m", CONFIG, {"1/dali.py": PROGRAM.replace('"mixed"', '"gpu"')})
-    (found,) = findings(written.root)
-    assert (found.place, found.line) == ("m/1/dali.py", 9)
+    (finding,) = findings(written.root)
+    assert (finding.place, finding.line) == ("m/1/dali.py", 9)

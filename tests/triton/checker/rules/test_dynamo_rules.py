@@ -52,7 +52,7 @@ def test_classifier_is_passed(written: Written) -> None:
     assert not [rule for _, rule in written.broken() if rule.startswith("dynamo.")]
 
 
-def test_steps_of_an_ensemble_are_passed(written: Written) -> None:
+def test_ensemble_steps_pass(written: Written) -> None:
     """The worker registers the ensemble alone."""
     written.add("whole", ENSEMBLE, {"1/": "", "labels.txt": "a\nb\nc\n"})
     written.add("part", TOKENIZER.replace("dims: [ 3 ] label", "dims: [ 3 ] # label"), FILES)
@@ -72,7 +72,7 @@ def test_steps_of_an_ensemble_are_passed(written: Written) -> None:
         (' label_filename: "labels.txt"', "", "dynamo.labels"),
     ],
 )
-def test_what_does_not_fit_is_found(written: Written, old: str, new: str, rule: str) -> None:
+def test_misfits_are_found(written: Written, old: str, new: str, rule: str) -> None:
     """Each rule finds what breaks it, and no other one does."""
     assert old in CLASSIFIER
     written.add("m", CLASSIFIER.replace(old, new, 1), FILES)
@@ -88,6 +88,6 @@ def test_several_versions_are_found(written: Written) -> None:
 
 def test_optional_input_is_passed(written: Written) -> None:
     """A request need not have it."""
-    other = 'dims: [ 1 ] }, { name: "k" data_type: TYPE_INT32 dims: [ 1 ] optional: true }'
-    written.add("m", CLASSIFIER.replace("dims: [ 1 ] }", other), FILES)
+    fields = 'dims: [ 1 ] }, { name: "k" data_type: TYPE_INT32 dims: [ 1 ] optional: true }'
+    written.add("m", CLASSIFIER.replace("dims: [ 1 ] }", fields), FILES)
     assert rules(written) == set()

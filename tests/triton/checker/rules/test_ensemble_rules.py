@@ -136,14 +136,12 @@ MISTAKES: dict[str, tuple[str, Changes, Changes, Changes]] = {
 
 
 @pytest.mark.parametrize(("rule", "ensemble", "first", "second"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_is_found_and_no_other(
-    rule: str, ensemble: Changes, first: Changes, second: Changes, written: Written
-) -> None:
+def test_mistake_found_alone(rule: str, ensemble: Changes, first: Changes, second: Changes, written: Written) -> None:
     """R13."""
     put(written, ensemble, first, second)
-    found = findings(written.root)
-    assert {one.rule for one in found} == {f"ensemble.{one}" for one in rule.split()}
-    assert {one.model for one in found} == {"both"}
+    results = findings(written.root)
+    assert {item.rule for item in results} == {f"ensemble.{item}" for item in rule.split()}
+    assert {item.model for item in results} == {"both"}
 
 
 SOUND: dict[str, tuple[Changes, Changes, Changes]] = {
@@ -184,14 +182,16 @@ def test_what_loads_is_passed(ensemble: Changes, first: Changes, second: Changes
     assert broken(written.root) == set()
 
 
-def test_a_finding_names_the_line_of_the_tensor(written: Written) -> None:
+def test_finding_names_tensor_line(written: Written) -> None:
+    """A finding names the line of the tensor."""
     put(written, first={"INT64": "INT32"})
-    (found,) = findings(written.root)
-    assert (found.place, found.line) == ("both/config.pbtxt", 6)
-    assert found.message == "ids is TYPE_INT32 for first, and TYPE_INT64 for second (ids)"
+    (finding,) = findings(written.root)
+    assert (finding.place, finding.line) == ("both/config.pbtxt", 6)
+    assert finding.message == "ids is TYPE_INT32 for first, and TYPE_INT64 for second (ids)"
 
 
-def test_an_ensemble_of_nothing_is_found(written: Written) -> None:
+def test_empty_ensemble_found(written: Written) -> None:
+    """An ensemble of nothing is found."""
     written.add("both", 'platform: "ensemble"', EMPTY)
     assert broken(written.root) == {"ensemble.platform"}
 
@@ -216,13 +216,16 @@ output { name: "y" data_type: TYPE_FP32 dims: [ 2 ] }
 DECOUPLED = ONE + "model_transaction_policy { decoupled: true }\n"
 
 
-def test_an_ensemble_in_an_ensemble_is_passed_unless_it_is_itself(written: Written) -> None:
+def test_nested_ensemble_passes_unless_itself(written: Written) -> None:
+    """An ensemble in an ensemble is passed, unless it is itself."""
     written.add("one", ONE, {"1/model.py": MODEL})
     rings = {"self": ["self"], "a": ["b"], "b": ["a"]}
     for name, members in {"inner": ["one"], "outer": ["inner", "one"], **rings}.items():
         written.add(name, ensemble_of(*members), EMPTY)
     written.add("behind", ensemble_of("a"), EMPTY)
-    assert {(one.model, one.rule) for one in findings(written.root)} == {(name, "ensemble.cycle") for name in rings}
+    assert {(finding.model, finding.rule) for finding in findings(written.root)} == {
+        (name, "ensemble.cycle") for name in rings
+    }
 
 
 JOIN = """backend: "python" input { name: "l" data_type: TYPE_FP32 dims: [ 2 ] }
@@ -245,7 +248,8 @@ ensemble_scheduling {{
 """
 
 
-def test_what_comes_from_different_decoupled_models_is_not_read_together(written: Written) -> None:
+def test_decoupled_outputs_not_read_together(written: Written) -> None:
+    """What comes from different decoupled models is not read together."""
     for name, config in {"plain": ONE, "many": DECOUPLED, "more": DECOUPLED, "join": JOIN}.items():
         written.add(name, config, {"1/model.py": MODEL})
     written.add("wrapped", ensemble_of("many"), EMPTY)
@@ -257,12 +261,12 @@ def test_what_comes_from_different_decoupled_models_is_not_read_together(written
     }.items():
         written.add(name, joined(left, right), EMPTY)
     written.add("chain", ensemble_of("many", "plain", "more"), EMPTY)
-    assert {(one.model, one.rule) for one in findings(written.root)} == {
+    assert {(finding.model, finding.rule) for finding in findings(written.root)} == {
         (name, "ensemble.decoupled") for name in ("two", "mixed", "hidden")
     }
 
 
-def test_a_member_without_a_configuration_is_what_its_graph_says(written: Written) -> None:
+def test_unconfigured_member_follows_graph(written: Written) -> None:
     """ONNX Runtime's backend completes it, with a batch of 4 where the graph can be batched."""
     written.add("net", None, {"1/model.onnx": content(graph())})
     text = changed(ensemble_of("net"), {"[ 2 ]": "[ 3 ]"})
@@ -270,22 +274,26 @@ def test_a_member_without_a_configuration_is_what_its_graph_says(written: Writte
     written.add("size", f"{text}max_batch_size: 4".replace("[ 3 ]", "[ 5 ]"), EMPTY)
     written.add("batch", f"{text}max_batch_size: 16", EMPTY)
     written.add("names", f"{text}max_batch_size: 4".replace('key: "x"', 'key: "z"'), EMPTY)
-    wanted = {("size", "ensemble.shape"), ("batch", "ensemble.batch-size"), ("names", "ensemble.mapping")}
-    assert {(one.model, one.rule) for one in findings(written.root) if one.model != "net"} == wanted
+    expected = {("size", "ensemble.shape"), ("batch", "ensemble.batch-size"), ("names", "ensemble.mapping")}
+    assert {(finding.model, finding.rule) for finding in findings(written.root) if finding.model != "net"} == expected
     more = ["--backend-config=onnxruntime,default-max-batch-size=16"]
-    left = {(one.model, one.rule) for one in findings(written.root, arguments=more) if one.model != "net"}
-    assert left == wanted - {("batch", "ensemble.batch-size")}
+    left = {
+        (finding.model, finding.rule) for finding in findings(written.root, arguments=more) if finding.model != "net"
+    }
+    assert left == expected - {("batch", "ensemble.batch-size")}
 
 
-def test_a_member_that_only_the_server_can_complete_is_left_to_it(written: Written) -> None:
+def test_server_completed_member_left_alone(written: Written) -> None:
+    """A member that only the server can complete is left to it."""
     written.add("first", 'backend: "python"', {"1/model.py": MODEL})
     written.add("second", SECOND, {"1/model.py": MODEL})
     written.add("both", ENSEMBLE, EMPTY)
     assert broken(written.root) == set()
 
 
-def test_an_empty_folder_of_a_version_is_noted(written: Written) -> None:
+def test_empty_version_folder_noted(written: Written) -> None:
+    """An empty folder of a version is noted."""
     put(written)
     (written.root / "both" / "1" / "note").unlink()
-    (found,) = findings(written.root)
-    assert (found.rule, found.severity, found.place) == ("ensemble.placeholder", "note", "both/1")
+    (finding,) = findings(written.root)
+    assert (finding.rule, finding.severity, finding.place) == ("ensemble.placeholder", "note", "both/1")

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from plansmith.config.target.targets import load_target
+from plansmith.config.targets import load_target
 from plansmith.triton.config.model_config import make_config, text_of
 
 from ....support.checker.backend_rules import broken, findings
@@ -37,8 +37,8 @@ def of(changes: Mapping[str, str], text: str = PLAIN) -> str:
 
 def put(written: Written, config: str | None, model: onnx.ModelProto | bytes | None = None, **more: bytes) -> Path:
     """A repository of one model."""
-    given = graph() if model is None else model
-    file = given if isinstance(given, bytes) else content(given)
+    source = graph() if model is None else model
+    file = source if isinstance(source, bytes) else content(source)
     written.add("m", config, {"1/model.onnx": file, **{f"1/{n.replace('_', '.')}": c for n, c in more.items()}})
     return written.root
 
@@ -121,10 +121,9 @@ MISTAKES: dict[str, tuple[str, onnx.ModelProto | None, str]] = {
 
 
 @pytest.mark.parametrize(("config", "model", "rule"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_is_found_and_no_other(
-    config: str, model: onnx.ModelProto | None, rule: str, written: Written
-) -> None:
-    assert broken(put(written, config, model)) == {f"onnxruntime.{one}" for one in rule.split()}
+def test_mistake_found_alone(config: str, model: onnx.ModelProto | None, rule: str, written: Written) -> None:
+    """A mistake is found, and no other."""
+    assert broken(put(written, config, model)) == {f"onnxruntime.{name}" for name in rule.split()}
 
 
 SOUND: dict[str, tuple[str | None, onnx.ModelProto | None]] = {
@@ -200,29 +199,30 @@ def test_what_loads_is_passed(config: str, model: onnx.ModelProto | None, writte
     assert broken(put(written, config, model)) == set()
 
 
-def test_a_finding_names_the_place_and_what_to_write(written: Written) -> None:
-    (found,) = findings(put(written, of({X: X.replace("FP32", "INT32")})))
-    assert (found.model, found.place, found.line, found.severity) == ("m", "m/config.pbtxt", 3, "error")
-    assert found.message == "x is TYPE_INT32, and float32 in the graph"
-    assert found.remedy == "write data_type: TYPE_FP32"
+def test_finding_names_place_and_remedy(written: Written) -> None:
+    """A finding names the place and what to write."""
+    (finding,) = findings(put(written, of({X: X.replace("FP32", "INT32")})))
+    assert (finding.model, finding.place, finding.line, finding.severity) == ("m", "m/config.pbtxt", 3, "error")
+    assert finding.message == "x is TYPE_INT32, and float32 in the graph"
+    assert finding.remedy == "write data_type: TYPE_FP32"
 
 
-def test_every_version_that_is_loaded_is_looked_at_and_no_other(written: Written) -> None:
+def test_loaded_versions_looked_at_only(written: Written) -> None:
+    """Every version that is loaded is looked at, and no other."""
     text = PLAIN + "version_policy { specific { versions: [ 1, 3 ] } }"
     files = {"1/model.onnx": content(graph()), "2/model.onnx": b"broken", "3/model.onnx": content(FIXED)}
     written.add("m", text, files)
-    found = findings(written.root)
-    assert {one.rule for one in found} == {"onnxruntime.fixed-batch"}
-    assert all("(version 3)" in one.message for one in found)
+    results = findings(written.root)
+    assert {finding.rule for finding in results} == {"onnxruntime.fixed-batch"}
+    assert all("(version 3)" in finding.message for finding in results)
 
 
 @pytest.mark.parametrize(
     ("opset", "ir_version", "rule"),
     [(24, 9, {"onnxruntime.opset"}), (17, 12, {"onnxruntime.ir-version"}), (22, 10, set())],
 )
-def test_a_graph_that_is_too_new_for_the_targets_runtime_is_found(
-    opset: int, ir_version: int, rule: set[str], written: Written
-) -> None:
+def test_too_new_graph_found(opset: int, ir_version: int, rule: set[str], written: Written) -> None:
+    """A graph that is too new for the target's runtime is found."""
     root = put(written, PLAIN, graph(opset=opset, ir_version=ir_version))
     assert broken(root, target=load_target("sagemaker-25.04-cpu")) == rule
     assert broken(root, target=load_target("triton-26.08-cpu")) == set()
@@ -242,61 +242,69 @@ OUTSIDE: dict[str, tuple[str, bytes | None, bool]] = {
 
 @pytest.mark.parametrize(("location", "data", "sound"), OUTSIDE.values(), ids=OUTSIDE.keys())
 @pytest.mark.parametrize("in_folder", [False, True], ids=["as a file", "as a folder"])
-def test_weights_that_lie_outside_have_to_be_beside_the_graph(
+def test_external_weights_beside_graph(
     location: str, data: bytes | None, sound: bool, in_folder: bool, written: Written
 ) -> None:
+    """Weights that lie outside have to be beside the graph."""
     model = content(graph(initializer=[outside("w", location, 5)]))
     inner = "1/model.onnx/" if in_folder else "1/"
     written.add("m", PLAIN, {f"{inner}model.onnx": model, **({f"{inner}w.data": data} if data else {})})
     assert broken(written.root) == (set() if sound else {"onnxruntime.external-data"})
 
 
-def test_a_file_that_is_no_graph_is_found_in_its_place(written: Written) -> None:
-    (found,) = findings(put(written, PLAIN, b"<html>not found</html>"))
-    assert (found.rule, found.place) == ("onnxruntime.graph", "m/1/model.onnx")
+def test_non_graph_file_found(written: Written) -> None:
+    """A file that is no graph is found in its place."""
+    (finding,) = findings(put(written, PLAIN, b"<html>not found</html>"))
+    assert (finding.rule, finding.place) == ("onnxruntime.graph", "m/1/model.onnx")
 
 
-def test_operators_of_others_need_their_library(written: Written) -> None:
+def test_foreign_operators_need_library(written: Written) -> None:
+    """Operators of others need their library."""
     strange = graph(nodes=[helper.make_node("Spin", ["x"], ["z"], domain="com.example")])
-    known = graph(nodes=[helper.make_node("Gelu", ["x"], ["z"], domain="com.microsoft")])
+    contrib = graph(nodes=[helper.make_node("Gelu", ["x"], ["z"], domain="com.microsoft")])
     named = PLAIN + 'model_operations { op_library_filename: "/opt/ops.so" }'
-    for name, config, model in (("a", PLAIN, strange), ("b", PLAIN, known), ("c", named, strange)):
+    for name, config, model in (("a", PLAIN, strange), ("b", PLAIN, contrib), ("c", named, strange)):
         written.add(name, config, {"1/model.onnx": content(model)})
-    assert {(one.model, one.rule) for one in findings(written.root)} == {("a", "onnxruntime.custom-operators")}
+    assert {(finding.model, finding.rule) for finding in findings(written.root)} == {
+        ("a", "onnxruntime.custom-operators")
+    }
 
 
-def test_operators_of_tensorrt_need_its_accelerator(written: Written) -> None:
+def test_tensorrt_operators_need_accelerator(written: Written) -> None:
+    """Operators of TensorRT need its accelerator."""
     model = content(graph(nodes=[helper.make_node("Spin", ["x"], ["z"], domain="trt.plugins")]))
     on_gpu = of({"KIND_CPU": "KIND_GPU"})
     named = "optimization { execution_accelerators { gpu_execution_accelerator { name: '%s' } } }"
     for name, config in (("a", on_gpu), ("b", on_gpu + named % "tensorrt"), ("c", on_gpu + named % "cuda")):
         written.add(name, config, {"1/model.onnx": model})
-    found = {one.model for one in findings(written.root) if one.rule == "onnxruntime.custom-operators"}
-    assert found == {"a", "c"}
+    models = {finding.model for finding in findings(written.root) if finding.rule == "onnxruntime.custom-operators"}
+    assert models == {"a", "c"}
 
 
 @pytest.mark.parametrize(("size", "rules"), [(4, set()), (5, {"warmup.batch-size"})])
 @pytest.mark.parametrize("inputs", [f"input {{ {X} }}", ""], ids=["inputs without outputs", "neither"])
-def test_a_warm_up_is_held_against_the_batch_that_the_backend_completes(
-    inputs: str, size: int, rules: set[str], written: Written
-) -> None:
+def test_warm_up_held_against_batch(inputs: str, size: int, rules: set[str], written: Written) -> None:
+    """A warm-up is held against the batch that the backend completes."""
     value = "data_type: TYPE_FP32 dims: [ 3 ] zero_data: true"
     warmup = f'model_warmup {{ batch_size: {size} inputs {{ key: "x" value {{ {value} }} }} }}'
     put(written, f'backend: "onnxruntime" {inputs} {warmup}')
-    assert {one.rule for one in written.findings() if one.rule.startswith("warmup.")} == rules
+    assert {finding.rule for finding in written.findings() if finding.rule.startswith("warmup.")} == rules
 
 
-def test_a_server_that_completes_nothing_is_left_to_the_rules_of_its_core(written: Written) -> None:
+def test_uncompleting_server_left_to_core(written: Written) -> None:
+    """A server that completes nothing is left to the rules of its core."""
     root = put(written, 'backend: "onnxruntime"')
     assert broken(root, arguments=["--disable-auto-complete-config"]) == set()
 
 
-def test_models_of_other_backends_are_left_alone(written: Written) -> None:
+def test_other_backends_left_alone(written: Written) -> None:
+    """Models of other backends are left alone."""
     written.add("m", PLAIN.replace("onnxruntime", "openvino"), {"1/model.onnx": b"whatever"})
     assert broken(written.root) == set()
 
 
-def test_a_configuration_of_ours_is_passed(written: Written) -> None:
+def test_own_configuration_passes(written: Written) -> None:
+    """A configuration of ours is passed."""
     from plansmith.records.model import Component, Device, EngineKind, Tensor
     from plansmith.records.release import Package
     from plansmith.triton.config.model_config import interface_of

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from plansmith.config.target.targets import load_target
-from plansmith.triton.checker import environment_archives
+from plansmith.config.targets import load_target
+from plansmith.triton.checker import archive
 
 from ....support.checker.backend_rules import broken, findings
 
@@ -58,11 +58,12 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("program", "rule", "line"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_is_found_in_its_line(program: str, rule: str, line: int, written: Written) -> None:
+def test_mistake_found_in_line(program: str, rule: str, line: int, written: Written) -> None:
+    """A mistake is found in its line."""
     written.add("m", CONFIG, {"1/model.py": program})
-    (found,) = findings(written.root)
-    assert (found.rule, found.place, found.severity) == (f"python.{rule}", "m/1/model.py", "error")
-    assert found.line == line
+    (finding,) = findings(written.root)
+    assert (finding.rule, finding.place, finding.severity) == (f"python.{rule}", "m/1/model.py", "error")
+    assert finding.line == line
 
 
 INDENTED = MODEL.replace("\n", "\n    ")
@@ -95,28 +96,31 @@ def test_what_may_load_is_passed(program: str, written: Written) -> None:
     assert broken(written.root) == set()
 
 
-def test_a_program_under_another_name_is_looked_at(written: Written) -> None:
+def test_renamed_program_looked_at(written: Written) -> None:
+    """A program under another name is looked at."""
     written.add("m", CONFIG + 'default_model_filename: "run.py"', {"1/run.py": "x = 1", "1/model.py": MODEL})
-    (found,) = findings(written.root)
-    assert found.place == "m/1/run.py"
+    (finding,) = findings(written.root)
+    assert finding.place == "m/1/run.py"
 
 
-def test_a_syntax_that_is_newer_than_this_python_is_no_error(written: Written) -> None:
+def test_newer_syntax_is_no_error(written: Written) -> None:
+    """A syntax that is newer than this Python is no error."""
     written.add("m", CONFIG, {"1/model.py": MODEL + "\nnewer syntax\n"})
     newer = load_target("triton-26.08").model_copy(update={"python": f"3.{sys.version_info.minor + 1}"})
     same = load_target("triton-26.08").model_copy(update={"python": f"3.{sys.version_info.minor}"})
     assert broken(written.root, target=newer) == {"python.newer-syntax"}
-    (found,) = findings(written.root, target=same)
-    assert (found.rule, found.place, found.severity) == ("python.syntax", "m/1/model.py", "error")
-    assert found.line == MODEL.count("\n") + 2
+    (finding,) = findings(written.root, target=same)
+    assert (finding.rule, finding.place, finding.severity) == ("python.syntax", "m/1/model.py", "error")
+    assert finding.line == MODEL.count("\n") + 2
 
 
-def test_without_a_target_a_program_that_cannot_be_parsed_may_need_a_newer_python(written: Written) -> None:
+def test_untargeted_program_may_need_newer_python(written: Written) -> None:
+    """Without a target, a program that cannot be parsed may need a newer Python."""
     written.add("m", CONFIG, {"1/model.py": MODEL + "\ntype Rows = list[int]\nnewer syntax\n"})
-    (found,) = findings(written.root)
-    assert (found.rule, found.severity) == ("python.unsure-syntax", "warning")
-    assert "may need a newer one" in found.message
-    assert "--target" in found.remedy
+    (finding,) = findings(written.root)
+    assert (finding.rule, finding.severity) == ("python.unsure-syntax", "warning")
+    assert "may need a newer one" in finding.message
+    assert "--target" in finding.remedy
 
 
 def environment(path: str) -> str:
@@ -161,7 +165,8 @@ ENVIRONMENTS: dict[str, tuple[str, list[str], set[str]]] = {
 
 
 @pytest.mark.parametrize(("path", "files", "rules"), ENVIRONMENTS.values(), ids=ENVIRONMENTS.keys())
-def test_an_environment_has_to_be_there(path: str, files: list[str], rules: set[str], written: Written) -> None:
+def test_environment_must_exist(path: str, files: list[str], rules: set[str], written: Written) -> None:
+    """An environment has to be there."""
     contents = {name: packed() if name.endswith(".tar.gz") else b"" for name in files}
     written.add("m", environment(path), {"1/model.py": MODEL, **contents})
     assert broken(written.root, target=load_target("triton-26.08")) == {f"python.{rule}" for rule in rules}
@@ -186,20 +191,23 @@ def test_an_archive_is_looked_into(content: bytes, rules: set[str], written: Wri
     assert "python.environment-version" not in broken(written.root)  # without a target nobody knows
 
 
-def test_a_stub_of_its_own_goes_with_an_archive_of_another_python(written: Written) -> None:
+def test_own_stub_needs_matching_archive(written: Written) -> None:
+    """A stub of its own goes with an archive of another Python."""
     content = packed("bin/activate", "lib/python3.11/site-packages/a.py")
     files: dict[str, bytes | str] = {"1/model.py": MODEL, "env.tar.gz": content, "triton_python_backend_stub": b""}
     written.add("m", environment("$$TRITON_MODEL_DIRECTORY/env.tar.gz"), files)
     assert broken(written.root, target=load_target("triton-26.08")) == set()
 
 
-def test_a_large_archive_is_not_read_through(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment_archives, "_MOST_BYTES", 2)
+def test_large_archive_not_read_through(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large archive is not read through."""
+    monkeypatch.setattr(archive, "_MOST_BYTES", 2)
     content = packed("a.py", "b.py", "c.py", "bin/activate")
     written.add("m", environment("$$TRITON_MODEL_DIRECTORY/env.tar.gz"), {"1/model.py": MODEL, "env.tar.gz": content})
     assert broken(written.root, target=load_target("triton-26.08")) == set()
 
 
-def test_models_of_other_backends_are_left_alone(written: Written) -> None:
+def test_other_backends_left_alone(written: Written) -> None:
+    """Models of other backends are left alone."""
     written.add("m", 'backend: "custom"', {"1/model.py": "not python"})
     assert broken(written.root) == set()

@@ -74,13 +74,12 @@ MISTAKES: dict[str, tuple[str, Changes, Changes, Changes]] = {
 
 
 @pytest.mark.parametrize(("rule", "script", "first", "second"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_is_found_and_no_other(
-    rule: str, script: Changes, first: Changes, second: Changes, written: Written
-) -> None:
+def test_mistake_found_alone(rule: str, script: Changes, first: Changes, second: Changes, written: Written) -> None:
+    """A mistake is found, and no other."""
     put(written, script, first, second)
-    found = findings(written.root)
-    assert {one.rule for one in found} == {f"script.{rule}"}
-    assert {one.model for one in found} == {"top"}
+    results = findings(written.root)
+    assert {finding.rule for finding in results} == {f"script.{rule}"}
+    assert {finding.model for finding in results} == {"top"}
 
 
 PROGRAMS = {
@@ -93,63 +92,72 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize(("program", "words"), PROGRAMS.values(), ids=PROGRAMS.keys())
-def test_a_program_that_cannot_be_asked_is_found(program: str | None, words: str, written: Written) -> None:
+def test_unaskable_program_found(program: str | None, words: str, written: Written) -> None:
+    """A program that cannot be asked is found."""
     put(written, program=program)
-    (found,) = findings(written.root)
-    assert found.rule in {"script.program", "python.unsure-syntax"}
-    assert found.place == "top/1/script.py"
-    assert words in found.message
+    (finding,) = findings(written.root)
+    assert finding.rule in {"script.program", "python.unsure-syntax"}
+    assert finding.place == "top/1/script.py"
+    assert words in finding.message
 
 
 @pytest.mark.parametrize("settings", ["no JSON", "{}", '{"chains": {"main": {"steps": 1, "outputs": []}}}', "[]"])
-def test_settings_that_tell_no_chains_are_found(settings: str, written: Written) -> None:
+def test_chainless_settings_found(settings: str, written: Written) -> None:
+    """Settings that tell no chains are found."""
     put(written, settings=settings)
     assert broken(written.root) == {"script.settings"}
 
 
 @pytest.mark.parametrize("program", [PROGRAM, "from route import answer", "answer = lambda inputs, models: {}"])
-def test_a_script_that_can_be_asked_is_passed(program: str, written: Written) -> None:
+def test_askable_script_passes(program: str, written: Written) -> None:
+    """A script that can be asked is passed."""
     optional = 'input { name: "mask" optional: true data_type: TYPE_INT64 dims: [ -1 ] } output {'
     put(written, second={"output {": optional}, program=program)
     assert broken(written.root) == set()
 
 
-def test_a_program_of_somebody_elses_is_held_against_its_parameter_alone(written: Written) -> None:
+def test_foreign_program_held_against_parameter(written: Written) -> None:
+    """A program of somebody else's is held against its parameter alone."""
     written.add("top", SCRIPT, {"1/model.py": MODEL})
-    assert [one.message for one in findings(written.root)] == [
+    assert [finding.message for finding in findings(written.root)] == [
         "the repository has no model first",
         "the repository has no model second",
     ]
 
 
-def test_a_server_that_loads_the_script_alone_is_told_of_its_models(written: Written) -> None:
+def test_lone_script_server_told_models(written: Written) -> None:
+    """A server that loads the script alone is told of its models."""
     put(written)
     alone = ("--model-control-mode=explicit", "--load-model=top")
-    found = findings(written.root, arguments=alone)
-    assert [(one.rule, one.line) for one in found] == [("script.loaded", 4)] * 2
-    assert found[0].remedy == "start the server with --load-model=first too"
+    results = findings(written.root, arguments=alone)
+    assert [(finding.rule, finding.line) for finding in results] == [("script.loaded", 4)] * 2
+    assert results[0].remedy == "start the server with --load-model=first too"
     assert broken(written.root, arguments=(*alone, "--load-model=first", "--load-model=second")) == set()
     assert broken(written.root, arguments=("--model-control-mode=explicit",)) == set()
 
 
-def test_sagemaker_is_told_to_load_the_models_of_a_script(written: Written) -> None:
+def test_sagemaker_told_script_models(written: Written) -> None:
+    """SageMaker is told to load the models of a script."""
     put(written)
-    (found,) = [one for one in findings(written.root, sagemaker=True) if one.rule.startswith("script.")]
-    assert (found.rule, found.severity) == ("script.sagemaker", "warning")
-    assert "SAGEMAKER_TRITON_ADDITIONAL_ARGS='--load-model=first --load-model=second'" in found.remedy
-    told = ("--load-model=first", "--load-model=second")
-    assert "script.sagemaker" not in broken(written.root, sagemaker=True, arguments=told)
+    (finding,) = [item for item in findings(written.root, sagemaker=True) if item.rule.startswith("script.")]
+    assert (finding.rule, finding.severity) == ("script.sagemaker", "warning")
+    assert "SAGEMAKER_TRITON_ADDITIONAL_ARGS='--load-model=first --load-model=second'" in finding.remedy
+    options = ("--load-model=first", "--load-model=second")
+    assert "script.sagemaker" not in broken(written.root, sagemaker=True, arguments=options)
 
 
-def test_what_is_published_of_a_script_is_sound_in_the_release_and_in_the_repository(tmp_path: Path) -> None:
+def test_published_script_is_sound(tmp_path: Path) -> None:
+    """What is published of a script is sound in the release and in the repository."""
     repository = ModelRepository(tmp_path / "repository")
     published = publish_scripted(repository, tmp_path)
-    assert [one for one in check_repository(repository.root) if one.severity != "note"] == []
+    assert [finding for finding in check_repository(repository.root) if finding.severity != "note"] == []
     manifest = repository.manifest(published.name, published.version)
     folder = repository.release(published.name, published.version)
     target = repository.load_target()
-    assert [one for one in check_package(manifest.package, folder, target=target) if one.severity != "note"] == []
+    assert [
+        finding for finding in check_package(manifest.package, folder, target=target) if finding.severity != "note"
+    ] == []
     draft = write_scripted(tmp_path / "lost", 2)
     without = draft.package.model_copy(update={"members": draft.package.members[1:]})
-    found = check_package(without, tmp_path / "lost", target=target)
-    assert {one.rule for one in found if one.severity == "error"} == {"script.member"}
+    results = check_package(without, tmp_path / "lost", target=target)
+    assert {finding.rule for finding in results if finding.severity == "error"} == {"script.member"}

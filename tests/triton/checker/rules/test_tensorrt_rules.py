@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from plansmith.config.target.targets import load_target
+from plansmith.config.targets import load_target
 from plansmith.records.model import InputRange
 
 from ....support.checker.backend_rules import broken, findings
@@ -30,7 +30,7 @@ def shaped() -> Engine:
     return engine(
         inputs=[IDS, SIZE],
         profiles=[profile(ids="1x8:8x64:32x256", values=values)],
-        other={"size": {"is_shape": True}},
+        changes={"size": {"is_shape": True}},
     )
 
 
@@ -40,7 +40,7 @@ def static() -> Engine:
 
 def lying() -> Engine:
     """A plan whose output does not lie row by row."""
-    return engine(other={"scores": {"format": "Channel major FP16 format where channel % 8 == 0"}})
+    return engine(changes={"scores": {"format": "Channel major FP16 format where channel % 8 == 0"}})
 
 
 def strategy(value: str) -> str:
@@ -59,7 +59,7 @@ OURS = {
     "a layout that was asked for": engine(formats={"ids": "chw32"}),
     "one value a sample": engine(outputs=[tensor("score", ("batch",), "float32")]),
     "no batch": engine(inputs=[tensor("ids", ("sequence", "batch")), tensor("mask", ("sequence", "batch"))]),
-    "a dim that the plan fixes": engine(other={"ids": {"dims": (-1, 64)}}),
+    "a dim that the plan fixes": engine(changes={"ids": {"dims": (-1, 64)}}),
     "weights that were put back": engine(strip_weights=True, plan={"refitted": True}),
     "ampere_plus": engine("A10G", hardware_compatibility="ampere_plus"),
 }
@@ -120,11 +120,12 @@ MISTAKES: dict[str, tuple[Engine, dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize(("of", "changes", "rule"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_in_our_configuration_is_found_and_no_other(
+def test_own_configuration_mistake_found_alone(
     of: Engine, changes: dict[str, str], rule: str, written: Written
 ) -> None:
+    """A mistake in our configuration is found, and no other."""
     manifests = release(written, of, changes=changes)
-    assert broken(written.root, manifests=manifests) == {f"tensorrt.{one}" for one in rule.split()}
+    assert broken(written.root, manifests=manifests) == {f"tensorrt.{name}" for name in rule.split()}
 
 
 SOUND: dict[str, tuple[Engine, dict[str, str]]] = {
@@ -169,70 +170,76 @@ def test_what_loads_is_passed(of: Engine, changes: dict[str, str], written: Writ
     assert broken(written.root, manifests=manifests) == set()
 
 
-def test_a_plan_without_its_weights_is_found(written: Written) -> None:
+def test_plan_without_weights_found(written: Written) -> None:
     """R18."""
     manifests = release(written, told=engine(strip_weights=True))
     assert broken(written.root, manifests=manifests) == {"tensorrt.stripped"}
 
 
-def test_without_completion_dims_that_lack_the_batch_are_of_another_rank(written: Written) -> None:
+def test_batchless_dims_have_other_rank(written: Written) -> None:
+    """Without completion, dims that lack the batch are of another rank."""
     manifests = release(written, static(), changes={"  dims: 8\n": ""})
-    found = broken(written.root, manifests=manifests, arguments=["--disable-auto-complete-config"])
-    assert found == {"tensorrt.rank"}
+    rules = broken(written.root, manifests=manifests, arguments=["--disable-auto-complete-config"])
+    assert rules == {"tensorrt.rank"}
 
 
-def test_a_plan_for_one_compute_capability_runs_on_others_where_it_was_built_to(written: Written) -> None:
+def test_capability_plan_runs_where_built(written: Written) -> None:
+    """A plan for one compute capability runs on others where it was built to."""
     name = {"default_": 'cc_model_filenames { key: "8.9" value: "model.plan" } default_'}
     for which, level in (("m", "none"), ("n", "ampere_plus")):
         manifests = release(written, engine("A10G", hardware_compatibility=level), changes=name, name=which)
-        wanted = {"tensorrt.capability-file"} if level == "none" else set()
-        assert {one.rule for one in findings(written.root, manifests=manifests) if one.model == which} == wanted
+        expected = {"tensorrt.capability-file"} if level == "none" else set()
+        assert {
+            finding.rule for finding in findings(written.root, manifests=manifests) if finding.model == which
+        } == expected
 
 
-def test_a_plan_of_another_tensorrt_than_the_targets_is_found(written: Written) -> None:
+def test_other_tensorrt_plan_found(written: Written) -> None:
     """R17."""
     manifests = release(written)
     assert broken(written.root, manifests=manifests, target=OLD) == set()
-    (found,) = findings(written.root, manifests=manifests, target=NEW)
-    assert (found.rule, found.place) == ("tensorrt.version", "m/1/model.plan")
-    assert "10.16.0.72" in found.message
-    assert "11.2.1.2" in found.message
-    assert "11.2.1.2" in found.remedy
+    (finding,) = findings(written.root, manifests=manifests, target=NEW)
+    assert (finding.rule, finding.place) == ("tensorrt.version", "m/1/model.plan")
+    assert "10.16.0.72" in finding.message
+    assert "11.2.1.2" in finding.message
+    assert "11.2.1.2" in finding.remedy
 
 
-def test_a_version_compatible_plan_loads_in_newer_ones_if_the_server_is_told_to(written: Written) -> None:
+def test_compatible_plan_loads_in_newer(written: Written) -> None:
     """R19."""
     manifests = release(written, engine(version_compatible=True))
     flag = "--backend-config=tensorrt,version-compatible=true"
-    (found,) = findings(written.root, manifests=manifests, target=NEW)
-    assert (found.rule, found.severity) == ("tensorrt.server-argument", "warning")
-    assert flag in found.remedy
+    (finding,) = findings(written.root, manifests=manifests, target=NEW)
+    assert (finding.rule, finding.severity) == ("tensorrt.server-argument", "warning")
+    assert flag in finding.remedy
     assert broken(written.root, manifests=manifests, target=NEW, arguments=[flag]) == set()
     assert broken(written.root, manifests=manifests, target=NEW, arguments=flag.split("=", 1)) == set()
     (again,) = findings(written.root, manifests=manifests, target=OLD, sagemaker=True)
     assert "SAGEMAKER_TRITON_ADDITIONAL_ARGS" in again.remedy
     without = release(written, engine(version_compatible=True, exclude_lean_runtime=True), name="without")
     assert {
-        one.model for one in findings(written.root, manifests=manifests | without, target=NEW, arguments=[flag])
+        item.model for item in findings(written.root, manifests=manifests | without, target=NEW, arguments=[flag])
     } == {"without"}
     older = load_target("sagemaker-25.04")
     assert "tensorrt.version" in broken(written.root, manifests=manifests, target=older, arguments=[flag])
 
 
-def test_plugins_that_a_plan_needs_have_to_be_named_to_the_server(written: Written) -> None:
+def test_needed_plugins_named_to_server(written: Written) -> None:
+    """Plugins that a plan needs have to be named to the server."""
     manifests = release(written, engine(plugins=("/x/liba.so", "libb.so")))
-    given = ["--backend-config=tensorrt,plugins=libb.so;libc.so;liba.so"]
+    options = ["--backend-config=tensorrt,plugins=libb.so;libc.so;liba.so"]
     assert broken(written.root, manifests=manifests) == {"tensorrt.server-argument"}
-    assert broken(written.root, manifests=manifests, arguments=given) == set()
+    assert broken(written.root, manifests=manifests, arguments=options) == set()
     elsewhere = ["--backend-config=tensorrt,plugins=/opt/plugins/liba.so;/opt/plugins/libb.so"]
     assert broken(written.root, manifests=manifests, arguments=elsewhere) == set()
-    (found,) = findings(written.root, manifests=manifests)
-    assert "--server-argument='--backend-config=tensorrt,plugins=liba.so;libb.so'" in found.remedy
-    (found,) = findings(written.root, manifests=manifests, target=load_target("sagemaker-26.05"))
-    assert "SAGEMAKER_TRITON_ADDITIONAL_ARGS=--backend-config=tensorrt,plugins=liba.so;libb.so" in found.remedy
+    (finding,) = findings(written.root, manifests=manifests)
+    assert "--server-argument='--backend-config=tensorrt,plugins=liba.so;libb.so'" in finding.remedy
+    (finding,) = findings(written.root, manifests=manifests, target=load_target("sagemaker-26.05"))
+    assert "SAGEMAKER_TRITON_ADDITIONAL_ARGS=--backend-config=tensorrt,plugins=liba.so;libb.so" in finding.remedy
 
 
-def test_plans_that_are_too_old_for_a_targets_gpus_are_found(written: Written) -> None:
+def test_plans_too_old_for_gpus_found(written: Written) -> None:
+    """Plans that are too old for a target's GPUs are found."""
     manifests = release(written, engine("A10G"))
     newer = OLD.model_copy(update={"min_compute_capability": "8.9"})
     assert broken(written.root, manifests=manifests, target=newer) == {"tensorrt.compute-capability"}
@@ -241,13 +248,14 @@ def test_plans_that_are_too_old_for_a_targets_gpus_are_found(written: Written) -
 
 
 @pytest.mark.parametrize(
-    "given", [b"\x08\x0a\x12\x07pytorch" + bytes(30), plan()[:20], plan("7.2.3.4")], ids=["ONNX", "cut off", "old"]
+    "content", [b"\x08\x0a\x12\x07pytorch" + bytes(30), plan()[:20], plan("7.2.3.4")], ids=["ONNX", "cut off", "old"]
 )
-def test_a_file_that_is_no_plan_is_found(given: bytes, written: Written) -> None:
-    foreign(written, 'platform: "tensorrt_plan"', {"1/model.plan": given})
-    (found,) = findings(written.root)
-    assert (found.rule, found.place) == ("tensorrt.plan", "m/1/model.plan")
-    assert str(written.root) not in found.message
+def test_non_plan_file_found(content: bytes, written: Written) -> None:
+    """A file that is no plan is found."""
+    foreign(written, 'platform: "tensorrt_plan"', {"1/model.plan": content})
+    (finding,) = findings(written.root)
+    assert (finding.rule, finding.place) == ("tensorrt.plan", "m/1/model.plan")
+    assert str(written.root) not in finding.message
 
 
 FOREIGN = {
@@ -279,12 +287,14 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize(("config", "rules"), FOREIGN.values(), ids=FOREIGN.keys())
-def test_of_a_plan_that_somebody_else_made_what_can_be_told_is(config: str, rules: set[str], written: Written) -> None:
+def test_foreign_plan_told_as_known(config: str, rules: set[str], written: Written) -> None:
+    """Of a plan that somebody else made, what can be told is told."""
     foreign(written, config)
     assert broken(written.root) == {f"tensorrt.{rule}" for rule in rules}
 
 
-def test_a_plan_of_which_nothing_is_known_may_be_version_compatible_if_the_server_takes_such(written: Written) -> None:
+def test_unknown_plan_may_be_compatible(written: Written) -> None:
+    """A plan of which nothing is known may be version-compatible if the server takes such."""
     foreign(written, 'backend: "tensorrt"', {"1/model.plan": plan(BUILT)})
     flag = ["--backend-config=tensorrt,version-compatible=true"]
     assert broken(written.root, target=NEW) == {"tensorrt.version"}
@@ -292,7 +302,8 @@ def test_a_plan_of_which_nothing_is_known_may_be_version_compatible_if_the_serve
     assert broken(written.root, target=load_target("sagemaker-25.04"), arguments=flag) == {"tensorrt.version"}
 
 
-def test_a_target_without_gpus_serves_no_plans(written: Written) -> None:
+def test_gpuless_target_serves_no_plans(written: Written) -> None:
+    """A target without GPUs serves no plans."""
     foreign(written, 'backend: "tensorrt"')
     assert "tensorrt.kind" in broken(written.root, target=load_target("triton-26.03-cpu"))
     assert broken(written.root, target=OLD) == set()

@@ -86,5 +86,5 @@ def single_model(
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses between attempts, which take no time."""
     recorded: list[float] = []
-    monkeypatch.setattr("plansmith.triton.client.sagemaker.connection._sleep", recorded.append)
+    monkeypatch.setattr("plansmith.triton.client.sagemaker.client._sleep", recorded.append)
     return recorded

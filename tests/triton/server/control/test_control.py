@@ -20,11 +20,10 @@ from tritonclient import grpc
 
 from plansmith.errors import EnvironmentFault, ServedCheckError, UsageError
 from plansmith.system.urls import HEADER_VARIABLE
+from plansmith.triton.server import control as control_client
 from plansmith.triton.server import process
-from plansmith.triton.server.control import client as control_client
-from plansmith.triton.server.control.live import RunningTriton
-from plansmith.triton.server.control.load_targets import ServerGroup
 from plansmith.triton.server.installation import Installation
+from plansmith.triton.server.live import RunningTriton, ServerGroup
 from plansmith.triton.server.server import TritonServer
 
 pytestmark = pytest.mark.xdist_group("control")
@@ -167,9 +166,8 @@ def wiring(url: str, ensemble: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_failed_load_has_tritons_reason_and_leaves_the_old_version_serving(
-    by_http: RunningTriton, by_grpc: RunningTriton, shown: Shown
-) -> None:
+def test_failed_load_keeps_old_serving(by_http: RunningTriton, by_grpc: RunningTriton, shown: Shown) -> None:
+    """A failed load has Triton's reason, and leaves the old version serving."""
     (before,) = by_http.ready("member")
     shown.show("member", PYTHON_CONFIG, before, 13)
     for triton in (by_http, by_grpc):
@@ -177,14 +175,13 @@ def test_a_failed_load_has_tritons_reason_and_leaves_the_old_version_serving(
             triton.load(shown.root / "member", version=13)
         assert "serves on" in refused.value.remedy
         assert triton.ready("member") == [before]
-        failed = next(one for one in triton.held("member") if one.version == 13)
+        failed = next(entry for entry in triton.version_states("member") if entry.version == 13)
         assert (failed.state, "thirteen is" in failed.reason) == ("UNAVAILABLE", True)
 
 
 @pytest.mark.slow
-def test_a_newer_version_serves_once_it_is_loaded_and_an_older_one_once_it_is_shown_again(
-    by_http: RunningTriton, by_grpc: RunningTriton, shown: Shown
-) -> None:
+def test_shown_version_serves_once_loaded(by_http: RunningTriton, by_grpc: RunningTriton, shown: Shown) -> None:
+    """A newer version serves once it is loaded, and an older one once it is shown again."""
     (before,) = by_http.ready("member")
     shown.show("member", PYTHON_CONFIG, before, 20)
     assert by_http.load(shown.root / "member", version=20) == [20]
@@ -193,7 +190,8 @@ def test_a_newer_version_serves_once_it_is_loaded_and_an_older_one_once_it_is_sh
 
 
 @pytest.mark.slow
-def test_a_folder_that_the_server_does_not_read_is_no_success(by_grpc: RunningTriton, shown: Shown) -> None:
+def test_unread_folder_is_no_success(by_grpc: RunningTriton, shown: Shown) -> None:
+    """A folder that the server does not read is no success."""
     (before,) = by_grpc.ready("member")
     with pytest.raises(ServedCheckError, match=f"serves version {before} of it") as refused:
         by_grpc.load(shown.root / "member", version=99)
@@ -201,9 +199,7 @@ def test_a_folder_that_the_server_does_not_read_is_no_success(by_grpc: RunningTr
 
 
 @pytest.mark.slow
-def test_an_ensemble_that_fails_leaves_the_old_one_serving_and_nothing_behind(
-    by_http: RunningTriton, by_grpc: RunningTriton, shown: Shown
-) -> None:
+def test_failed_ensemble_keeps_old_serving(by_http: RunningTriton, by_grpc: RunningTriton, shown: Shown) -> None:
     """Loaded as other models are, it would be unloaded."""
     before = by_http.ready("ensemble")[-1]
     shown.show("ensemble", ENSEMBLE.replace('key: "y"', 'key: "z"'), before + 1, source=None)
@@ -222,9 +218,8 @@ def test_an_ensemble_that_fails_leaves_the_old_one_serving_and_nothing_behind(
 
 
 @pytest.mark.slow
-def test_a_member_that_its_ensemble_does_not_fit_is_refused_and_taking_it_back_restores_both(
-    by_grpc: RunningTriton, shown: Shown
-) -> None:
+def test_unfitting_member_refused_and_restored(by_grpc: RunningTriton, shown: Shown) -> None:
+    """A member that its ensemble does not fit is refused, and taking it back restores both."""
     (before,) = by_grpc.ready("member")
     servers = ServerGroup([by_grpc.url])
     member = shown.show("member", PYTHON_CONFIG.replace('"y"', '"z"'), before + 1)
@@ -237,9 +232,8 @@ def test_a_member_that_its_ensemble_does_not_fit_is_refused_and_taking_it_back_r
 
 
 @pytest.mark.slow
-def test_an_ensemble_that_names_its_versions_and_labels_is_loaded_and_a_rehearsal_that_was_left_goes(
-    by_grpc: RunningTriton, shown: Shown
-) -> None:
+def test_named_ensemble_loaded_rehearsal_goes(by_grpc: RunningTriton, shown: Shown) -> None:
+    """An ensemble that names its versions and labels is loaded, and a rehearsal that was left goes."""
     number = by_grpc.ready("ensemble")[-1] + 1
     left = f"plansmith-rehearsal-of-{LABELLED}"
     shown.show(left, ENSEMBLE, 1, source=None)
@@ -250,34 +244,36 @@ def test_an_ensemble_that_names_its_versions_and_labels_is_loaded_and_a_rehearsa
     folder = shown.show(LABELLED, named, number, source=None)
     (folder / "labels.txt").write_text("good\n")
     assert by_grpc.load(folder, version=number) == [number]
-    assert left not in {one["name"] for one in by_grpc.index() if one.get("state") == "READY"}
+    assert left not in {entry["name"] for entry in by_grpc.index() if entry.get("state") == "READY"}
     folder.unlink()
     by_grpc.unload(shown.root / LABELLED)
 
 
 @pytest.mark.slow
-def test_of_two_servers_the_one_that_took_a_version_goes_back_where_the_other_refuses(
+def test_accepting_server_follows_refusing_one(
     by_grpc: RunningTriton, shown: Shown, installation: Installation, tmp_path: Path
 ) -> None:
+    """Of two servers, the one that took a version goes back where the other refuses."""
     (before,) = by_grpc.ready("member")
-    told: list[str] = []
+    messages: list[str] = []
     (tmp_path / "empty").mkdir()
-    with TritonServer(tmp_path / "empty", installation, tmp_path / "log", models=[]) as other:
-        servers = ServerGroup([by_grpc.url, f"grpc://{other.grpc_url}"], told.append)
+    with TritonServer(tmp_path / "empty", installation, tmp_path / "log", models=[]) as second:
+        servers = ServerGroup([by_grpc.url, f"grpc://{second.grpc_url}"], messages.append)
         member = shown.show("member", PYTHON_CONFIG, before, before + 1)
-        with pytest.raises(ServedCheckError, match=f"the Triton at grpc://{other.grpc_url} does not load member"):
+        with pytest.raises(ServedCheckError, match=f"the Triton at grpc://{second.grpc_url} does not load member"):
             servers.take(member, before + 1)
         assert by_grpc.ready("member") == [before + 1]
         shown.show("member", PYTHON_CONFIG, before)
         servers.take_back(member)
     assert by_grpc.ready("member") == [before]
-    assert told[2:] == [f"going back in {by_grpc.url}"]
+    assert messages[2:] == [f"going back in {by_grpc.url}"]
 
 
 @pytest.mark.slow
-def test_a_server_of_which_no_answer_came_goes_back_too_and_is_named_where_it_cannot(
+def test_silent_server_goes_back_or_named(
     server: TritonServer, by_grpc: RunningTriton, shown: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A server of which no answer came goes back too, and is named where it cannot."""
     monkeypatch.setattr(control_client, "_GONE_SECONDS", 0)
     (before,) = by_grpc.ready("member")
     for spoiled in (["/load"], ["/load", "/load"]):
@@ -297,9 +293,8 @@ def test_a_server_of_which_no_answer_came_goes_back_too_and_is_named_where_it_ca
 
 
 @pytest.mark.slow
-def test_a_load_that_succeeded_stands_though_the_server_is_slow_to_say_so(
-    server: TritonServer, by_grpc: RunningTriton, shown: Shown
-) -> None:
+def test_successful_load_stands_despite_slowness(server: TritonServer, by_grpc: RunningTriton, shown: Shown) -> None:
+    """A load that succeeded stands though the server is slow to say so."""
     folder = shown.show("alone", PYTHON_CONFIG, 4)
     with impatient(server, "/index", "/index") as address:
         assert RunningTriton(address, load_seconds=120).load(folder, version=4) == [4]
@@ -307,16 +302,18 @@ def test_a_load_that_succeeded_stands_though_the_server_is_slow_to_say_so(
     by_grpc.unload(shown.root / "alone")
 
 
-def test_no_server_is_told_of_a_version_that_its_policy_leaves_out(shown: Shown) -> None:
+def test_policy_excluded_version_not_loaded(shown: Shown) -> None:
+    """No server is told of a version that its policy leaves out."""
     nobody = ServerGroup(["grpc://127.0.0.1:1"], serves=lambda version: version != 3)
     nobody.take(shown.root / "member", 3)
     nobody.take_back(shown.root / "member")
 
 
 @pytest.mark.slow
-def test_only_who_has_the_key_controls_the_models(
+def test_key_holder_controls_models(
     by_http: RunningTriton, by_grpc: RunningTriton, shown: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Only a client that has the key controls the models."""
     monkeypatch.delenv(HEADER_VARIABLE)
     for triton in (by_http, by_grpc):
         with pytest.raises(EnvironmentFault, match="does not let its models be controlled") as refused:
@@ -325,9 +322,7 @@ def test_only_who_has_the_key_controls_the_models(
 
 
 @pytest.mark.slow
-def test_a_load_that_does_not_end_is_given_up_and_the_old_version_serves(
-    server: TritonServer, shown: Shown, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_endless_load_given_up(server: TritonServer, shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Python model without its file loads for ever, with Triton 2.51; so this one has a name of its own."""
     monkeypatch.setenv(HEADER_VARIABLE, KEY)
     triton = RunningTriton(f"grpc://{server.grpc_url}")
@@ -340,10 +335,11 @@ def test_a_load_that_does_not_end_is_given_up_and_the_old_version_serves(
     assert triton.ready("member") != []
 
 
-def test_a_server_that_is_not_there_is_a_fault_by_every_scheme() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+def test_absent_server_is_fault() -> None:
+    """A server that is not there is a fault by every scheme."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
         for scheme in ("http", "https", "grpc", "grpcs"):
             with pytest.raises(EnvironmentFault, match=f"{scheme}://127.0.0.1:{port} cannot be asked"):
                 RunningTriton(f"{scheme}://127.0.0.1:{port}").require_reachable()
@@ -366,14 +362,16 @@ def test_a_server_that_is_not_there_is_a_fault_by_every_scheme() -> None:
         ("http://host/my models", "a character that has no place"),
     ],
 )
-def test_an_address_that_is_none_is_refused(address: str, wrong: str) -> None:
+def test_invalid_address_refused(address: str, wrong: str) -> None:
+    """An address that is no address is refused."""
     with pytest.raises(UsageError, match=wrong) as refused:
         RunningTriton(address)
     assert "secret@" not in str(refused.value)
 
 
 @pytest.mark.parametrize("address", ["http://[::1]:8000", "http://models.example:80/a/b", "grpcs://gpu_7.local:1"])
-def test_an_address_that_is_one_is_taken(address: str) -> None:
+def test_valid_address_accepted(address: str) -> None:
+    """An address that is one is accepted."""
     assert RunningTriton(address).url == address
 
 
@@ -389,7 +387,8 @@ def test_an_address_that_is_one_is_taken(address: str) -> None:
         "admin-key: secret\nother: more",
     ],
 )
-def test_what_is_no_header_is_refused_and_not_repeated(header: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_header_refused_not_repeated(header: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is no header is refused, and not repeated."""
     monkeypatch.setenv(HEADER_VARIABLE, header)
     for scheme in ("http", "grpc"):
         with pytest.raises(UsageError, match=f"{HEADER_VARIABLE} holds is not 'NAME: VALUE'") as refused:
@@ -440,13 +439,14 @@ def stranger() -> Iterator[Callable[[int, bytes], str]]:
         (504, b'{"error": {"code": 7}}', "HTTP 504 Gateway Timeout, which no Triton said"),
     ],
 )
-def test_a_service_that_is_no_triton_is_a_fault_and_refuses_nothing(
+def test_foreign_service_is_fault(
     status: int,
     content: bytes,
     said: str,
     stranger: Callable[[int, bytes], str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A service that is no Triton is a fault and refuses nothing."""
     monkeypatch.setattr(control_client, "_GONE_SECONDS", 0.1)
     address = stranger(status, content)
     with pytest.raises(EnvironmentFault, match=f"cannot be asked: {said}") as refused:
@@ -461,7 +461,8 @@ def test_a_service_that_is_no_triton_is_a_fault_and_refuses_nothing(
 
 
 @pytest.mark.slow
-def test_an_address_without_scheme_is_one_of_http(server: TritonServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schemeless_address_is_http(server: TritonServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address without scheme is one of HTTP."""
     monkeypatch.setenv(HEADER_VARIABLE, KEY)
     assert RunningTriton(server.http_url).ready("member") != []
     with pytest.raises(EnvironmentFault, match="cannot be asked"):
@@ -469,9 +470,8 @@ def test_an_address_without_scheme_is_one_of_http(server: TritonServer, monkeypa
 
 
 @pytest.mark.slow
-def test_a_server_whose_models_nobody_controls_is_a_fault(
-    installation: Installation, shown: Shown, tmp_path: Path
-) -> None:
+def test_uncontrolled_server_is_fault(installation: Installation, shown: Shown, tmp_path: Path) -> None:
+    """A server whose models nobody controls is a fault."""
     (tmp_path / "empty").mkdir()
     arguments = ["--model-control-mode=none"]
     with TritonServer(tmp_path / "empty", installation, tmp_path / "log", models=[], arguments=arguments) as server:
@@ -527,8 +527,9 @@ def encrypted(server: TritonServer, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-def test_an_encrypted_address_with_a_path_is_asked_once_its_certificate_is_trusted(
+def test_encrypted_address_needs_trusted_certificate(
     encrypted: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An encrypted address with a path is asked once its certificate is trusted."""
     monkeypatch.setenv(HEADER_VARIABLE, KEY)
     assert RunningTriton(encrypted()).ready("member") != []

@@ -13,9 +13,9 @@ from typing import cast
 import pytest
 
 from plansmith.errors import EnvironmentFault, ServedCheckError
-from plansmith.triton.server.control import follower
-from plansmith.triton.server.control.follower import Follower, look_at
-from plansmith.triton.server.control.live import RunningTriton
+from plansmith.triton.server import follower
+from plansmith.triton.server.follower import Follower, look_at
+from plansmith.triton.server.live import RunningTriton
 
 _SECONDS = 60
 
@@ -100,12 +100,12 @@ class Followed:
             if model != "slow" or self.server.may_end.is_set():
                 work.thread.join(_SECONDS)
 
-    def line(self, wanted: str) -> None:
+    def line(self, expected: str) -> None:
         """Wait for a line."""
         deadline = time.monotonic() + _SECONDS
-        while wanted not in self.lines and time.monotonic() < deadline:
+        while expected not in self.lines and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert wanted in self.lines
+        assert expected in self.lines
 
 
 @pytest.fixture
@@ -124,7 +124,8 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "_PAUSE_SECONDS", 0)
 
 
-def test_what_changes_is_told_once_and_what_stays_is_left_alone(followed: Followed) -> None:
+def test_changes_told_once(followed: Followed) -> None:
+    """What changes is told once, and what stays is left alone."""
     followed.quietly()
     followed.show("old")
     followed.show("fresh")
@@ -137,7 +138,8 @@ def test_what_changes_is_told_once_and_what_stays_is_left_alone(followed: Follow
     followed.line("fresh: not shown any more, unloaded")
 
 
-def test_at_the_start_a_model_whose_load_never_ends_holds_up_no_other(tmp_path: Path) -> None:
+def test_endless_first_load_blocks_nothing(tmp_path: Path) -> None:
+    """At the start, a model whose load never ends holds up no other."""
     followed = Followed(tmp_path, "old", "slow", "third")
     followed.look("load old", "load slow", "load third")
     followed.line("old: version 1 serves")
@@ -147,7 +149,8 @@ def test_at_the_start_a_model_whose_load_never_ends_holds_up_no_other(tmp_path: 
     followed.line("slow: version 1 serves")
 
 
-def test_a_load_that_takes_long_is_followed_by_one_of_what_came_meanwhile(followed: Followed) -> None:
+def test_slow_load_followed_by_latest(followed: Followed) -> None:
+    """A load that takes long is followed by one of what came meanwhile."""
     followed.show("slow")
     followed.look("load old", "load slow")
     followed.show("slow")
@@ -158,9 +161,10 @@ def test_a_load_that_takes_long_is_followed_by_one_of_what_came_meanwhile(follow
     followed.look("load old", "load slow", "load old", "load slow")
 
 
-def test_a_version_that_does_not_load_is_told_with_its_reason_and_tried_again_only_once_it_changed(
+def test_unloadable_version_retried_after_change(
     followed: Followed,
 ) -> None:
+    """A version that does not load is told with its reason, and tried again only once it changed."""
     followed.show("broken")
     followed.look("load old", "load broken")
     followed.line("broken: it does not load; version 1 goes on")
@@ -170,7 +174,8 @@ def test_a_version_that_does_not_load_is_told_with_its_reason_and_tried_again_on
 
 
 @pytest.mark.usefixtures("hasty")
-def test_what_fails_before_triton_judged_it_is_tried_again_until_it_works_and_told_once(followed: Followed) -> None:
+def test_early_failure_retried_told_once(followed: Followed) -> None:
+    """What fails before Triton judged it is tried again until it works, and told once."""
     followed.server.is_away = True
     followed.show("old")
     followed.quietly(5)
@@ -180,7 +185,8 @@ def test_what_fails_before_triton_judged_it_is_tried_again_until_it_works_and_to
     followed.line("old: version 2 serves, and no longer version 1")
 
 
-def test_a_model_is_tried_again_only_after_a_pause(followed: Followed) -> None:
+def test_retry_needs_pause(followed: Followed) -> None:
+    """A model is tried again only after a pause."""
     followed.server.is_away = True
     followed.show("old")
     followed.quietly()
@@ -189,20 +195,23 @@ def test_a_model_is_tried_again_only_after_a_pause(followed: Followed) -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_file_that_cannot_be_read_is_told_and_tried_again(followed: Followed) -> None:
+def test_unreadable_file_told_and_retried(followed: Followed) -> None:
+    """A file that cannot be read is told and tried again."""
     followed.show("unreadable")
     followed.look("load old", "load unreadable")
     followed.line(f"unreadable: {followed.root}/unreadable: Permission denied; it is tried again")
     followed.look("load old", "load unreadable", "load unreadable")
 
 
-def test_what_needs_another_server_is_not_even_tried(followed: Followed) -> None:
+def test_version_for_other_server_not_tried(followed: Followed) -> None:
+    """What needs another server is not even tried."""
     followed.show("unfit")
     followed.look("load old")
     followed.line("unfit: it needs another server; no version serves")
 
 
-def test_a_folder_of_somebody_else_is_loaded_once_it_is_written(followed: Followed) -> None:
+def test_foreign_folder_loaded_once_written(followed: Followed) -> None:
+    """A folder of somebody else is loaded once it is written."""
     theirs = followed.root / "theirs" / "1"
     theirs.mkdir(parents=True)
     followed.look("load old")
@@ -215,7 +224,8 @@ def test_a_folder_of_somebody_else_is_loaded_once_it_is_written(followed: Follow
     followed.look("load old", "load theirs", "load theirs")
 
 
-def test_a_link_to_nowhere_inside_a_model_of_somebody_else_makes_it_no_less_of_a_model(followed: Followed) -> None:
+def test_dangling_link_keeps_foreign_model(followed: Followed) -> None:
+    """A link to nowhere inside a model of somebody else makes it no less of a model."""
     theirs = followed.root / "theirs" / "1"
     theirs.mkdir(parents=True)
     followed.look("load old")
@@ -226,13 +236,12 @@ def test_a_link_to_nowhere_inside_a_model_of_somebody_else_makes_it_no_less_of_a
     followed.quietly()
 
 
-def test_a_repository_that_cannot_be_listed_unloads_nothing_and_says_so_once(
-    followed: Followed, tmp_path: Path
-) -> None:
+def test_unlistable_repository_unloads_nothing(followed: Followed, tmp_path: Path) -> None:
+    """A repository that cannot be listed unloads nothing and says so once."""
     followed.root.rename(tmp_path / "elsewhere")
     followed.quietly(4)
-    said = f"{followed.root}: cannot be looked at: {followed.root}: No such file or directory; what serves goes on"
-    assert followed.lines[1:] == [said]
+    message = f"{followed.root}: cannot be looked at: {followed.root}: No such file or directory; what serves goes on"
+    assert followed.lines[1:] == [message]
     (tmp_path / "elsewhere").rename(followed.root)
     followed.quietly()
     (followed.root / "old").unlink()
@@ -240,9 +249,8 @@ def test_a_repository_that_cannot_be_listed_unloads_nothing_and_says_so_once(
     followed.look("load old", "unload old")
 
 
-def test_a_view_whose_files_are_away_serves_on_and_one_that_leads_in_a_circle_ends_nothing(
-    followed: Followed, tmp_path: Path
-) -> None:
+def test_broken_view_ends_nothing(followed: Followed, tmp_path: Path) -> None:
+    """A view whose files are away serves on, and one that leads in a circle ends nothing."""
     (tmp_path / "views").rename(tmp_path / "unmounted")
     (followed.root / "circle").symlink_to("circle")
     followed.quietly(4)
@@ -258,7 +266,8 @@ def test_a_view_whose_files_are_away_serves_on_and_one_that_leads_in_a_circle_en
     followed.look("load old", "unload old")
 
 
-def test_a_folder_that_may_not_be_read_is_no_change(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_folder_is_no_change(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that may not be read is no change."""
     theirs = followed.root / "theirs" / "1"
     theirs.mkdir(parents=True)
     followed.look("load old")
@@ -278,7 +287,8 @@ def test_a_folder_that_may_not_be_read_is_no_change(followed: Followed, monkeypa
     followed.look("load old", "load theirs", "unload theirs")
 
 
-def test_only_the_named_models_are_followed_and_neither_a_file_nor_a_link_to_nowhere_is_a_model(tmp_path: Path) -> None:
+def test_only_named_models_followed(tmp_path: Path) -> None:
+    """Only the named models are followed, and neither a file nor a link to nowhere is a model."""
     followed = Followed(tmp_path, "one", "two")
     (followed.root / "astray").symlink_to(tmp_path / "nowhere")
     (followed.root / "readme").touch()

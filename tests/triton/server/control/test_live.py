@@ -40,12 +40,11 @@ def server(repository: ModelRepository, installation: Installation, site: Path) 
     """`plansmith serve --follow` on it."""
     del installation, site
     with Followed(repository.root) as server:
-        yield server.told(MODEL, "broken")
+        yield server.wait_for_models(MODEL, "broken")
 
 
-def test_a_server_that_follows_starts_with_what_loads_and_says_what_does_not(
-    server: Followed, repository: ModelRepository
-) -> None:
+def test_following_server_starts_with_loadable(server: Followed, repository: ModelRepository) -> None:
+    """A server that follows starts with what loads, and says what does not."""
     assert any(
         "broken: " in line and "InvalidProtobuf" in line and "no version serves" in line for line in server.lines
     )
@@ -54,9 +53,8 @@ def test_a_server_that_follows_starts_with_what_loads_and_says_what_does_not(
     assert any("through plansmith's stand-in backend" in line for line in server.lines)
 
 
-def test_publications_lose_no_request_mix_no_versions_and_broken_ones_leave_the_old_one_serving(
-    server: Followed, repository: ModelRepository, folder: Path
-) -> None:
+def test_publications_lose_no_request(server: Followed, repository: ModelRepository, folder: Path) -> None:
+    """Publications lose no request, mix no versions, and broken ones leave the old one serving."""
     clients = Rounds(repository.root, folder, server).run(PUBLICATIONS)
     assert sorted(clients.answered) == repository.standing(MODEL)
     sound = repository.standing(MODEL)
@@ -64,9 +62,8 @@ def test_publications_lose_no_request_mix_no_versions_and_broken_ones_leave_the_
 
 
 @pytest.mark.slow
-def test_models_that_come_and_go_are_loaded_and_unloaded(
-    server: Followed, repository: ModelRepository, folder: Path
-) -> None:
+def test_models_loaded_and_unloaded(server: Followed, repository: ModelRepository, folder: Path) -> None:
+    """Models that come and go are loaded and unloaded."""
     release(repository, folder, model="another")
     server.line("another: new, version 1 serves")
     repository.withdraw("another", 1, "nobody wants it")

@@ -1,1 +1,1 @@
-"""What stands behind a model: its outputs become what a person or a program reads. Copied with `served`."""
+"""Postprocessing: turns model outputs into results for users and programs. Copied with `served`."""

@@ -1,4 +1,4 @@
-"""A reader's logits become the answer to a question: the likeliest span of words of the context."""
+"""Extractive question answering: turns a reader's logits into the most likely answer span of the context."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONGEST, CANDIDATES = 15, 12
 
 
 class AnswersStep:
-    """Finds answers as the question answering pipeline of transformers 4 does: one span, whole words.
+    """Question answering step like the pipeline of transformers 4: one span, whole words.
 
     Settings:
         starts, ends: names of the model's outputs [batch, tokens].
@@ -34,7 +34,7 @@ class AnswersStep:
         self._nothing = settings["nothing"]
 
     def answer(self, feeds: Sequence[Arrays]) -> list[Arrays | Refusal]:
-        """`answer`, `score` (float32), `start` and `end` (int32, characters of the context), all [batch, 1]."""
+        """Return `answer`, `score` (float32), `start` and `end` (int32, characters of the context), all [batch, 1]."""
         return [self._answers(feed) for feed in feeds]
 
     def _answers(self, feed: Arrays) -> Arrays:
@@ -55,10 +55,10 @@ class AnswersStep:
 
 
 def _likelihood(logits: np.ndarray[Any, Any], share: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Shares of the tokens that may have one; 0 for the others, and in a row where none may."""
-    known = np.where(share, logits.astype(np.float64), -np.inf)
-    highest = known.max(axis=-1, keepdims=True)
-    powers = np.where(share, np.exp(known - np.where(np.isfinite(highest), highest, 0)), 0)
+    """Return softmax probabilities of the permitted tokens; 0 for others, and for rows without any."""
+    masked_logits = np.where(share, logits.astype(np.float64), -np.inf)
+    highest = masked_logits.max(axis=-1, keepdims=True)
+    powers = np.where(share, np.exp(masked_logits - np.where(np.isfinite(highest), highest, 0)), 0)
     total = powers.sum(axis=-1, keepdims=True)
     shares: np.ndarray[Any, Any] = powers / np.where(total > 0, total, 1)
     return shares
@@ -67,21 +67,21 @@ def _likelihood(logits: np.ndarray[Any, Any], share: np.ndarray[Any, Any]) -> np
 def _best(
     start: np.ndarray[Any, Any], end: np.ndarray[Any, Any], spans: np.ndarray[Any, Any], context: str
 ) -> tuple[str, float, int, int]:
-    """Text, score, begin and end; spans that are the same words, whatever their case, count together."""
+    """Return text, score, begin and end; spans with the same text, ignoring case, are merged."""
     count = len(start)
     scores = np.zeros((min(LONGEST, count), count))
     for more in range(len(scores)):
         scores[more, : count - more] = start[: count - more] * end[more:]
     flat = scores.reshape(-1)
-    kept = min(CANDIDATES, len(flat))
-    order = np.argpartition(-flat, kept - 1)[:kept]
-    found: dict[str, tuple[str, float, int, int]] = {}
+    limit = min(CANDIDATES, len(flat))
+    order = np.argpartition(-flat, limit - 1)[:limit]
+    answers: dict[str, tuple[str, float, int, int]] = {}
     for place in order[np.argsort(-flat[order], kind="stable")]:
         score = float(flat[place])
         if score > 0:
             more, first = divmod(int(place), count)
             low, high = int(spans[first, 0]), int(spans[first + more, 1])
             text = context[low:high]
-            known = found.get(text.lower(), (text, 0.0, low, high))
-            found[text.lower()] = (known[0], known[1] + score, known[2], known[3])
-    return max(found.values(), key=lambda one: one[1], default=("", 0.0, 0, 0))
+            entry = answers.get(text.lower(), (text, 0.0, low, high))
+            answers[text.lower()] = (entry[0], entry[1] + score, entry[2], entry[3])
+    return max(answers.values(), key=lambda answer: answer[1], default=("", 0.0, 0, 0))

@@ -1,4 +1,4 @@
-"""What transformers does to a text that tokens were decoded to."""
+"""Tokenization cleanup of decoded text, as transformers does it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REPLACEMENTS = (
 
 
 def clean_up(text: str) -> str:
-    """Take the spaces before punctuation away, as a tokenizer with `clean_up_tokenization_spaces` does."""
+    """Remove the spaces before punctuation, as a tokenizer with `clean_up_tokenization_spaces` does."""
     for spaced, joined in _REPLACEMENTS:
         text = text.replace(spaced, joined)
     return text

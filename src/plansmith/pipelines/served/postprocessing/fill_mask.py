@@ -1,4 +1,4 @@
-"""A masked language model's logits become the likeliest tokens for a text's mask, and the text with each of them."""
+"""Fill-mask: turns a masked language model's logits into the likeliest tokens, and the text with each of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TOKENIZER_FILE = "tokenizer.json"
 
 
 class FillMaskStep:
-    """Fills masks as transformers' fill-mask pipeline does; a text has one.
+    """Fill-mask step like transformers' pipeline; each text has one mask.
 
     Settings:
         logits: name of the model's output [batch, tokens, vocabulary].
@@ -31,12 +31,12 @@ class FillMaskStep:
     """
 
     def __init__(self, settings: Mapping[str, Any], folder: Path) -> None:
-        """See the class; the tokenizer lies in the folder."""
+        """See the class; the tokenizer is in the folder."""
         self._settings = settings
         self._tokenizer = Tokenizer.from_file(str(folder / _TOKENIZER_FILE))
 
     def answer(self, feeds: Sequence[Arrays]) -> list[Arrays | Refusal]:
-        """`token`, `score` (float32) and `sequence`, all [batch, k], the likeliest first."""
+        """Return `token`, `score` (float32) and `sequence`, all [batch, k], the likeliest first."""
         return [self._filled(feed[self._settings["ids"]], feed[self._settings["logits"]]) for feed in feeds]
 
     def _filled(self, ids: np.ndarray[Any, Any], logits: np.ndarray[Any, Any]) -> Arrays | Refusal:
@@ -64,18 +64,18 @@ class FillMaskStep:
         }
 
     def _sequence(self, ids: np.ndarray[Any, Any], is_mask: np.ndarray[Any, Any], number: int) -> bytes:
-        """A text with one token in the place of its mask."""
+        """Return a text with one token in place of its mask."""
         filled = np.where(is_mask, number, ids)
         return self._text(filled[filled != self._settings["padding"]].tolist(), bare=True)
 
     def _text(self, ids: Sequence[int], *, bare: bool) -> bytes:
-        """Decoded tokens; `bare`: without special ones."""
+        """Return decoded tokens; `bare`: without special tokens."""
         text = self._tokenizer.decode(ids, skip_special_tokens=bare)
         return (clean_up(text) if self._settings["cleaned"] else text).encode()
 
 
 def _best(scores: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
-    """Places of the highest scores of every row, the highest first; a vocabulary is too long to be sorted whole."""
+    """Return the top-k positions of each row, highest score first; a vocabulary is too long for a full sort."""
     highest = np.argpartition(-scores, count - 1, axis=1)[:, :count]
     highest.sort(axis=1)  # of equal scores, the first token goes first
     order = np.argsort(-np.take_along_axis(scores, highest, axis=1), axis=1, kind="stable")

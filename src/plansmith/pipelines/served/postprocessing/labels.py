@@ -1,4 +1,4 @@
-"""A classifier's logits become names of classes and their scores, the likeliest first."""
+"""Classification: turns logits into class names and scores, most likely first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LABEL, SCORE = "label", "score"
 
 
 class LabelsStep:
-    """Gives the best classes of every row.
+    """Label step: gives the best classes of every row.
 
     Settings:
         logits: name of the model's output [batch, classes].
@@ -30,7 +30,7 @@ class LabelsStep:
         self._labels = texts([name.encode() for name in settings["labels"]])
 
     def answer(self, feeds: Sequence[Arrays]) -> list[Arrays | Refusal]:
-        """`label` [batch, k], and `score` [batch, k] of float32; of equal scores, the first class goes first."""
+        """Return `label` [batch, k] and `score` [batch, k] of float32; ties are ordered by class."""
         return [self._best(feed[self._logits].astype(np.float32)) for feed in feeds]
 
     def _best(self, logits: np.ndarray[Any, Any]) -> Arrays:
@@ -40,7 +40,7 @@ class LabelsStep:
 
 
 class ScoresStep:
-    """Gives the scores of all classes.
+    """Score step: gives the scores of all classes.
 
     Settings:
         logits, apply: as for `LabelsStep`.
@@ -51,26 +51,26 @@ class ScoresStep:
         self._logits, self._apply = settings["logits"], _FUNCTIONS[settings["apply"]]
 
     def answer(self, feeds: Sequence[Arrays]) -> list[Arrays | Refusal]:
-        """`score` [batch, classes] of float32."""
+        """Return `score` [batch, classes] of float32."""
         return [{SCORE: self._apply(feed[self._logits].astype(np.float32))} for feed in feeds]
 
 
 def softmax(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Shares of the last axis."""
+    """Return the softmax over the last axis."""
     powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
     shares: np.ndarray[Any, Any] = powers / powers.sum(axis=-1, keepdims=True)
     return shares
 
 
 def texts(values: Sequence[bytes]) -> np.ndarray[Any, Any]:
-    """An array of objects, as texts travel."""
+    """Return texts as an object array, the form used in requests."""
     array = np.empty(len(values), object)
     array[:] = values
     return array
 
 
 def sigmoid(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The logistic function."""
+    """Return the logistic function."""
     with np.errstate(over="ignore"):  # an infinite power is a score of 0
         return np.asarray(1.0 / (1.0 + np.exp(-logits)), np.float32)
 

@@ -1,4 +1,4 @@
-"""A detector's logits and boxes become the objects in an image: label, score, and the box in pixels."""
+"""Object detection: turns logits and boxes into the objects of an image: label, score, and the box in pixels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Found = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]
 
 
 class ObjectsStep:
-    """Finds objects as transformers' object detection does.
+    """Object detection step like that of transformers.
 
     Settings:
         logits: name of the model's output [batch, queries, classes].
@@ -37,12 +37,12 @@ class ObjectsStep:
     """
 
     def __init__(self, settings: Mapping[str, Any], folder: Path) -> None:
-        """See the class; nothing else lies in the folder that this needs."""
+        """See the class; needs no other files in the folder."""
         del folder
         self._settings = settings
 
     def answer(self, feeds: Sequence[Arrays]) -> list[Arrays | Refusal]:
-        """`objects` [batch, 1]: a JSON list an image, of label, score and box (xmin, ymin, xmax, ymax)."""
+        """Return `objects` [batch, 1]: a JSON list per image, of label, score and box (xmin, ymin, xmax, ymax)."""
         return [{OBJECTS: texts([*self._objects(feed)]).reshape(-1, 1)} for feed in feeds]
 
     def _objects(self, feed: Arrays) -> Iterator[bytes]:
@@ -54,7 +54,7 @@ class ObjectsStep:
             most = settings["most"]
             scores, classes, centres = _of_queries(logits, boxes) if most is None else _likeliest(logits, boxes, most)
             pixels = _corners(centres) * np.array([width, height, width, height], np.float32)
-            found = [
+            records = [
                 {
                     "label": settings["labels"][number],
                     "score": round(float(score), DIGITS),
@@ -63,17 +63,17 @@ class ObjectsStep:
                 for score, number, box in zip(scores, classes, pixels, strict=True)
                 if score > settings["threshold"]
             ]
-            yield json.dumps(found, ensure_ascii=False).encode()
+            yield json.dumps(records, ensure_ascii=False).encode()
 
 
 def _of_queries(logits: np.ndarray[Any, Any], boxes: np.ndarray[Any, Any]) -> Found:
-    """The likeliest class of every query; the last one stands for none."""
+    """Return the most likely class of each query; the last class means no object."""
     shares = softmax(logits)[:, :-1]
     return shares.max(axis=1), shares.argmax(axis=1), boxes
 
 
 def _likeliest(logits: np.ndarray[Any, Any], boxes: np.ndarray[Any, Any], most: int) -> Found:
-    """The likeliest classes of all queries together."""
+    """Return the most likely classes across all queries."""
     scores = sigmoid(logits).reshape(-1)
     best = np.argsort(-scores, kind="stable")[:most]
     return scores[best], best % logits.shape[1], boxes[best // logits.shape[1]]

@@ -1,4 +1,4 @@
-"""The vectors of a text's tokens become one vector."""
+"""Pooling: reduces the token vectors of a text to one vector."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EMBEDDING = "sentence_embedding"
 
 
 class PoolingStep:
-    """Takes their mean, or the first one, padding left out.
+    """Pooling step: the mean of the token vectors without padding, or the first one.
 
     Settings:
         tokens: name of the model's output [batch, tokens, width].
@@ -28,7 +28,7 @@ class PoolingStep:
         self._pool = {"mean": _mean, "first": _first}[settings["mode"]]
 
     def answer(self, feeds: Sequence[Arrays]) -> list[Arrays | Refusal]:
-        """`sentence_embedding` [batch, width], of float32."""
+        """Return `sentence_embedding` [batch, width] of float32."""
         answers: list[Arrays | Refusal] = []
         for feed in feeds:
             tokens = feed[self._tokens].astype(np.float32)
@@ -44,5 +44,5 @@ def _mean(tokens: np.ndarray[Any, Any], mask: np.ndarray[Any, Any]) -> np.ndarra
 
 
 def _first(tokens: np.ndarray[Any, Any], mask: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    found: np.ndarray[Any, Any] = tokens[np.arange(len(tokens)), mask.argmax(axis=1)]
-    return found
+    vectors: np.ndarray[Any, Any] = tokens[np.arange(len(tokens)), mask.argmax(axis=1)]
+    return vectors

@@ -1,4 +1,4 @@
-"""A tagger's logits become the entities of a text: neighbouring tokens of one tag are one."""
+"""Token classification: turns a tagger's logits into entities; adjacent tokens of one tag are merged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Token = tuple[int, str, float]  # its place, its tag and the score of that
 
 
 class TagsStep:
-    """Finds entities as transformers' token classification does with aggregation_strategy="simple".
+    """Entity step like transformers' token classification with aggregation_strategy="simple".
 
     Settings:
         logits: name of the model's output [batch, tokens, tags].
@@ -42,7 +42,7 @@ class TagsStep:
         self._tokenizer = Tokenizer.from_file(str(folder / _TOKENIZER_FILE))
 
     def answer(self, feeds: Sequence[Arrays]) -> list[Arrays | Refusal]:
-        """`entities` [batch, 1]: a JSON list a text, of entity_group, score, word, start and end."""
+        """Return `entities` [batch, 1]: a JSON list per text, of entity_group, score, word, start and end."""
         return [{ENTITIES: texts([*self._entities(feed)]).reshape(-1, 1)} for feed in feeds]
 
     def _entities(self, feed: Arrays) -> Iterator[bytes]:
@@ -53,17 +53,17 @@ class TagsStep:
             places = np.flatnonzero(spans[row, :, 0] >= 0)
             tokens = [(int(p), self._labels[best[row, p]], float(scores[row, p, best[row, p]])) for p in places]
             whole = bytes(text).decode()
-            found = [
+            records = [
                 self._entity(group, ids[row], spans[row], whole)
                 for group in _groups(tokens)
                 if _tag(group[0][1]) != _OUTSIDE
             ]
-            yield json.dumps(found, ensure_ascii=False).encode()
+            yield json.dumps(records, ensure_ascii=False).encode()
 
     def _entity(
         self, group: Sequence[Token], ids: np.ndarray[Any, Any], spans: np.ndarray[Any, Any], text: str
     ) -> dict[str, Any]:
-        words = [
+        pieces = [
             text[spans[place, 0] : spans[place, 1]]
             if ids[place] == self._unknown
             else self._tokenizer.id_to_token(int(ids[place])) or ""
@@ -73,14 +73,14 @@ class TagsStep:
         return {
             "entity_group": _tag(group[0][1]),
             "score": round(sum(score for _, _, score in group) / len(group), DIGITS),
-            "word": " ".join(words) if decoder is None else decoder.decode(words),
+            "word": " ".join(pieces) if decoder is None else decoder.decode(pieces),
             "start": int(spans[group[0][0], 0]),
             "end": int(spans[group[-1][0], 1]),
         }
 
 
 def _groups(tokens: Sequence[Token]) -> Iterator[list[Token]]:
-    """Runs of tokens with one tag; a "B-" begins another one."""
+    """Yield runs of tokens with the same tag; "B-" begins a new run."""
     group: list[Token] = []
     for token in tokens:
         if group and (token[1].startswith("B-") or _kind(token[1]) != _kind(group[-1][1])):
@@ -92,10 +92,10 @@ def _groups(tokens: Sequence[Token]) -> Iterator[list[Token]]:
 
 
 def _kind(label: str) -> str:
-    """The tag by which neighbours are compared: without the "B-" or "I-" before it."""
+    """Return the tag for comparison with neighbours: without its "B-" or "I-" prefix."""
     return label[2:] if label.startswith(("B-", "I-")) else label
 
 
 def _tag(label: str) -> str:
-    """The tag as it is told: without whatever stands before the first hyphen."""
+    """Return the tag as reported: without the part before the first hyphen."""
     return label.split("-", 1)[-1]

@@ -1,4 +1,4 @@
-"""A recogniser's logits become text by greedy CTC: the likeliest token of every frame, without repeats and blanks.
+"""Greedy CTC decoding: the likeliest token of every frame, without repeats and blanks, as text.
 
 CTC: Graves et al., https://www.cs.toronto.edu/~graves/icml_2006.pdf, section 3.2 (best path decoding).
 """
@@ -20,7 +20,7 @@ TEXT = "text"
 
 
 class TranscriptStep:
-    """Decodes as transformers' Wav2Vec2CTCTokenizer does.
+    """Transcript step: decodes like transformers' Wav2Vec2CTCTokenizer.
 
     Settings:
         logits: name of the model's output [batch, frames, tokens].
@@ -34,12 +34,12 @@ class TranscriptStep:
     """
 
     def __init__(self, settings: Mapping[str, Any], folder: Path) -> None:
-        """See the class; nothing else lies in the folder that this needs."""
+        """See the class; needs no other files in the folder."""
         del folder
         self._settings = settings
 
     def answer(self, feeds: Sequence[Arrays]) -> list[Arrays | Refusal]:
-        """`text` [batch, 1]."""
+        """Return `text` [batch, 1]."""
         return [self._transcribed(feed) for feed in feeds]
 
     def _transcribed(self, feed: Arrays) -> Arrays:
@@ -48,8 +48,8 @@ class TranscriptStep:
         counts = np.full(len(best), best.shape[1])
         if settings["mask"]:
             counts = np.minimum(counts, frames_of(feed[settings["mask"]].sum(axis=1), settings["convolutions"]))
-        found = [self._text(row[:count].tolist()) for row, count in zip(best, counts, strict=True)]
-        return {TEXT: texts(found).reshape(-1, 1)}
+        transcripts = [self._text(row[:count].tolist()) for row, count in zip(best, counts, strict=True)]
+        return {TEXT: texts(transcripts).reshape(-1, 1)}
 
     def _text(self, ids: Sequence[int]) -> bytes:
         settings = self._settings
@@ -61,7 +61,7 @@ class TranscriptStep:
 
 
 def frames_of(samples: np.ndarray[Any, Any], convolutions: Sequence[tuple[int, int]]) -> np.ndarray[Any, Any]:
-    """How many frames convolutions make of so many samples.
+    """Return the number of frames that convolutions make of a number of samples.
 
     Args:
         samples: counts.

@@ -1,4 +1,4 @@
-"""The scores of the texts that came with an image: the likeliest goes first."""
+"""Zero-shot ranking: sorts the candidate texts of an image by score, highest first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .labels import LABEL, SCORE, softmax
 
 
 class ZeroShotStep:
-    """Ranks the texts of every image.
+    """Zero-shot step: ranks the texts of every image.
 
     Settings:
         logits: name of the model's output [batch, texts].
@@ -21,12 +21,12 @@ class ZeroShotStep:
     """
 
     def __init__(self, settings: Mapping[str, Any], folder: Path) -> None:
-        """See the class; nothing else lies in the folder that this needs."""
+        """See the class; needs no other files in the folder."""
         del folder
         self._logits, self._texts = settings["logits"], settings["texts"]
 
     def answer(self, feeds: Sequence[Arrays]) -> list[Arrays | Refusal]:
-        """`label` [batch, texts], and `score` [batch, texts] of float32; of equal scores, the first text goes first."""
+        """Return `label` [batch, texts] and `score` [batch, texts] of float32; ties are ordered by text."""
         return [self._ranked(feed[self._logits].astype(np.float32), feed[self._texts]) for feed in feeds]
 
     def _ranked(self, logits: np.ndarray[Any, Any], texts: np.ndarray[Any, Any]) -> Arrays:

@@ -1,1 +1,1 @@
-"""What a Hugging Face model takes."""
+"""Inputs of Hugging Face models."""

@@ -1,4 +1,4 @@
-"""The ranges of the axes of a transformers model's inputs, and how far its tables of positions reach."""
+"""Axis ranges of a transformers model's inputs, and the limits of its position tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from plansmith.errors import SourceError
 from plansmith.records.model import BATCH, BATCH_RANGE, AxisRange
 from plansmith.sources.directory import read_json
-from plansmith.sources.huggingface.config_values import CLIP_FRAMES, IMAGE, Fact, number, stated
 from plansmith.sources.huggingface.inputs.kinds import (
     CHOICES,
     FRAMES,
@@ -22,6 +21,7 @@ from plansmith.sources.huggingface.inputs.kinds import (
     VIDEO_FRAMES,
     WIDTH,
 )
+from plansmith.sources.huggingface.outputs import CLIP_FRAMES, IMAGE, Fact, number, stated
 from plansmith.sources.huggingface.processors import Preprocessors
 from plansmith.sources.loaded_model import SEQUENCE
 
@@ -63,57 +63,57 @@ _WINDOWS = ("attention_window",)
 
 
 class RangeSource(Protocol):
-    """What ranges are told by."""
+    """Facts that ranges are derived from."""
 
     @property
     def config(self) -> Any:
-        """Of the model."""
+        """The model's configuration."""
 
     @property
     def pre(self) -> Preprocessors:
-        """Its tokenizer and processors."""
+        """The model's tokenizer and processors."""
 
     @property
     def folder(self) -> Path:
-        """Its directory."""
+        """The model's directory."""
 
     @property
     def limits(self) -> Mapping[str, int]:
-        """The largest sizes that it has positions for."""
+        """The largest sizes that the model has positions for."""
 
 
-def axis_range(axis: str, told: RangeSource, sides: Mapping[str, int]) -> AxisRange:
-    """The sizes that an axis has where nobody gives any.
+def axis_range(axis: str, source: RangeSource, sides: Mapping[str, int]) -> AxisRange:
+    """Return the default range of an axis.
 
     Args:
         axis: its name.
-        told: configuration, processors and limits.
+        source: configuration, processors and limits.
         sides: the usual height and width of images.
     """
     if axis == BATCH:
         return BATCH_RANGE
     if axis in {HEIGHT, WIDTH}:
-        return side_range(sides[axis], number(told.config, _PATCH, IMAGE) or 1)
+        return side_range(sides[axis], number(source.config, _PATCH, IMAGE) or 1)
     if axis == VIDEO_FRAMES:
-        frames = number(told.config, CLIP_FRAMES, IMAGE) or 1
+        frames = number(source.config, CLIP_FRAMES, IMAGE) or 1
         return AxisRange(min=max(1, frames // 2), opt=frames, max=frames)
     if axis == SAMPLES:
-        rate = getattr(told.pre.sound, "sampling_rate", None) or number(told.config, Fact(("sampling_rate",)))
+        rate = getattr(source.pre.sound, "sampling_rate", None) or number(source.config, Fact(("sampling_rate",)))
         low, usual, high = (round((rate or _USUAL_RATE) * seconds) for seconds in _SECONDS)
         return AxisRange(min=low, opt=usual, max=high)
     usual, high, low = {
-        SEQUENCE: (USUAL_LENGTH, _authors_length(told), 1),
+        SEQUENCE: (USUAL_LENGTH, _authors_length(source), 1),
         TARGET_AXIS: (_USUAL_TARGET, _LONGEST_TARGET, 1),
         FRAMES: (_FRAMES.opt, _FRAMES.max, _FRAMES.min),
         CHOICES: (_CHOICES.opt, _CHOICES.max, _CHOICES.min),
         TEXTS: (_TEXTS.opt, _TEXTS.max, _TEXTS.min),
     }.get(axis, (_OTHERS.opt, _OTHERS.max, _OTHERS.min))
-    high = min(high, told.limits.get(axis) or high)
+    high = min(high, source.limits.get(axis) or high)
     return AxisRange(min=min(low, high), opt=min(usual, high), max=high)
 
 
 def side_range(usual: int, patch: int) -> AxisRange:
-    """From half the usual height or width of images up to the usual one, which costs the most.
+    """Return the range from half the usual image height or width up to the usual one, which costs the most.
 
     Both are whole patches and, where the usual one is, multiples of 32. What is left of smaller images than 64 is a
     single pixel in the end, which some normalisations refuse: where half were less, larger ones are taken instead.
@@ -128,7 +128,7 @@ def side_range(usual: int, patch: int) -> AxisRange:
 
 
 def led_range(usual: AxisRange, led: int, limit: int | None) -> AxisRange:
-    """The sizes of texts that begin with tokens for images or sounds: those, and the usual sizes behind them.
+    """Return the text sizes with leading image or audio tokens: those, and the usual sizes after them.
 
     Args:
         usual: of texts alone.
@@ -150,7 +150,7 @@ def led_range(usual: AxisRange, led: int, limit: int | None) -> AxisRange:
 def affordable(
     axes: Mapping[str, AxisRange], sizes: Mapping[str, int], answers: Iterable[tuple[tuple[int, ...], int]]
 ) -> dict[str, AxisRange]:
-    """The ranges with a batch that no answer to the largest shape is too large for.
+    """Limit the ranges to a batch whose largest answer is not too large.
 
     A language model's scores of every word at every token are what is: 10 GB for 32 texts of 512 tokens and 150 000
     words.
@@ -172,24 +172,24 @@ def affordable(
 
 
 def position_limits(model: PreTrainedModel) -> dict[str, int]:
-    """The longest sequence and target that a model has positions for; without those that nothing limits."""
-    config, found = model.config, {}
+    """Return the longest sequence and target that a model has positions for; omits unlimited ones."""
+    config, axis_limits = model.config, {}
     written = _WRITTEN_LENGTHS if _writes(model) else ()
     for axis, names, side in ((SEQUENCE, _READ_LENGTHS, ("text", "encoder")), (TARGET_AXIS, written, ("decoder",))):
         value = stated(config, names, side) if names else None
         limits = [value] if type(value) is int and value > 0 else []
         limits += [limit for place, limit in _tables(model) if place == axis]
         if limits:
-            found[axis] = min(limits)
+            axis_limits[axis] = min(limits)
     window = stated(config, _WINDOWS)
     widest = max(window) if isinstance(window, list) else window
-    if widest and SEQUENCE in found:
-        found[SEQUENCE] = found[SEQUENCE] // widest * widest
-    return found
+    if widest and SEQUENCE in axis_limits:
+        axis_limits[SEQUENCE] = axis_limits[SEQUENCE] // widest * widest
+    return axis_limits
 
 
 def _tables(model: PreTrainedModel) -> Iterator[tuple[str, int]]:
-    """Axis and length of every table of positions of texts."""
+    """Yield axis and length of each position embedding table for text."""
     from torch import nn
 
     for path, table in model.named_modules():
@@ -211,8 +211,8 @@ def _is_other(above: list[str]) -> bool:
     return any(word in part for part in above for word in _NOT_TEXT)
 
 
-def _authors_length(told: RangeSource) -> int:
-    """The longest sequence by default: the authors' own choice, where there is one."""
-    chosen = told.folder / "sentence_bert_config.json"
-    said = read_json(chosen).get("max_seq_length") if chosen.is_file() else None
-    return int(said or min(LONGEST_LENGTH, getattr(told.pre.tokenizer, "model_max_length", LONGEST_LENGTH)))
+def _authors_length(source: RangeSource) -> int:
+    """Return the default maximum sequence length: the authors' own choice, if there is one."""
+    chosen = source.folder / "sentence_bert_config.json"
+    length = read_json(chosen).get("max_seq_length") if chosen.is_file() else None
+    return int(length or min(LONGEST_LENGTH, getattr(source.pre.tokenizer, "model_max_length", LONGEST_LENGTH)))

@@ -1,10 +1,11 @@
-"""The values of inputs whose kind is known: sentences, drawn images, waves of sound; the same ones for the same shape.
+"""Dummy input values by kind: sentences, drawn images, audio waveforms; deterministic for each shape.
 
 Rows of a batch differ in content and, where padding is marked, in length.
 """
 
 from __future__ import annotations
 
+import inspect
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,6 @@ from plansmith.data import synthetic
 from plansmith.errors import UsageError
 from plansmith.records.model import Tensor
 from plansmith.sources.huggingface.inputs.kinds import TARGET_AXIS, Fill
-from plansmith.sources.huggingface.inputs.token_ids import TokenIdSource
 from plansmith.sources.loaded_model import SEQUENCE
 
 if TYPE_CHECKING:
@@ -22,6 +22,63 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[np.generic]
+
+
+@dataclass(frozen=True)
+class TokenIdSource:
+    """Token id source.
+
+    Args:
+        vocabulary: ids are below it.
+        special: ids that stand for no word.
+        padding: the id behind the end of a row.
+        start: the first id of a row; None: any.
+        end: the last id of a row, which some models look for; None: any.
+        tokenizer: makes ids of sentences; None: they are drawn.
+    """
+
+    vocabulary: int
+    special: frozenset[int]
+    padding: int = 0
+    start: int | None = None
+    end: int | None = None
+    tokenizer: Any = None
+
+    def rows(self, lengths: Sequence[int]) -> list[list[int]]:
+        """Return one row of ids per length."""
+        if self.tokenizer is None:
+            return [self._framed(row) for row in self._drawn(lengths)]
+        texts = synthetic.sample_texts(len(lengths), max(lengths), offset=sum(lengths))
+        rows = self._tokenized(texts, max(8, *lengths))
+        # The last token is the model's own end mark; a row is cut before it, never after.
+        alone = slice(0, 1) if self.end is None else slice(-1, None)
+        cut = [row[: n - 1] + row[-1:] if n > 1 else row[alone] for row, n in zip(rows, lengths, strict=True)]
+        return [self._started(row) for row in cut]
+
+    def _tokenized(self, texts: Sequence[str], longest: int) -> list[list[int]]:
+        options: dict[str, Any] = {"text": list(texts)}
+        if "boxes" in inspect.signature(self.tokenizer.__call__).parameters:
+            # Tokenizers of pages take words, each with where it stands.
+            word_lists = [text.split() for text in texts]
+            options = {"text": word_lists, "boxes": [[[0] * 4] * len(row) for row in word_lists]}
+        rows: list[list[int]] = self.tokenizer(**options, truncation=True, max_length=longest)["input_ids"]
+        return rows
+
+    def _drawn(self, lengths: Sequence[int]) -> list[list[int]]:
+        import numpy as np
+
+        rng = np.random.default_rng(sum(lengths))
+        is_word = np.ones(self.vocabulary, dtype=bool)
+        is_word[[number for number in self.special if number < self.vocabulary]] = False
+        word_ids = np.flatnonzero(is_word) if is_word.any() else np.array([0])
+        return [rng.choice(word_ids, n).tolist() for n in lengths]
+
+    def _framed(self, row: list[int]) -> list[int]:
+        return self._started(row if self.end is None else [*row[:-1], self.end])
+
+    def _started(self, row: list[int]) -> list[int]:
+        return row if self.start is None else [self.start, *row[1:]]
+
 
 _LARGEST_COORDINATE = 1000
 # What stands at the tokens of a text.
@@ -32,21 +89,21 @@ _LOUDNESS = 0.3
 
 @dataclass(frozen=True)
 class Contents:
-    """What the values of a model's inputs are made of.
+    """Content of a model's input values.
 
     Args:
-        words: by input of token ids.
+        token_sources: by input of token ids.
         bounds: by input of whole numbers, one more than the largest; those of several columns, column by column.
         images: makes an image of a size that nothing need change into the array of a model.
     """
 
-    words: Mapping[str, TokenIdSource] = field(default_factory=dict)
+    token_sources: Mapping[str, TokenIdSource] = field(default_factory=dict)
     bounds: Mapping[str, Sequence[int]] = field(default_factory=dict)
     images: Callable[[Sequence[Any]], Array | None] = lambda _: None
 
 
 def filled(tensor: Tensor, kind: Fill, shape: tuple[int, ...], contents: Contents, led: Sequence[int] = ()) -> Array:
-    """The values of one input.
+    """Return the values of one input.
 
     Args:
         tensor: its name, dtype and dims.
@@ -77,11 +134,11 @@ def filled(tensor: Tensor, kind: Fill, shape: tuple[int, ...], contents: Content
 def _ids(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
     import numpy as np
 
-    words = contents.words[tensor.name]
+    tokens = contents.token_sources[tensor.name]
     count, longest = int(np.prod(shape[:-1])), shape[-1]
     lengths = np.repeat(synthetic.sample_lengths(shape[0], longest), count // shape[0]).tolist()
-    ids = np.full((count, longest), words.padding, dtype=np.int64)
-    for place, row in enumerate(words.rows(lengths)):
+    ids = np.full((count, longest), tokens.padding, dtype=np.int64)
+    for place, row in enumerate(tokens.rows(lengths)):
         ids[place, : len(row)] = row
     return ids.reshape(shape)
 
@@ -92,7 +149,7 @@ def _mask(_: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
 
 
 def _segments(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
-    """A second segment, where the model knows one: all zeros would not show that the input is ignored."""
+    """Fill in a second segment if the model supports one: all zeros would not reveal an ignored input."""
     import numpy as np
 
     bounds = contents.bounds.get(tensor.name, (1,))
@@ -120,7 +177,7 @@ def _steps(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
 
 
 def _boxes(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> NDArray[np.int64]:
-    """Left, top, right and bottom of words on a page, which is 1000 wide and high."""
+    """Fill in left, top, right and bottom of words on a page, which is 1000 wide and high."""
     import numpy as np
 
     largest = min(_LARGEST_COORDINATE, contents.bounds.get(tensor.name, (_LARGEST_COORDINATE + 1,))[0] - 1)
@@ -129,19 +186,19 @@ def _boxes(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> NDArra
 
 
 def _shares(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> NDArray[np.floating]:
-    """Such boxes in shares of the page's sides."""
+    """Fill in such boxes as fractions of the page's sides."""
     import numpy as np
 
     return np.divide(_boxes(tensor, shape, contents), _LARGEST_COORDINATE)
 
 
 def _points(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> NDArray[np.float64]:
-    """Places in an image, in pixels from its left and upper side."""
+    """Fill in points of an image, in pixels from its left and upper side."""
     return _random(tensor, shape).uniform(0, contents.bounds.get(tensor.name, (1,))[0], shape)
 
 
 def _hidden(_: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
-    """Half of every row, from another place on in each: models cut what is hidden out, and so count on one number."""
+    """Mask half of every row, from a different start in each: models extract masked positions, in equal numbers."""
     import numpy as np
 
     del contents
@@ -154,14 +211,14 @@ def _images(_: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
 
     *before, channels, height, width = shape
     count = int(np.prod(before))
-    made = contents.images(synthetic.sample_images(count, height, width, seed=count))
-    if made is None or made.shape != (count, channels, height, width):
-        made = _any_images((count, channels, height, width))
-    return made.reshape(shape)
+    batch = contents.images(synthetic.sample_images(count, height, width, seed=count))
+    if batch is None or batch.shape != (count, channels, height, width):
+        batch = _any_images((count, channels, height, width))
+    return batch.reshape(shape)
 
 
 def _any_images(shape: tuple[int, ...]) -> Array:
-    """Images of any number of channels, normalised as most models want them."""
+    """Return images with any number of channels, normalized as most models expect."""
     import numpy as np
 
     if shape[1] in synthetic.CHANNELS:
@@ -171,7 +228,7 @@ def _any_images(shape: tuple[int, ...]) -> Array:
 
 
 def _sound(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
-    """Waves of a few tones with noise, along the last axis or, in a spectrogram, the longer of the last two."""
+    """Return waves of a few tones with noise, along the last axis or, in a spectrogram, the longer of the last two."""
     import numpy as np
 
     del contents
@@ -189,7 +246,7 @@ def _values(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> NDArr
 
 
 def _patches(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
-    """Row and column, from 1 on, then the pixels."""
+    """Return row and column, counted from 1, followed by the pixels."""
     import numpy as np
 
     values = _values(tensor, shape, contents)
@@ -204,7 +261,7 @@ def _observed(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> Arr
 
 
 def _flags(tensor: Tensor, shape: tuple[int, ...], contents: Contents) -> Array:
-    """The first of every row is set."""
+    """Set the first flag of each row."""
     import numpy as np
 
     del tensor, contents

@@ -1,4 +1,4 @@
-"""What the inputs of transformers models hold, by the names of their forward methods: one table.
+"""Input kinds of transformers models, by the argument names of their forward methods: one table.
 
 A kind says what fills an input, and which forms it can have. A dim is a name where the axis may move, a number, or a
 fact of the configuration. The first form whose facts are known counts; of a main input, the first that the model
@@ -7,13 +7,22 @@ answers to. Where families differ under one name, they differ in their configura
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
-from plansmith.records.model import BATCH
-from plansmith.sources.huggingface.config_values import CLIP_FRAMES, IMAGE, SOUND, TARGET, TEXT, Fact
-from plansmith.sources.loaded_model import SEQUENCE
+from plansmith.config.spec import InputSpec
+from plansmith.errors import SourceError, UsageError
+from plansmith.records.model import BATCH, AxisRange, Tensor
+from plansmith.sources.huggingface.outputs import CLIP_FRAMES, IMAGE, SOUND, TARGET, TEXT, Fact, number
+from plansmith.sources.loaded_model import SEQUENCE, InputPlan
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 
 # Axes that may move.
 TARGET_AXIS, HEIGHT, WIDTH, FRAMES, SAMPLES = "target", "height", "width", "frames", "samples"
@@ -33,7 +42,7 @@ VOCABULARY = Fact(("vocab_size", "codepoints"))
 
 
 class Fill(StrEnum):
-    """What an input holds."""
+    """Fill of an input: the kind of its values."""
 
     IDS = "token ids"
     MASK = "padding masks"
@@ -60,7 +69,7 @@ Dim = str | int | Fact
 
 @dataclass(frozen=True)
 class Form:
-    """One form that an input can have.
+    """Form: one possible form of an input.
 
     Args:
         dims: the batch first.
@@ -75,7 +84,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Kind:
-    """What is known of an input.
+    """Kind of an input: its known facts.
 
     Args:
         name: of the argument.
@@ -293,5 +302,132 @@ WITHOUT_MASK = {"feat_extract_norm": "group"}
 
 
 def kinds_of(names: Sequence[str]) -> list[str]:
-    """Of a forward method's arguments, those that are known; in the method's order."""
+    """Return the known arguments of a forward method, in its order."""
     return [name for name in names if name in KINDS]
+
+
+_DIMS = ("batch", 32)
+_LISTED = 8
+# How documentations of forward methods say what a tensor is.
+_DOCUMENTED = re.compile(r"^ *(\w+) \(`(?:torch\.)?(\w+)`(.*?)(?=^ *\w+ \(`|\Z)", re.MULTILINE | re.DOTALL)
+_SHAPE = re.compile(r"shape `\(([^`]*)\)`")
+_DTYPES = {"LongTensor": "int64", "IntTensor": "int64", "BoolTensor": "bool"}
+_AXES = {"batch_size": BATCH, "sequence_length": SEQUENCE, "target_sequence_length": TARGET_AXIS}
+_BESIDE_TEXT = Form((BATCH, SEQUENCE))
+# Arguments that are no tensors, and those that only training or the model itself gives.
+_FLAGS = {"output_attentions", "output_hidden_states", "return_dict", "use_cache", "interpolate_pos_encoding", "kwargs"}
+_INSIDE = re.compile(r"^output_|labels|loss|past_key|cache|embeds$|head_mask|outputs$|logits_to_keep|^position_ids$")
+
+
+def odd_inputs(arguments: Mapping[str, inspect.Parameter]) -> list[str]:
+    """Return the tensor arguments of a forward method that no kind describes."""
+    return [
+        name
+        for name, parameter in arguments.items()
+        if name not in KINDS and name not in _FLAGS and not _INSIDE.search(name) and _is_tensor(parameter)
+    ]
+
+
+def _is_tensor(argument: inspect.Parameter) -> bool:
+    """Whether an argument may be a tensor: some are numbers or strings."""
+    return argument.annotation is argument.empty or "Tensor" in str(argument.annotation)
+
+
+def described_tensors(model: PreTrainedModel, specs: Mapping[str, InputSpec]) -> tuple[Tensor, ...]:
+    """Return the inputs that a spec describes.
+
+    Raises:
+        UsageError: the model has no such input, or one is not described in full.
+    """
+    arguments = inspect.signature(model.forward).parameters
+    names_none = all(p.kind is p.VAR_KEYWORD for p in arguments.values())
+    unknown = [name for name in specs if name not in arguments and not names_none]
+    if unknown:
+        takes = [name for name, p in arguments.items() if p.kind is not p.VAR_KEYWORD and name not in _FLAGS]
+        raise UsageError(
+            f"inputs: {type(model).__name__} has no input {', '.join(unknown)}",
+            remedy=f"it takes {', '.join(takes)}",
+        )
+    vague = [name for name, spec in specs.items() if not spec.dtype or not spec.dims]
+    if vague:
+        spec = specs[vague[0]]
+        raise UsageError(
+            f"inputs: {', '.join(vague)} needs both a dtype and dims",
+            remedy="for example:\n  inputs:\n"
+            f"    {vague[0]}: {{dtype: {spec.dtype or 'float32'}, dims: [{', '.join(map(str, spec.dims or _DIMS))}]}}",
+        )
+    return tuple(Tensor(name=name, dtype=spec.dtype, dims=spec.dims) for name, spec in specs.items())
+
+
+def within_limits(plan: InputPlan, limits: Mapping[str, int]) -> InputPlan:
+    """Limit a plan of described inputs to the positions that the model has.
+
+    Args:
+        plan: with the spec's own names of axes.
+        limits: by the names that the axes of known inputs have.
+    """
+    own_limits: dict[str, int] = {}
+    for tensor in plan.tensors:
+        for form in (form for kind in KINDS.get(tensor.name, ()) for form in kind.forms):
+            if len(form.dims) == len(tensor.dims):
+                pairs = zip(form.dims, tensor.dims, strict=True)
+                own_limits |= {own: limits[str(axis)] for axis, own in pairs if isinstance(own, str) and axis in limits}
+    axes = {axis: _at_most(r, own_limits[axis]) if axis in own_limits else r for axis, r in plan.axes.items()}
+    return replace(plan, axes=axes, limits=own_limits)
+
+
+def _at_most(sizes: AxisRange, limit: int) -> AxisRange:
+    return AxisRange(min=min(sizes.min, limit), opt=min(sizes.opt, limit), max=min(sizes.max, limit))
+
+
+def undescribed(model: PreTrainedModel, why: str, names: Sequence[str]) -> SourceError:
+    """Return the error that a spec must describe the model's inputs, with lines to adapt.
+
+    Args:
+        model: that nothing describes.
+        why: what is not known of it.
+        names: of the inputs that it is known, or likely, to need.
+    """
+    lines = {name: _line(model, name) for name in list(dict.fromkeys(names))[:_LISTED]}
+    unknown = [name for name, line in lines.items() if "…" in line]
+    entries = [f"    {name}: {line}" for name, line in lines.items()]
+    return SourceError(
+        f"{type(model).__name__}: {why}",
+        remedy=f"write this as model.yaml, fill in … for {', '.join(['source', *unknown])}, and compile it;"
+        " names in dims vary, and numbers are fixed:\n" + "\n".join(["  source: hf:…", "  inputs:", *entries]),
+    )
+
+
+def _line(model: PreTrainedModel, name: str) -> str:
+    """Return the spec line of an input from its kind or documentation; "…" stands for what neither states."""
+    config = model.config
+    sides = {HEIGHT: number(config, SIDE, IMAGE), WIDTH: number(config, replace(SIDE, place=1), IMAGE)}
+    for kind, form in (
+        (candidate, form) for candidate in KINDS.get(name, ()) for form in candidate.forms or (_BESIDE_TEXT,)
+    ):
+        facts = {fact: number(config, fact, kind.side) for fact in (*form.dims, *form.needs) if isinstance(fact, Fact)}
+        if None not in facts.values():
+            dims = [facts[d] if isinstance(d, Fact) else sides.get(str(d)) or d for d in form.dims]
+            bound = number(config, kind.bound, kind.side) if kind.bound else None
+            return _described(name, kind.dtype, dims, bound or 2)
+    for called, dtype, description in _DOCUMENTED.findall(type(model).forward.__doc__ or ""):
+        shape = _SHAPE.search(description) if called == name else None
+        if shape is not None:
+            dims = [_dim(config, word.strip()) for word in shape[1].split(",") if word.strip()]
+            return _described(name, _DTYPES.get(dtype, "float32"), dims, 2)
+    return "{dtype: …, dims: […]}"
+
+
+def _described(name: str, dtype: str, dims: Sequence[object], bound: int) -> str:
+    """Parse a spec line; masks and booleans are filled as such, other integers below a bound."""
+    are_plain = all(isinstance(dim, int) or str(dim).isidentifier() for dim in dims)  # some are sums of others
+    fields = f"dtype: {dtype}, dims: [{', '.join(map(str, dims)) if are_plain else '…'}]"
+    return f"{{{fields}, low: 0, high: {bound - 1}}}" if dtype == "int64" and "mask" not in name else f"{{{fields}}}"
+
+
+def _dim(config: Any, word: str) -> str | int:
+    """Parse a dim from documentation: a number, a configuration value, or an axis name."""
+    word = word.removeprefix("config.")
+    if word.isdigit():
+        return int(word)
+    return _AXES.get(word) or number(config, Fact((word,))) or word.removeprefix("num_")

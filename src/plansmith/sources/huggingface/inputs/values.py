@@ -1,4 +1,4 @@
-"""What the values, sizes and ranges of a transformers model's inputs come from. Runs in the worker."""
+"""Sources of the values, sizes and ranges of a transformers model's inputs. Runs in the worker."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from plansmith.config.data import IMAGE, TEXT, TEXT_PAIR
 from plansmith.data import synthetic
-from plansmith.data.columns import Takes
-from plansmith.data.images import open_image
-from plansmith.data.sample import Sample
+from plansmith.data.sample import Sample, Takes
+from plansmith.data.tables import open_image
 from plansmith.records.model import AxisRange, Tensor
-from plansmith.sources.huggingface.config_values import TARGET, Fact, number, special_ids, stated
+from plansmith.sources.collate import encode_arrays, encode_images, encode_texts
 from plansmith.sources.huggingface.inputs.axes import axis_range, led_range, position_limits
-from plansmith.sources.huggingface.inputs.dummy import Contents, filled
+from plansmith.sources.huggingface.inputs.dummy import Contents, TokenIdSource, filled
 from plansmith.sources.huggingface.inputs.kinds import (
     HEIGHT,
     KINDS,
@@ -28,9 +27,8 @@ from plansmith.sources.huggingface.inputs.kinds import (
     Form,
     Kind,
 )
-from plansmith.sources.huggingface.inputs.token_ids import TokenIdSource
+from plansmith.sources.huggingface.outputs import TARGET, Fact, number, special_ids, stated
 from plansmith.sources.huggingface.processors import Preprocessors, read_preprocessors
-from plansmith.sources.inputs.collate import encode_arrays, encode_images, encode_texts
 from plansmith.sources.loaded_model import SEQUENCE, Align, Encode, Encoded, InputPlan
 
 if TYPE_CHECKING:
@@ -50,7 +48,7 @@ _WHOLE = {"do_resize": False, "do_center_crop": False, "do_pad": False}
 
 @dataclass(frozen=True)
 class Source:
-    """A model's configuration and processors, as inputs see them.
+    """Source facts: a model's configuration and processors, as used for inputs.
 
     Args:
         config: of the model.
@@ -66,7 +64,7 @@ class Source:
 
     @classmethod
     def of(cls, model: PreTrainedModel, folder: Path, *, trust_remote_code: bool) -> Source:
-        """All that a model and its directory tell.
+        """Collect the facts of a model and its directory.
 
         Raises:
             SourceError: there is a tokenizer or processor that cannot be read.
@@ -77,11 +75,11 @@ class Source:
 
     @property
     def offered(self) -> tuple[str, ...]:
-        """The inputs that the processors make."""
+        """The inputs that the processors produce."""
         return self.pre.names
 
     def settle_padding(self, model: PreTrainedModel) -> None:
-        """Tell a configuration which id is padding: the tokenizer's; else none that there is.
+        """Set the padding id of a configuration: the tokenizer's, otherwise an id that no token has.
 
         Classifiers on decoders take the last token that is no padding, and refuse batches where they do not know it.
         """
@@ -96,7 +94,7 @@ class Source:
         return all(number(self.config, fact, kind.side) is not None for fact in facts)
 
     def unknown_facts(self, name: str) -> tuple[str, ...]:
-        """The facts that the forms of a known input lack; none where one form is known, or stands beside another."""
+        """Return the facts that a known input's forms lack; none if one form is known, or accompanies another."""
         forms = [(kind, form) for kind in KINDS[name] for form in kind.forms]
         if not forms or any(not kind.forms for kind in KINDS[name]) or any(self.has(*pair) for pair in forms):
             return ()
@@ -105,11 +103,11 @@ class Source:
         return tuple(fact.names[0] for fact in facts if number(self.config, fact, kind.side) is None)
 
     def dims(self, kind: Kind, form: Form) -> tuple[int | str, ...]:
-        """A form's dims: names and numbers."""
+        """Return a form's dims: names and numbers."""
         return tuple((number(self.config, dim, kind.side) or 0) if isinstance(dim, Fact) else dim for dim in form.dims)
 
     def is_worth(self, kind: Kind) -> bool:
-        """Whether an input that the model can do without tells it anything that it knows what to do with."""
+        """Whether an optional input carries information that the model can use."""
         is_written = kind.like == "decoder_input_ids"  # no processor gives what stands beside it
         if kind.fill in {Fill.SEGMENTS, Fill.MASK} and not is_written and (self.pre.tokenizer or self.pre.sound):
             return kind.name in self.offered
@@ -122,19 +120,19 @@ class Source:
         )
 
     def usual_sides(self) -> tuple[tuple[int, int], ...]:
-        """Heights and widths that images may usually have: as the processor makes them, as the configuration says."""
-        found = []
+        """Return the usual heights and widths of images: from the processor and the configuration."""
+        sizes = []
         if self.pre.images is not None:
-            made = self._processed(synthetic.sample_images(1, 256, 320, seed=1))
-            found += [(int(made.shape[2]), int(made.shape[3]))] if made is not None and made.ndim == 4 else []
+            batch = self._processed(synthetic.sample_images(1, 256, 320, seed=1))
+            sizes += [(int(batch.shape[2]), int(batch.shape[3]))] if batch is not None and batch.ndim == 4 else []
         height, width = (number(self.config, Fact(SIDE.names, place=place), ("vision", "backbone")) for place in (0, 1))
-        found += [(height, width)] if height and width else []
-        return tuple(dict.fromkeys(found)) or ((USUAL_SIDE, USUAL_SIDE),)
+        sizes += [(height, width)] if height and width else []
+        return tuple(dict.fromkeys(sizes)) or ((USUAL_SIDE, USUAL_SIDE),)
 
     def plan(
         self, tensors: Sequence[Tensor], kinds: Mapping[str, Kind], sides: tuple[int, int], led: Sequence[int] = ()
     ) -> InputPlan:
-        """A plan for these inputs.
+        """Return a plan for these inputs.
 
         Args:
             tensors: in the model's order, with names for dims that may move.
@@ -154,14 +152,14 @@ class Source:
             return {t.name: filled(t, kinds[t.name].fill, shapes[t.name], contents, led) for t in tensors}
 
         mask = next((name for name in _MASKS if name in names), None)
-        words, is_random = self._words(kinds)
+        description, is_random = self._description(kinds)
         return InputPlan(
             tensors=tuple(tensors),
             axes=axes,
             limits={axis: limit for axis, limit in self.limits.items() if axis in axes},
             mask_input=mask,
             make=make,
-            data=words,
+            data=description,
             takes=self._takes(tensors, mask),
             encode=self._encode(tensors, mask),
             random_values=is_random,
@@ -169,13 +167,13 @@ class Source:
 
     def _contents(self, kinds: Mapping[str, Kind]) -> Contents:
         return Contents(
-            words={name: self._word_source(kind) for name, kind in kinds.items() if kind.fill is Fill.IDS},
+            token_sources={name: self._word_source(kind) for name, kind in kinds.items() if kind.fill is Fill.IDS},
             bounds={name: bounds for name, kind in kinds.items() if (bounds := self._bounds(kind))},
             images=lambda images: self._processed(images, **_WHOLE),
         )
 
     def _word_source(self, kind: Kind) -> TokenIdSource:
-        """Where the ids of one input come from; those of a decoder begin as it begins."""
+        """Return the source of one input's ids; those of a decoder start with its start tokens."""
         vocabulary = number(self.config, VOCABULARY, kind.side) or 2
         tokenizer = self.pre.tokenizer
         if tokenizer is not None and (len(tokenizer) > vocabulary or tokenizer.pad_token_id == len(tokenizer)):
@@ -197,17 +195,17 @@ class Source:
         )
 
     def _bounds(self, kind: Kind) -> tuple[int, ...]:
-        """One more than the largest whole number that an input may hold; of every column, where they differ."""
+        """Return the exclusive upper bound of integers in an input; one per column if they differ."""
         if kind.bound is None:
             return ()
         value = stated(self.config, kind.bound.names, kind.side)
         if isinstance(value, list | tuple) and value:
             return tuple(value)
-        known = number(self.config, kind.bound, kind.side)
-        return () if known is None else (known,)
+        size = number(self.config, kind.bound, kind.side)
+        return () if size is None else (size,)
 
     def _processed(self, images: Sequence[Any], **options: bool) -> NDArray[np.generic] | None:
-        """Images through the model's own processor; None where there is none, or it makes none of such images."""
+        """Process images with the model's own processor; None if there is none or it cannot process them."""
         import numpy as np
 
         if self.pre.images is None:
@@ -215,29 +213,31 @@ class Source:
         if getattr(self.pre.images, "apply_ocr", False):  # reading the words in them needs a program of its own
             options["apply_ocr"] = False
         try:
-            made = self.pre.images(list(images), return_tensors="np", **options)["pixel_values"]
+            array = self.pre.images(list(images), return_tensors="np", **options)["pixel_values"]
         except (ValueError, TypeError, KeyError, IndexError, RuntimeError, AttributeError):
             return None
-        return np.asarray(made, dtype=np.float32)
+        return np.asarray(array, dtype=np.float32)
 
-    def _words(self, kinds: Mapping[str, Kind]) -> tuple[str, bool]:
-        """What the inputs are, in words; and whether any of it is random because nothing makes real ones."""
-        said: dict[str, bool] = {}
+    def _description(self, kinds: Mapping[str, Kind]) -> tuple[str, bool]:
+        """Describe the inputs; return also whether any is random because real data are not available."""
+        sources: dict[str, bool] = {}
         for name, kind in kinds.items():
             if kind.fill is Fill.IDS:
                 real = self._word_source(kind).tokenizer is not None
-                said[synthetic.SENTENCES if real else RANDOM_IDS] = not real
+                sources[synthetic.SENTENCES if real else RANDOM_IDS] = not real
             elif kind.fill in {Fill.IMAGES, Fill.VIDEO}:
                 real = self.pre.images is not None or self.pre.video is not None
-                said[
+                sources[
                     synthetic.DRAWN_IMAGES if real else f"{synthetic.DRAWN_IMAGES} (the model has no image processor)"
                 ] = not real
             elif kind.fill is Fill.SOUND:
                 real = self.pre.sound is not None
-                said["drawn sound" if real else "drawn sound (the model has no feature extractor)"] = not real
+                sources["drawn sound" if real else "drawn sound (the model has no feature extractor)"] = not real
             elif kind.fill in {Fill.VALUES, Fill.LABELS}:
-                said[f"random {name}"] = True
-        return " and ".join(sorted(said, key=lambda words: (not said[words], words))), any(said.values())
+                sources[f"random {name}"] = True
+        return " and ".join(sorted(sources, key=lambda description: (not sources[description], description))), any(
+            sources.values()
+        )
 
     def _takes(self, tensors: Sequence[Tensor], mask: str | None) -> Takes:
         names = [t.name for t in tensors]
@@ -251,7 +251,7 @@ class Source:
         return Takes(roles, tuple(dict.fromkeys([*first, *names])), optional=() if mask is None else (mask,))
 
     def _is_text(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether every input is made of texts, one or two a sample."""
+        """Whether every input is derived from texts, one or two per sample."""
         flat = {t.name for t in tensors if len(t.dims) == 2}
         return self.pre.tokenizer is not None and "input_ids" in flat and {t.name for t in tensors} == flat & _TEXTS
 
@@ -278,7 +278,7 @@ class Source:
 
 
 def _with_masks(images: Encoded, masks: Sequence[Tensor]) -> Encoded:
-    """Images of one size hold nothing but what counts."""
+    """Add all-ones masks: images of one size have no padding."""
     import numpy as np
 
     batch, _, *sides = next(iter(images.feed.values())).shape

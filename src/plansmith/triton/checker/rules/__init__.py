@@ -1,1 +1,1 @@
-"""The rules of the checker."""
+"""Checker rules."""

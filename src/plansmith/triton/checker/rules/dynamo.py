@@ -1,4 +1,4 @@
-"""What NVIDIA Dynamo's worker of Triton asks of a repository that it serves as `/v1/classify` or `/v1/embeddings`.
+"""NVIDIA Dynamo rules: what its Triton worker requires to serve `/v1/classify` or `/v1/embeddings`.
 
 The worker registers every model that is no step of an ensemble, and does not start where one of them does not fit. Read
 in github.com/ai-dynamo/dynamo, components/src/dynamo/triton, between its releases 1.6 and 1.7.
@@ -55,7 +55,7 @@ _LEAVE_OUT = "compile it with `frontend: dynamo` under `pipeline`; or serve it f
 
 
 def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
-    """What breaks the rules in one model; nothing in an ensemble's step, or where the repository is not for Dynamo."""
+    """Yield rule violations of one model; nothing for a step of an ensemble, or if the repository is not for Dynamo."""
     if not surroundings.dynamo or model.config is None or model.name in _ensemble_steps(surroundings):
         return
     yield from _inputs(model, model.config)
@@ -73,9 +73,9 @@ def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
 def _inputs(model: ModelFolder, config: pb.ModelConfig) -> Iterator[Finding]:
     from tritonclient.grpc import model_config_pb2 as pb
 
-    texts = [one for one in config.input if one.data_type == pb.TYPE_STRING]
+    texts = [entry for entry in config.input if entry.data_type == pb.TYPE_STRING]
     if len(texts) != 1:
-        names = f": {', '.join(one.name for one in texts)}" if texts else ""
+        names = f": {', '.join(entry.name for entry in texts)}" if texts else ""
         yield model.faulted(
             INPUT, f"it has {len(texts)} TYPE_STRING inputs{names}, and has to have one", "input", remedy=_LEAVE_OUT
         )
@@ -88,13 +88,13 @@ def _inputs(model: ModelFolder, config: pb.ModelConfig) -> Iterator[Finding]:
             texts[0].name,
             remedy="give it dims: [ 1 ]",
         )
-    for other in config.input:
-        if len(texts) == 1 and other.data_type != pb.TYPE_STRING and not other.optional:
+    for tensor in config.input:
+        if len(texts) == 1 and tensor.data_type != pb.TYPE_STRING and not tensor.optional:
             yield model.faulted(
                 INPUT,
-                f"requests have to have {other.name}, and Dynamo sends {texts[0].name} alone",
+                f"requests have to have {tensor.name}, and Dynamo sends {texts[0].name} alone",
                 "input",
-                other.name,
+                tensor.name,
                 remedy="make it optional, or leave it out",
             )
     yield from _halves(model, config)
@@ -103,9 +103,9 @@ def _inputs(model: ModelFolder, config: pb.ModelConfig) -> Iterator[Finding]:
 def _outputs(model: ModelFolder, config: pb.ModelConfig) -> Iterator[Finding]:
     from tritonclient.grpc import model_config_pb2 as pb
 
-    numbers = [one for one in config.output if one.data_type == pb.TYPE_FP32]
+    numbers = [entry for entry in config.output if entry.data_type == pb.TYPE_FP32]
     if len(numbers) != 1:
-        names = f": {', '.join(one.name for one in numbers)}" if numbers else ""
+        names = f": {', '.join(entry.name for entry in numbers)}" if numbers else ""
         yield model.faulted(
             OUTPUT, f"it has {len(numbers)} TYPE_FP32 outputs{names}, and has to have one", "output", remedy=_LEAVE_OUT
         )

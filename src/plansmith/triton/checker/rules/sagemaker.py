@@ -1,4 +1,4 @@
-"""What SageMaker's front end of Triton asks of a repository, whether it serves one model or many."""
+"""SageMaker rules: what its Triton front end requires of a single-model or multi-model repository."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from plansmith.compilers.trt.inspection.header import read_header
+from plansmith.compilers.trt.plan_header import read_header
 from plansmith.compilers.trt.versions import NEWEST_MAJOR, numbers_of
 from plansmith.errors import EngineError
 from plansmith.records.release import CONFIG_FILE
-from plansmith.triton.checker.autocomplete import folders_of
 from plansmith.triton.checker.findings import Finding, Rule
 from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
+from plansmith.triton.checker.reader import folders_of, is_plain
 from plansmith.triton.checker.rules.backends import plan_file, tensorrt
 from plansmith.triton.checker.rules.ensemble.rules import is_ensemble
-from plansmith.triton.checker.versions import is_plain
 from plansmith.triton.repository.ensembles import steps_of
 
 _SERVE = "docker/sagemaker/serve of github.com/triton-inference-server/server"
@@ -80,7 +79,7 @@ _SEEN_AS_ENSEMBLE = re.compile(r'platform:(\s)*"ensemble"')
 
 
 def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
-    """What breaks the rules in one model; nothing where the repository is not for SageMaker."""
+    """Yield rule violations of one model; nothing if the repository is not for SageMaker."""
     if not surroundings.is_for_sagemaker:
         return
     if not _PLAIN.fullmatch(model.name):
@@ -106,7 +105,7 @@ def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
 
 
 def check_whole(surroundings: CheckContext) -> Iterator[Finding]:
-    """What breaks the rules in the repository as a whole; nothing where it is not for SageMaker."""
+    """Yield rule violations of the whole repository; nothing if it is not for SageMaker."""
     if not surroundings.is_for_sagemaker:
         return
     root = surroundings.root
@@ -134,22 +133,24 @@ def check_whole(surroundings: CheckContext) -> Iterator[Finding]:
         )
         yield from _of_many(models, ensembles)
     if len(models) > _MOST_MODELS:
-        said = f"there are {len(models)} models, which are loaded and unloaded together"
-        yield MANY.broken(said, model="", place=".", remedy="make smaller ensembles, each with an archive of its own")
+        message = f"there are {len(models)} models, which are loaded and unloaded together"
+        yield MANY.broken(
+            message, model="", place=".", remedy="make smaller ensembles, each with an archive of its own"
+        )
 
 
 def _default_model(models: Mapping[str, ModelFolder]) -> str:
-    """The model that a client asks: one that asks others, and that no other asks."""
+    """The default model, to which clients send requests: it calls others, and no other calls it."""
     steps = {name: steps_of(model.config) - {name} for name, model in models.items()}
-    asked = set().union(*steps.values())
-    return min(models, key=lambda name: (name in asked, not steps[name]))
+    member_names = set().union(*steps.values())
+    return min(models, key=lambda name: (name in member_names, not steps[name]))
 
 
 def _of_many(models: dict[str, ModelFolder], ensembles: list[ModelFolder]) -> Iterator[Finding]:
-    """What a multi-model endpoint takes for the ensemble among several models."""
-    seen = [model for model in models.values() if _SEEN_AS_ENSEMBLE.search(model.text)]
+    """Check which of several models a multi-model endpoint takes for the ensemble."""
+    matches = [model for model in models.values() if _SEEN_AS_ENSEMBLE.search(model.text)]
     for model in ensembles:
-        if model not in seen:
+        if model not in matches:
             yield ENSEMBLE.broken(
                 'a multi-model endpoint looks for platform: "ensemble", which the configuration does not say so',
                 model=model.name,
@@ -157,14 +158,14 @@ def _of_many(models: dict[str, ModelFolder], ensembles: list[ModelFolder]) -> It
                 line=model.line_of("platform"),
                 remedy='write platform: "ensemble", with a colon and these quotes',
             )
-    if len(seen) > 1:
-        names = ", ".join(model.name for model in seen)
-        said = f"a multi-model endpoint takes one of the ensembles {names} by chance"
-        yield ENSEMBLE.broken(said, model="", place=".", remedy="make an archive for each ensemble")
+    if len(matches) > 1:
+        names = ", ".join(model.name for model in matches)
+        message = f"a multi-model endpoint takes one of the ensembles {names} by chance"
+        yield ENSEMBLE.broken(message, model="", place=".", remedy="make an archive for each ensemble")
     if not ensembles:
-        said = "none of the models is an ensemble, so that a multi-model endpoint takes one of them by chance"
+        message = "none of the models is an ensemble, so that a multi-model endpoint takes one of them by chance"
         yield ENSEMBLE.broken(
-            said, model="", place=".", remedy="make an archive for each model, or an ensemble of them"
+            message, model="", place=".", remedy="make an archive for each model, or an ensemble of them"
         )
 
 
@@ -173,7 +174,7 @@ def _is_model(folder: Path) -> bool:
 
 
 def _stray(folder: Path) -> Finding:
-    inner = [one.name for one in folders_of(folder) if _is_model(one)]
+    inner = [entry.name for entry in folders_of(folder) if _is_model(entry)]
     if inner:
         return LAYOUT.broken(
             f"{folder.name} is a folder around the models {', '.join(inner)}",

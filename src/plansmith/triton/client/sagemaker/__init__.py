@@ -1,1 +1,1 @@
-"""A client of models behind endpoints of Amazon SageMaker, over AWS or to a front end of Triton without it."""
+"""Clients for models behind Amazon SageMaker endpoints, through AWS or directly to a Triton front end."""

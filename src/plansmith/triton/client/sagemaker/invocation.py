@@ -1,4 +1,4 @@
-"""Requests and answers in the form of SageMaker's front end of Triton: a body, and a content type that describes it.
+"""Invocation format of SageMaker's Triton front end: a body, and a content type that describes it.
 
 The binary form is that of KServe's protocol, which begins with JSON; the content type tells how long that is:
 github.com/triton-inference-server/server, src/sagemaker_server.cc.
@@ -52,12 +52,12 @@ class Invocation:
 
     @property
     def target_model(self) -> str:
-        """The archive of a multi-model endpoint that is invoked; empty for an endpoint of one model."""
+        """The target archive of a multi-model endpoint; empty for a single-model endpoint."""
         return self.headers.get(TARGET_MODEL, "")
 
 
 def require_headers(headers: Mapping[str, str]) -> None:
-    """Check that SageMaker takes the headers of an invocation.
+    """Require that SageMaker accepts the headers of an invocation.
 
     Raises:
         UsageError: it does not take one.
@@ -74,7 +74,7 @@ def require_headers(headers: Mapping[str, str]) -> None:
 
 
 def require_name(name: str, kind: str) -> None:
-    """Check the name of an endpoint or a variant; `kind` is which, with its article.
+    """Require a valid endpoint or variant name; `kind` says which, with its article.
 
     Raises:
         UsageError: no endpoint or variant can have it.
@@ -87,7 +87,7 @@ def require_name(name: str, kind: str) -> None:
 
 
 def invocation_from_request(request: Request, headers: Mapping[str, str]) -> Invocation:
-    """A request in the form in which an endpoint takes it.
+    """Convert a request to an endpoint invocation.
 
     Args:
         request: tensors and parameters; its model and version are the endpoint's to choose.
@@ -118,7 +118,7 @@ def invocation_from_request(request: Request, headers: Mapping[str, str]) -> Inv
 
 
 def reply_from_response(response: InvocationResponse, request: Request) -> Reply:
-    """The outputs in the answer to a request.
+    """Parse the outputs in the response to a request.
 
     Raises:
         ServedCheckError: the answer cannot be read, or lacks an output.
@@ -144,7 +144,7 @@ def reply_from_response(response: InvocationResponse, request: Request) -> Reply
 
 
 def _json_bytes(response: InvocationResponse) -> int | None:
-    """How long the JSON part of an answer is; None where all of it is JSON.
+    """The length of the JSON part of a response; None where all of it is JSON.
 
     Raises:
         ValueError: the content type has no such number.

@@ -1,4 +1,4 @@
-"""A stand-in for Triton's DALI backend, for machines where the real one does not exist.
+"""Stand-in for Triton's DALI backend on machines without the real one.
 
 Triton's Python stub runs it, in an interpreter of its own, for every model whose configuration says `backend: "dali"`.
 It runs the serialised pipeline of `model.dali` on the CPU, with the DALI of the folder `site` beside this file. In one
@@ -32,10 +32,10 @@ class UnservableModel(Exception):
 
 
 class TritonPythonModel:
-    """One instance of one model, as Triton's Python backend wants it."""
+    """One model instance, with the interface of Triton's Python backend."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Open the pipeline and hold it against the configuration.
+        """Open the pipeline and check it against the configuration.
 
         Args:
             args: Triton's words about the instance; `model_config` is JSON.
@@ -54,7 +54,7 @@ class TritonPythonModel:
             raise pb_utils.TritonModelException(message) from reason
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer requests: all as one batch, and one by one where that fails."""
+        """Execute requests: all as one batch, or one by one if that fails."""
         feeds = [{tensor.name(): tensor.as_numpy() for tensor in request.inputs()} for request in requests]
         answers = self._answers(feeds)
         if len(feeds) > 1 and isinstance(answers[0], Exception):
@@ -83,7 +83,7 @@ class TritonPythonModel:
             )
             pipeline.build()
         except (RuntimeError, ValueError) as error:
-            raise UnservableModel(f"DALI {dali.__version__} cannot open its pipeline: {_words(error)}") from error
+            raise UnservableModel(f"DALI {dali.__version__} cannot open its pipeline: {_error_text(error)}") from error
         return pipeline
 
 
@@ -118,7 +118,7 @@ def _check_tensors(pipeline: Any, config: dict[str, Any]) -> None:
 
 
 def _parted(outputs: Mapping[str, Any], feeds: Sequence[Arrays]) -> Any:
-    """The outputs, for each request its own rows."""
+    """Split the outputs: yield each request's own rows."""
     begin = 0
     for feed in feeds:
         end = begin + len(next(iter(feed.values())))
@@ -130,15 +130,18 @@ def _parted(outputs: Mapping[str, Any], feeds: Sequence[Arrays]) -> Any:
 
 
 def _response(request: Any, answer: Arrays | Exception) -> Any:
-    """An answer with an error of its own: Triton 2.51 ends with a segmentation fault where two answers share one."""
+    """A response with an error of its own.
+
+    Triton 2.51 crashes with a segmentation fault where two responses share one.
+    """
     if isinstance(answer, Exception):
-        return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"DALI error: {_words(answer)}"))
+        return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"DALI error: {_error_text(answer)}"))
     return pb_utils.InferenceResponse(
         [pb_utils.Tensor(name, answer[name]) for name in request.requested_output_names()]
     )
 
 
-def _words(error: Exception) -> str:
-    """DALI's words without the lines that tell of its own code."""
+def _error_text(error: Exception) -> str:
+    """DALI's error message without the lines on its own source code."""
     lines = [line.strip() for line in str(error).splitlines()]
     return " ".join(dict.fromkeys(line for line in lines if line and not line.startswith(("[", "C++ context"))))

@@ -1,4 +1,4 @@
-"""What Triton's ONNX Runtime backend demands of a configuration and of the ONNX file beside it.
+"""Contract of Triton's ONNX Runtime backend: requirements on a configuration and its ONNX file.
 
 The rules are read from `src/onnxruntime.cc` and `src/onnxruntime_utils.cc` of the repository
 triton-inference-server/onnxruntime_backend and from `src/backend_common.cc` of triton-inference-server/backend.
@@ -44,7 +44,7 @@ class Tensor:
 
 
 def tensor_from_onnxruntime(name: str, onnx_type: str, shape: Sequence[int | str | None]) -> Tensor:
-    """A `Tensor` from what ONNX Runtime says, such as `x`, `tensor(float)` and `["batch", 3]`."""
+    """Return a `Tensor` from ONNX Runtime's description, such as `x`, `tensor(float)` and `["batch", 3]`."""
     if not onnx_type.startswith("tensor("):
         raise UnservableModel(f"unsupported ONNX type {onnx_type} of '{name}': Triton serves plain tensors only")
     datatype = DATATYPE_OF.get(onnx_type.removeprefix("tensor(").removesuffix(")"), "")
@@ -52,7 +52,7 @@ def tensor_from_onnxruntime(name: str, onnx_type: str, shape: Sequence[int | str
 
 
 def check_served_here(config: Config, kind: str) -> None:
-    """Refuse what the real backend can do and this stand-in cannot.
+    """Refuse settings that the real backend supports and this stand-in does not.
 
     Args:
         config: the model's configuration as Triton completed it.
@@ -64,23 +64,23 @@ def check_served_here(config: Config, kind: str) -> None:
         "batch_output": "batch_output",
         "model_operations": "libraries of custom operators",
     }
-    found = [words for key, words in beyond.items() if config.get(key)]
+    unsupported = [description for key, description in beyond.items() if config.get(key)]
     if config.get("model_transaction_policy", {}).get("decoupled"):
-        found.append("decoupled responses")
+        unsupported.append("decoupled responses")
     if any(tensor.get("allow_ragged_batch") for tensor in config["input"]):
-        found.append("ragged batches")
+        unsupported.append("ragged batches")
     if any(tensor["data_type"] == "TYPE_STRING" for tensor in [*config["input"], *config["output"]]):
-        found.append("string tensors (TYPE_STRING)")
+        unsupported.append("string tensors (TYPE_STRING)")
     if not config["input"] or not config["output"]:
-        found.append("configurations without inputs or outputs (it completes none)")
+        unsupported.append("configurations without inputs or outputs (it completes none)")
     if kind == "GPU":
-        found.append("KIND_GPU instances: it runs on the CPU only")
-    if found:
-        raise UnservableModel(f"the stand-in for the ONNX Runtime backend does not serve {'; nor '.join(found)}")
+        unsupported.append("KIND_GPU instances: it runs on the CPU only")
+    if unsupported:
+        raise UnservableModel(f"the stand-in for the ONNX Runtime backend does not serve {'; nor '.join(unsupported)}")
 
 
 def check_inputs(config: Config, required: Sequence[Tensor], initializers: Sequence[Tensor]) -> None:
-    """Hold the configured inputs against those of the model.
+    """Check the configured inputs against those of the model.
 
     Args:
         config: the model's configuration.
@@ -100,7 +100,7 @@ def check_inputs(config: Config, required: Sequence[Tensor], initializers: Seque
 
 
 def check_outputs(config: Config, provided: Sequence[Tensor]) -> None:
-    """Hold the configured outputs against those of the model; it may have more than the configuration lists."""
+    """Check the configured outputs against those of the model, which may have more than the configuration lists."""
     for tensor in config["output"]:
         _check_tensor("output", tensor, provided, config["max_batch_size"])
 
@@ -143,7 +143,8 @@ def _check_dims(actual: Tensor, dims: tuple[int, ...], max_batch_size: int, *, e
         )
     full = (-1, *dims) if max_batch_size > 0 else dims
     agree = len(full) == len(actual.shape) and all(
-        size == wanted or (wanted == -1 and not exact) for size, wanted in zip(full, actual.shape, strict=True)
+        size == actual_size or (actual_size == -1 and not exact)
+        for size, actual_size in zip(full, actual.shape, strict=True)
     )
     if not agree:
         why = " with the batch dimension that max_batch_size > 0 puts first" if max_batch_size > 0 else ""

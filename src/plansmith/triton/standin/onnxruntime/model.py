@@ -1,4 +1,4 @@
-"""A stand-in for Triton's ONNX Runtime backend, for machines where the real one does not exist.
+"""Stand-in for Triton's ONNX Runtime backend on machines without the real one.
 
 Triton's Python stub runs it, in an interpreter of its own, for every model whose configuration says
 `backend: "onnxruntime"`. It serves on the CPU through the onnxruntime package of the folder `site` beside this file,
@@ -39,10 +39,10 @@ GRAPH_LEVELS = {
 
 
 class TritonPythonModel:
-    """One instance of one model, as Triton's Python backend wants it."""
+    """One model instance, with the interface of Triton's Python backend."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Open the model and hold it against its configuration.
+        """Open the model and check it against its configuration.
 
         Args:
             args: Triton's words about the instance; `model_config` is JSON.
@@ -69,13 +69,13 @@ class TritonPythonModel:
         self.scalars = {tensor.name for tensor in (*inputs, *initializers) if not tensor.shape}
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer requests, running those of equal shape as one batch."""
+        """Execute requests, batching those of equal shape."""
         feeds = [self._feed(request) for request in requests]
         answers: dict[int, Any] = {}
         for members in batching.batches(feeds, batching=self.config["max_batch_size"] > 0):
-            wanted = {name for index in members for name in requests[index].requested_output_names()}
+            names = {name for index in members for name in requests[index].requested_output_names()}
             try:
-                parts = self._run([feeds[index] for index in members], sorted(wanted))
+                parts = self._run([feeds[index] for index in members], sorted(names))
             except Exception as fault:  # noqa: BLE001 - whatever fails in a run is the answer to its requests
                 answers |= {index: _error_of(fault) for index in members}
                 continue
@@ -89,22 +89,25 @@ class TritonPythonModel:
         arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         return {name: array.reshape(()) if name in self.scalars else array for name, array in arrays.items()}
 
-    def _run(self, feeds: list[Arrays], wanted: list[str]) -> list[Arrays]:
-        values = self.session.run(wanted, dict(batching.merged(feeds)), self.run_options)
-        answer = dict(zip(wanted, values, strict=True))
+    def _run(self, feeds: list[Arrays], names: list[str]) -> list[Arrays]:
+        values = self.session.run(names, dict(batching.merged(feeds)), self.run_options)
+        answer = dict(zip(names, values, strict=True))
         if self.config["max_batch_size"] == 0:
             return [{name: self._shaped(name, value) for name, value in answer.items()}]
         return batching.parted(answer, feeds)
 
     def _shaped(self, name: str, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """A scalar takes the dimensions that the configuration gives it; Triton has no rank 0."""
+        """Reshape a scalar to the configured dims; Triton has no rank 0."""
         if value.shape:
             return value
         return value.reshape(next(tensor["dims"] for tensor in self.config["output"] if tensor["name"] == name))
 
 
 def _error_of(fault: Exception) -> Any:
-    """An answer with an error of its own: Triton 2.51 ends with a segmentation fault where two answers share one."""
+    """A response with an error of its own.
+
+    Triton 2.51 crashes with a segmentation fault where two responses share one.
+    """
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"onnxruntime: {fault}"))
 
 
@@ -131,4 +134,4 @@ def _session(path: Path, settings: Settings) -> Any:
 
 
 def _tensors(described: list[Any]) -> list[contract.Tensor]:
-    return [contract.tensor_from_onnxruntime(one.name, one.type, one.shape) for one in described]
+    return [contract.tensor_from_onnxruntime(entry.name, entry.type, entry.shape) for entry in described]

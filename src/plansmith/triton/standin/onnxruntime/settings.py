@@ -1,4 +1,4 @@
-"""What Triton's ONNX Runtime backend reads from `parameters` and `optimization`, with its own notion of legal values.
+"""Settings that Triton's ONNX Runtime backend reads from `parameters` and `optimization`, with its own validity rules.
 
 The source is `src/onnxruntime.cc` of triton-inference-server/onnxruntime_backend. Numbers are read as its C++ reads
 them: leading digits count, what follows them is ignored. Parameters that it does not name are ignored there and here.
@@ -20,12 +20,12 @@ ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 
 
 class Illegal(ValueError):
-    """A setting that the backend does not take."""
+    """Invalid setting, which the backend does not accept."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One session's settings.
+    """Session settings of ONNX Runtime.
 
     Args:
         graph_level: `optimization.graph.level`; the backend knows -1, 1 and 2, all others mean every optimization.
@@ -49,25 +49,25 @@ class Settings:
 
 
 def settings_from_config(config: Config) -> Settings:
-    """Read and check the settings of a model.
+    """Read and validate the settings of a model.
 
     Raises:
         Illegal: a value is illegal, or an accelerator or one of its parameters is unknown.
     """
-    given = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
+    values = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
     optimization = config.get("optimization", {})
     _check_accelerators(optimization.get("execution_accelerators", {}))
-    for key, value in given.items():
+    for key, value in values.items():
         check_parameter(key, value)
     return Settings(
         graph_level=optimization.get("graph", {}).get("level", 0),
-        parallel=_whole_number(given.get("execution_mode", "0")) == 1,
-        intra_op_threads=max(0, _whole_number(given.get("intra_op_thread_count", "0"))),
-        inter_op_threads=max(0, _whole_number(given.get("inter_op_thread_count", "0"))),
-        memory_arena=_truth(given.get("enable_mem_arena", "true")),
-        memory_pattern=_truth(given.get("enable_mem_pattern", "true")),
-        session_entries={key: value for key, value in given.items() if key == DEVICE_ALLOCATOR},
-        run_entries={key: value for key, value in given.items() if key == ARENA_SHRINKAGE},
+        parallel=_whole_number(values.get("execution_mode", "0")) == 1,
+        intra_op_threads=max(0, _whole_number(values.get("intra_op_thread_count", "0"))),
+        inter_op_threads=max(0, _whole_number(values.get("inter_op_thread_count", "0"))),
+        memory_arena=_truth(values.get("enable_mem_arena", "true")),
+        memory_pattern=_truth(values.get("enable_mem_pattern", "true")),
+        session_entries={key: value for key, value in values.items() if key == DEVICE_ALLOCATOR},
+        run_entries={key: value for key, value in values.items() if key == ARENA_SHRINKAGE},
     )
 
 
@@ -79,7 +79,7 @@ def _whole_number(text: str) -> int:
 
 
 def is_true(text: str) -> bool:
-    """Whether a switch is on, empty for off."""
+    """Whether a Boolean setting is on; empty means off."""
     return text.lower() in {"true", "on", "1"}
 
 
@@ -159,7 +159,7 @@ _PARAMETERS: dict[str, Callable[[str], Any]] = {
 
 
 def check_parameter(key: str, value: str) -> None:
-    """See that the backend takes one of the model's `parameters`; those that it does not name, it ignores.
+    """Check that the backend accepts one of the model's `parameters`; it ignores those with unknown names.
 
     Raises:
         Illegal: it does not.
@@ -168,7 +168,7 @@ def check_parameter(key: str, value: str) -> None:
 
 
 def check_gpu_accelerator(name: str, key: str = "", value: str = "") -> None:
-    """See that there is an accelerator for GPUs, and that it takes one of its parameters; no key: for its name alone.
+    """Check that a GPU accelerator exists and accepts one of its parameters; without a key, check only its name.
 
     Raises:
         Illegal: there is not, or it does not.
@@ -184,7 +184,7 @@ def check_gpu_accelerator(name: str, key: str = "", value: str = "") -> None:
 
 
 def check_cpu_accelerator(name: str) -> None:
-    """See that there is an accelerator for CPUs.
+    """Check that a CPU accelerator exists.
 
     Raises:
         Illegal: there is not.
@@ -194,7 +194,7 @@ def check_cpu_accelerator(name: str) -> None:
 
 
 def _check_accelerators(accelerators: dict[str, Any]) -> None:
-    """Check both lists.
+    """Check the CPU and GPU accelerator lists.
 
     The backend reads the GPU list for GPU instances only. There are none here, so it is read for every instance: a
     configuration whose instances alone were changed to the CPU is refused for what a GPU server would refuse.

@@ -1,1 +1,1 @@
-"""Rules of backends."""
+"""Backend rules."""

@@ -1,4 +1,4 @@
-"""Accelerators and parameters of Triton's ONNX Runtime backend, such as TensorRT inside of ONNX Runtime."""
+"""Accelerators and parameters of Triton's ONNX Runtime backend, such as TensorRT within ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from plansmith.compilers.trt.versions import NEWEST_MAJOR, numbers_of
-from plansmith.triton.checker.config_view import format_config_dims, kinds
 from plansmith.triton.checker.findings import Finding, Rule
 from plansmith.triton.checker.model_files import GraphFacts
-from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder, format_config_dims, kinds
 from plansmith.triton.standin.onnxruntime import settings
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ _FIRST_WITH_11 = (1, 27)
 
 
 def check(model: ModelFolder, surroundings: CheckContext, facts: GraphFacts | None) -> Iterator[Finding]:
-    """What breaks the rules in a model of this backend.
+    """Yield rule violations of a model of this backend.
 
     Args:
         model: the model.
@@ -105,8 +104,8 @@ def check(model: ModelFolder, surroundings: CheckContext, facts: GraphFacts | No
     for accelerator in accelerators.cpu_execution_accelerator:
         yield from _legal(model, accelerator, on_gpu=False)
     if accelerators.gpu_execution_accelerator and not _may_be_on_gpus(model, surroundings):
-        said = "the accelerators for GPUs are not used, as no instance runs on one"
-        yield _broken(UNUSED, model, "gpu_execution_accelerator", said, "write KIND_GPU, or take them away")
+        message = "the accelerators for GPUs are not used, as no instance runs on one"
+        yield _broken(UNUSED, model, "gpu_execution_accelerator", message, "write KIND_GPU, or take them away")
         return
     for accelerator in accelerators.gpu_execution_accelerator:
         yield from _legal(model, accelerator, on_gpu=True)
@@ -122,9 +121,9 @@ def _may_be_on_gpus(model: ModelFolder, surroundings: CheckContext) -> bool:
 
 
 def _gpu_problem(key: str, value: str) -> str:
-    """What is wrong with a parameter that the backend reads for GPUs alone; empty for nothing."""
-    known = _OF_GPUS.get(key)
-    return f"{value!r} is none of {', '.join(known)}" if known is not None and value not in known else ""
+    """The problem with a parameter that the backend reads only for GPU instances; empty where there is none."""
+    choices = _OF_GPUS.get(key)
+    return f"{value!r} is none of {', '.join(choices)}" if choices is not None and value not in choices else ""
 
 
 def _legal(
@@ -137,8 +136,8 @@ def _legal(
             return
         settings.check_gpu_accelerator(name)
     except settings.Illegal as illegal:
-        known = "tensorrt or cuda" if on_gpu else "openvino"
-        yield _broken(ACCELERATOR, model, f'"{name}"', str(illegal), f"name {known}, or take it away")
+        choices = "tensorrt or cuda" if on_gpu else "openvino"
+        yield _broken(ACCELERATOR, model, f'"{name}"', str(illegal), f"name {choices}, or take it away")
         return
     for key, value in sorted(accelerator.parameters.items()):
         try:
@@ -147,21 +146,21 @@ def _legal(
             yield _broken(ACCELERATOR, model, key, f"{key}: {illegal}", "correct it, or take it away")
 
 
-def _tensorrt(model: ModelFolder, given: Mapping[str, str], facts: GraphFacts | None) -> Iterator[Finding]:
-    """What does not fit the graph: the profile, and whether builds are kept."""
-    if not settings.is_true(given.get("trt_engine_cache_enable", "")):
-        said = "nothing that the TensorRT accelerator builds is kept, so that every start builds it again"
-        yield _broken(CACHE, model, '"tensorrt"', said, "set trt_engine_cache_enable and trt_engine_cache_path")
+def _tensorrt(model: ModelFolder, options: Mapping[str, str], facts: GraphFacts | None) -> Iterator[Finding]:
+    """Check the TensorRT accelerator: whether the profile fits the graph, and whether engines are cached."""
+    if not settings.is_true(options.get("trt_engine_cache_enable", "")):
+        message = "nothing that the TensorRT accelerator builds is kept, so that every start builds it again"
+        yield _broken(CACHE, model, '"tensorrt"', message, "set trt_engine_cache_enable and trt_engine_cache_path")
     varying = {
         tensor.name: tensor
         for tensor in (facts.inputs if facts is not None else ())
         if any(isinstance(dim, str) for dim in tensor.dims)
     }
-    written = {which: given[key] for which, key in _SHAPES.items() if given.get(key)}
+    written = {which: options[key] for which, key in _SHAPES.items() if options.get(key)}
     if not written:
         if varying:
-            said = f"{', '.join(varying)} vary, and the TensorRT accelerator has no profile for them"
-            yield _broken(NO_PROFILE, model, '"tensorrt"', said, f"write {', '.join(_SHAPES.values())}")
+            message = f"{', '.join(varying)} vary, and the TensorRT accelerator has no profile for them"
+            yield _broken(NO_PROFILE, model, '"tensorrt"', message, f"write {', '.join(_SHAPES.values())}")
         return
     for rule, problem in _profile_problems(written, varying, facts):
         remedy = "write all three as name:1x3x224x224, joined by commas, for every input that varies"
@@ -171,36 +170,36 @@ def _tensorrt(model: ModelFolder, given: Mapping[str, str], facts: GraphFacts | 
 def _profile_problems(
     written: Mapping[str, str], varying: Mapping[str, object], facts: GraphFacts | None
 ) -> list[tuple[Rule, str]]:
-    """What is wrong with a profile, and the rule that it breaks."""
+    """The problems of a profile, each with the rule it violates."""
     absent = [key for which, key in _SHAPES.items() if which not in written]
     if absent:
         return [(PROFILE, f"{', '.join(absent)} is not written, which goes with the others")]
     shapes: dict[str, dict[str, tuple[int, ...]]] = {}
     for which, text in written.items():
         for part in text.split(","):
-            found = _SHAPE.fullmatch(part.strip())
-            if found is None:
+            match = _SHAPE.fullmatch(part.strip())
+            if match is None:
                 return [(PROFILE, f"{_SHAPES[which]}: {part.strip()!r} is not name:1x3x224x224")]
-            shapes.setdefault(found["name"], {})[which] = tuple(map(int, found["dims"].split("x")))
+            shapes.setdefault(match["name"], {})[which] = tuple(map(int, match["dims"].split("x")))
     problems = [
         (PROFILE_NAMES, f"no profile has {name}, which varies: right only where TensorRT does not get it")
         for name in varying
         if name not in shapes
     ]
-    for name, given in shapes.items():
-        if wrong := _shape_problem(name, given, facts):
+    for name, ranges in shapes.items():
+        if wrong := _shape_problem(name, ranges, facts):
             problems.append((PROFILE, wrong))
         elif facts is not None and name not in facts.values:
             problems.append((PROFILE_NAMES, f"the profile names {name}, of which the graph has nothing"))
     return problems
 
 
-def _shape_problem(name: str, given: Mapping[str, tuple[int, ...]], facts: GraphFacts | None) -> str:
-    """What is wrong with the shapes of a name; empty for nothing."""
-    absent = [_SHAPES[which] for which in _SHAPES if which not in given]
+def _shape_problem(name: str, ranges: Mapping[str, tuple[int, ...]], facts: GraphFacts | None) -> str:
+    """The problem with the shapes of an input; empty where there is none."""
+    absent = [_SHAPES[which] for which in _SHAPES if which not in ranges]
     if absent:
         return f"{name} is not in {', '.join(absent)}"
-    low, usual, high = (given[which] for which in _SHAPES)
+    low, usual, high = (ranges[which] for which in _SHAPES)
     if not len(low) == len(usual) == len(high):
         return f"the shapes of {name} have different ranks"
     if any(not a <= b <= c for a, b, c in zip(low, usual, high, strict=True)):
@@ -211,19 +210,23 @@ def _shape_problem(name: str, given: Mapping[str, tuple[int, ...]], facts: Graph
     return ""
 
 
-def _of_target(model: ModelFolder, given: Mapping[str, str], surroundings: CheckContext) -> Iterator[Finding]:
+def _of_target(model: ModelFolder, options: Mapping[str, str], surroundings: CheckContext) -> Iterator[Finding]:
     target = surroundings.target
     if target is None or numbers_of(target.tensorrt or "")[:1] < (NEWEST_MAJOR,):
         return
     runtime = target.onnxruntime
     if runtime is not None and numbers_of(runtime.version)[:2] < _FIRST_WITH_11:
-        said = f"{target.name} has TensorRT {target.tensorrt}, which its ONNX Runtime {runtime.version} does not know"
-        yield _broken(VERSION, model, '"tensorrt"', said, "take another --target, or leave the accelerator out")
-    if given.get("precision_mode", "FP32") != "FP32":
-        said = f"precision_mode {given['precision_mode']} asks TensorRT {target.tensorrt} for what only 10 could do"
-        remedy = f"lower the graph itself (plansmith compile --precision {given['precision_mode'].lower()})"
-        yield _broken(PRECISION, model, "precision_mode", said, remedy)
+        message = (
+            f"{target.name} has TensorRT {target.tensorrt}, which its ONNX Runtime {runtime.version} does not know"
+        )
+        yield _broken(VERSION, model, '"tensorrt"', message, "take another --target, or leave the accelerator out")
+    if options.get("precision_mode", "FP32") != "FP32":
+        message = (
+            f"precision_mode {options['precision_mode']} asks TensorRT {target.tensorrt} for what only 10 could do"
+        )
+        remedy = f"lower the graph itself (plansmith compile --precision {options['precision_mode'].lower()})"
+        yield _broken(PRECISION, model, "precision_mode", message, remedy)
 
 
-def _broken(rule: Rule, model: ModelFolder, words: str, message: str, remedy: str) -> Finding:
-    return rule.broken(message, model=model.name, place=model.place(), line=model.line_of(words), remedy=remedy)
+def _broken(rule: Rule, model: ModelFolder, phrase: str, message: str, remedy: str) -> Finding:
+    return rule.broken(message, model=model.name, place=model.place(), line=model.line_of(phrase), remedy=remedy)

@@ -1,4 +1,4 @@
-"""Models of Triton's DALI backend: the pipeline's file, and what a pipeline written in Python says of its inputs."""
+"""DALI backend rules: the pipeline's file, and the inputs declared by a pipeline written in Python."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from plansmith.triton.checker.config_view import entry_line
 from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
-from plansmith.triton.checker.python_source import read_source
+from plansmith.triton.checker.model_files import read_source
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder, entry_line
 from plansmith.triton.checker.rules.backends import python
 
 BACKEND = "dali"
@@ -57,7 +56,7 @@ _DECODERS = ("decoders.image", "image_decoder", "experimental.decoders.image")
 
 
 def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
-    """What breaks the rules in a model of this backend; nothing in others."""
+    """Yield rule violations of a model of this backend; nothing for others."""
     if model.backend != BACKEND:
         return
     config = model.config
@@ -97,9 +96,9 @@ def _program(path: Path, number: int, model: ModelFolder, surroundings: CheckCon
         if isinstance(node, ast.FunctionDef) and any(_name(mark).endswith(_MARK) for mark in node.decorator_list)
     ]
     if len(marked) != 1:
-        said = f"{'no' if not marked else 'more than one'} function is decorated with {_MARK}"
+        message = f"{'no' if not marked else 'more than one'} function is decorated with {_MARK}"
         remedy = f"write @{_MARK} and @pipeline_def above the function that makes the pipeline"
-        yield SERIALISED.broken(said, model=model.name, place=place, remedy=remedy)
+        yield SERIALISED.broken(message, model=model.name, place=place, remedy=remedy)
     calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
     for call in calls:
         if _name(call.func).endswith(_DECODERS) and _constant(call, "device") == "gpu":
@@ -114,7 +113,7 @@ def _program(path: Path, number: int, model: ModelFolder, surroundings: CheckCon
 
 
 def _inputs(sources: list[ast.Call], model: ModelFolder, path: Path) -> Iterator[Finding]:
-    """The names of the inputs, where the program writes all of them out."""
+    """Check the input names, where the program gives all of them as literals."""
     names = [_constant(call, "name") for call in sources]
     if model.config is None or not model.config.input or not names or None in names:
         return
@@ -131,13 +130,17 @@ def _inputs(sources: list[ast.Call], model: ModelFolder, path: Path) -> Iterator
 
 
 def _name(node: ast.expr) -> str:
-    """The dotted name of what is called or decorates, without its arguments."""
+    """The dotted name of a called function or decorator, without its arguments."""
     return ast.unparse(node.func if isinstance(node, ast.Call) else node)
 
 
 def _constant(call: ast.Call, keyword: str) -> str | None:
-    """A text that a call gives by keyword; None where it gives none, or not outright."""
-    for given in call.keywords:
-        if given.arg == keyword and isinstance(given.value, ast.Constant) and isinstance(given.value.value, str):
-            return given.value.value
+    """A string literal passed as a keyword argument; None where it is absent or not a literal."""
+    for argument in call.keywords:
+        if (
+            argument.arg == keyword
+            and isinstance(argument.value, ast.Constant)
+            and isinstance(argument.value.value, str)
+        ):
+            return argument.value.value
     return None

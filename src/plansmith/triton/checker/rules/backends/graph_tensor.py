@@ -1,11 +1,15 @@
-"""Inputs and outputs of an ONNX graph and of its configuration, compared as Triton's ONNX Runtime backend does."""
+"""ONNX graph tensors compared with the configuration, as Triton's ONNX Runtime backend does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from plansmith.triton.checker.config_view import (
+from plansmith.triton.checker.findings import Finding, Rule
+from plansmith.triton.checker.model_files import GraphFacts
+from plansmith.triton.checker.model_folder import (
+    CheckContext,
+    ModelFolder,
     backend_setting,
     completes,
     data_type,
@@ -17,9 +21,6 @@ from plansmith.triton.checker.config_view import (
     numpy_name,
     triton_name,
 )
-from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.model_files import GraphFacts
-from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb
@@ -84,26 +85,26 @@ _DEFAULT_BATCH = 4
 
 
 def check(facts: GraphFacts, number: int, model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
-    """What a configuration says otherwise than the graph of one of its versions; nothing where there is none."""
+    """Yield differences between a configuration and the graph of one of its versions; nothing without a graph."""
     config = model.config
     if config is None:
         return
     batching = completed_batch(facts, model, surroundings) > 0
     yield from _batch(facts, number, model, surroundings)
-    known = {*(tensor.name for tensor in facts.inputs), *(tensor.name for tensor in facts.defaults)}
-    made, defaults = generated_inputs(config), {tensor.name for tensor in facts.defaults}
+    input_names = {*(tensor.name for tensor in facts.inputs), *(tensor.name for tensor in facts.defaults)}
+    generated, defaults = generated_inputs(config), {tensor.name for tensor in facts.defaults}
     if config.input:
-        given = {*(entry.name for entry in config.input), *made}
-        for name in sorted({tensor.name for tensor in facts.inputs} - given):
+        config_names = {*(entry.name for entry in config.input), *generated}
+        for name in sorted({tensor.name for tensor in facts.inputs} - config_names):
             yield _broken(MISSING, model, number, f"the graph's input {name} is not configured", "add it to input")
-    for name in sorted({*made} - known):
-        yield _unknown(name, "input", sorted(known), model, number)
+    for name in sorted({*generated} - input_names):
+        yield _unknown(name, "input", sorted(input_names), model, number)
     for entry in config.input:
-        if entry.name not in known:
-            yield _unknown(entry.name, "input", sorted(known), model, number)
+        if entry.name not in input_names:
+            yield _unknown(entry.name, "input", sorted(input_names), model, number)
         elif problem := _optional_problem(entry, entry.name in defaults, batching=batching):
-            said, remedy = problem
-            yield _broken(OPTIONAL, model, number, f"{entry.name} {said}", remedy, entry.name)
+            message, remedy = problem
+            yield _broken(OPTIONAL, model, number, f"{entry.name} {message}", remedy, entry.name)
         else:
             yield from _tensor(entry, facts, number, model, is_input=True, batching=batching)
     outputs = {tensor.name for tensor in facts.outputs}
@@ -115,7 +116,7 @@ def check(facts: GraphFacts, number: int, model: ModelFolder, surroundings: Chec
 
 
 def _optional_problem(entry: pb.ModelInput, has_default: bool, *, batching: bool) -> tuple[str, str] | None:
-    """Why an input may not be optional, or has to be, and what to do; None where it is as it should be."""
+    """Why an input must or must not be optional, and the remedy; None where it is correct."""
     if entry.optional == has_default and not (has_default and batching):
         return None
     if has_default:
@@ -125,27 +126,27 @@ def _optional_problem(entry: pb.ModelInput, has_default: bool, *, batching: bool
 
 
 def completed_batch(facts: GraphFacts, model: ModelFolder, surroundings: CheckContext) -> int:
-    """The max_batch_size that the backend serves a graph with: as it is written, or as it completes it."""
+    """Return the max_batch_size that the backend uses for a graph, as configured or as auto-completed."""
     config = model.config
     if config is not None and (config.max_batch_size > 0 or (config.input and config.output)):
         return int(config.max_batch_size)
-    told = (*facts.inputs, *facts.outputs)
-    if not completes(surroundings) or any(t.dims[:1] == () or isinstance(t.dims[0], int) for t in told):
+    ports = (*facts.inputs, *facts.outputs)
+    if not completes(surroundings) or any(t.dims[:1] == () or isinstance(t.dims[0], int) for t in ports):
         return 0
-    given = backend_setting(surroundings, "onnxruntime", "default-max-batch-size")
-    return int(given) if given.isdecimal() else _DEFAULT_BATCH
+    setting = backend_setting(surroundings, "onnxruntime", "default-max-batch-size")
+    return int(setting) if setting.isdecimal() else _DEFAULT_BATCH
 
 
 def _batch(facts: GraphFacts, number: int, model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
-    """The first dims: of the configured tensors, and of all where the backend completes some."""
+    """Check the batch dims: of the configured tensors, or of all where the backend completes the configuration."""
     config = model.config
     assert config is not None
     complete = bool(config.input) and bool(config.output)
     entries = [entry for entry in (*config.input, *config.output) if not has_own_batch(config, entry)]
     named = {entry.name for entry in entries}
     # Inputs with a default are weights, of which ONNX Runtime asks for none, or break a rule of their own.
-    told = (*facts.inputs, *facts.outputs)
-    tensors = [t for t in told if t.name in facts.shaped and (not complete or t.name in named)]
+    ports = (*facts.inputs, *facts.outputs)
+    tensors = [t for t in ports if t.name in facts.shaped and (not complete or t.name in named)]
     stuck = [tensor for tensor in tensors if not tensor.dims or isinstance(tensor.dims[0], int)]
     if config.max_batch_size > 0:
         for tensor in stuck:
@@ -177,7 +178,7 @@ def _tensor(
     is_input: bool,
     batching: bool,
 ) -> Iterator[Finding]:
-    """One configured tensor beside the graph's."""
+    """Compare one configured tensor with the graph's."""
     tensor, written = facts.tensors[entry.name], data_type(entry)
     if tensor.dtype == "bfloat16" or numpy_name(written) != tensor.dtype:
         own = triton_name(tensor.dtype) if tensor.dtype != "bfloat16" else ""
@@ -193,60 +194,61 @@ def _tensor(
         return
     if model.config is not None and has_own_batch(model.config, entry):
         if is_input and (len(tensor.dims) != 1 or isinstance(tensor.dims[0], int)):
-            said = f"{entry.name} is ragged, and has dims {format_config_dims(tensor.dims)} in the graph"
+            message = f"{entry.name} is ragged, and has dims {format_config_dims(tensor.dims)} in the graph"
             remedy = "export the graph so that the samples of a batch follow each other in one free dim"
-            yield _broken(RAGGED, model, number, said, remedy, entry.name)
+            yield _broken(RAGGED, model, number, message, remedy, entry.name)
         return
-    dims, wanted = inner_dims(entry), tensor.dims[1:] if batching else tensor.dims
+    dims, expected = inner_dims(entry), tensor.dims[1:] if batching else tensor.dims
     if not tensor.dims:
         if batching or all(dim == 1 for dim in dims):
             return
-        wanted = (1,)
-    if len(dims) != len(wanted):
+        expected = (1,)
+    if len(dims) != len(expected):
         without = ", without the batch" if batching else ", as max_batch_size is 0 or not written"
         yield _broken(
             RANK,
             model,
             number,
-            f"{entry.name} has dims {format_config_dims(dims)}, and {format_config_dims(wanted)} in the graph{without}",
-            f"write dims: {_as_dims(wanted)}",
+            f"{entry.name} has dims {format_config_dims(dims)}, and"
+            f" {format_config_dims(expected)} in the graph{without}",
+            f"write dims: {_as_dims(expected)}",
             entry.name,
         )
         return
-    yield from _sizes(entry.name, dims, wanted, number, model, is_input=is_input)
+    yield from _sizes(entry.name, dims, expected, number, model, is_input=is_input)
 
 
 def _sizes(
-    name: str, dims: Sequence[int], wanted: Sequence[int | str], number: int, model: ModelFolder, *, is_input: bool
+    name: str, dims: Sequence[int], expected: Sequence[int | str], number: int, model: ModelFolder, *, is_input: bool
 ) -> Iterator[Finding]:
-    pairs = list(zip(dims, wanted, strict=True))
+    pairs = list(zip(dims, expected, strict=True))
     if any(isinstance(its, int) and mine != its for mine, its in pairs):
         rule = DIMS
     elif not is_input and any(isinstance(its, str) and mine != -1 for mine, its in pairs):
         rule = FREE
     else:
         return
-    said = f"{name} has dims {format_config_dims(dims)}, and {format_config_dims(wanted)} in the graph"
-    yield _broken(rule, model, number, said, f"write dims: {_as_dims(wanted)}", name)
+    message = f"{name} has dims {format_config_dims(dims)}, and {format_config_dims(expected)} in the graph"
+    yield _broken(rule, model, number, message, f"write dims: {_as_dims(expected)}", name)
 
 
-def _as_dims(wanted: Sequence[int | str]) -> str:
-    return format_config_dims(-1 if isinstance(dim, str) else dim for dim in wanted)
+def _as_dims(expected: Sequence[int | str]) -> str:
+    return format_config_dims(-1 if isinstance(dim, str) else dim for dim in expected)
 
 
-def _unknown(name: str, role: str, known: Sequence[str], model: ModelFolder, number: int) -> Finding:
+def _unknown(name: str, role: str, names: Sequence[str], model: ModelFolder, number: int) -> Finding:
     return _broken(
         NAME,
         model,
         number,
         f"the graph has no {role} {name}",
-        f"name one of its {role}s: {', '.join(known) or 'it has none'}",
+        f"name one of its {role}s: {', '.join(names) or 'it has none'}",
         name,
     )
 
 
 def _broken(rule: Rule, model: ModelFolder, number: int, message: str, remedy: str, name: str = "") -> Finding:
-    """A finding in the configuration, with the version where there are several."""
+    """A configuration finding, with the version where there are several."""
     version = f" (version {number})" if len(model.loaded) > 1 else ""
     line = entry_line(model, name) if name else 0
     return rule.broken(f"{message}{version}", model=model.name, place=model.place(), line=line, remedy=remedy)

@@ -1,4 +1,4 @@
-"""Models of Triton's ONNX Runtime backend: the graph's file, and its inputs and outputs beside the configuration."""
+"""ONNX Runtime backend rules: the graph's file, and its inputs and outputs against the configuration."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from plansmith.errors import RepositoryError
-from plansmith.triton.checker.config_view import kinds
 from plansmith.triton.checker.findings import Finding, Rule
 from plansmith.triton.checker.model_files import GraphFacts, graph_facts
-from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder, kinds
 from plansmith.triton.checker.rules.backends import accelerator as accelerator_rules
 from plansmith.triton.checker.rules.backends import graph_tensor
 
@@ -49,7 +48,7 @@ _TENSORRT_PLUGINS = "trt.plugins"  # onnxruntime.ai, TensorRT Execution Provider
 
 
 def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
-    """What breaks the rules in a model of this backend; nothing in others."""
+    """Yield rule violations of a model of this backend; nothing for others."""
     if model.backend != BACKEND:
         return
     yield from _of_instances(model)
@@ -72,14 +71,14 @@ def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
 
 
 def graph_file(model: ModelFolder, number: int) -> Path | None:
-    """The ONNX file of a version; None where there is none."""
+    """Return the ONNX file of a version; None if there is none."""
     path = model.versions[number] / (model.model_file or "model.onnx")
     path = path / "model.onnx" if path.is_dir() else path
     return path if path.is_file() else None
 
 
 def largest_batch(model: ModelFolder, surroundings: CheckContext) -> int | None:
-    """The max_batch_size of a model, as the backend completes it by the newest graph; None where none can be read."""
+    """Return a model's max_batch_size as auto-completed from the newest graph; None if none can be read."""
     path = graph_file(model, max(model.loaded)) if model.loaded else None
     if path is None:
         return None
@@ -98,8 +97,8 @@ def _has_tensorrt(model: ModelFolder) -> bool:
 
 def _of_instances(model: ModelFolder) -> Iterator[Finding]:
     if "KIND_MODEL" in kinds(model.config):
-        said = "instances of KIND_MODEL run on the CPU"
-        yield model.faulted(KIND, said, "KIND_MODEL", remedy="write KIND_GPU, or KIND_CPU")
+        message = "instances of KIND_MODEL run on the CPU"
+        yield model.faulted(KIND, message, "KIND_MODEL", remedy="write KIND_GPU, or KIND_CPU")
 
 
 def _of_file(facts: GraphFacts, path: Path, model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
@@ -137,7 +136,7 @@ def _of_file(facts: GraphFacts, path: Path, model: ModelFolder, surroundings: Ch
 
 
 def _external_problem(graph: Path, name: str, size: int) -> str:
-    """What is wrong with a file of weights, empty for nothing."""
+    """The problem with an external weights file; empty where there is none."""
     written = PurePosixPath(name)
     if not name or written.is_absolute() or ".." in written.parts:
         return f"the graph looks for weights in {name or 'a file without a name'!r}, which is not beside it"

@@ -1,4 +1,4 @@
-"""The files of TensorRT plans: which GPU and which TensorRT each is for, and whether the server loads it."""
+"""TensorRT plan file rules: the GPU and TensorRT version of each plan, and whether the server can load it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from plansmith.compilers.trt.inspection.header import read_header
+from plansmith.compilers.trt.plan_header import read_header
 from plansmith.compilers.trt.versions import is_same, loads_in, numbers_of
 from plansmith.errors import EngineError
 from plansmith.records.engine import BuildSpec
-from plansmith.triton.checker.config_view import backend_setting
 from plansmith.triton.checker.findings import Finding, Rule
 from plansmith.triton.checker.model_files import PlanFacts, plan_facts
-from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder, backend_setting
 
 _REPOSITORY = "github.com/triton-inference-server/tensorrt_backend"
 _MODELS = f"src/model_state.cc of {_REPOSITORY}"
@@ -72,7 +71,7 @@ _FIRST_COMPATIBLE = (8,)
 
 
 def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
-    """What is wrong with the files of a model's plans."""
+    """Yield problems with a model's plan files."""
     yield from _capabilities(model)
     for number in model.loaded:
         manifest = model.manifests.get(number)
@@ -84,7 +83,7 @@ def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
 
 
 def plan_files(model: ModelFolder, number: int) -> list[Path]:
-    """The plans of a version that are there."""
+    """Return the existing plan files of a version."""
     named = [model.model_file or _DEFAULT_FILE]
     named += sorted(model.config.cc_model_filenames.values()) if model.config is not None else []
     return [
@@ -95,7 +94,7 @@ def plan_files(model: ModelFolder, number: int) -> list[Path]:
 
 
 def _capabilities(model: ModelFolder) -> Iterator[Finding]:
-    """What cc_model_filenames names, in every version that is loaded."""
+    """Check the files of `cc_model_filenames`, in every loaded version."""
     config = model.config
     if config is None or not config.cc_model_filenames:
         return
@@ -111,12 +110,12 @@ def _capabilities(model: ModelFolder) -> Iterator[Finding]:
     default = config.default_model_filename or _DEFAULT_FILE
     if not any((model.versions[number] / default).is_file() for number in model.loaded):
         named = ", ".join(sorted(config.cc_model_filenames))
-        said = f"there is no {default}, so that only GPUs of compute capability {named} can serve it"
-        yield _broken(OTHER_GPUS, model, said, "name the plan for all other GPUs as default_model_filename")
+        message = f"there is no {default}, so that only GPUs of compute capability {named} can serve it"
+        yield _broken(OTHER_GPUS, model, message, "name the plan for all other GPUs as default_model_filename")
 
 
 def _file_problem(model: ModelFolder, number: int, capability: str, file: str) -> str:
-    """What is wrong with the plan for a compute capability, empty for nothing."""
+    """The problem with the plan for a compute capability; empty where there is none."""
     if not (model.versions[number] / file).is_file():
         return f"version {number} has no {file}, which is for compute capability {capability}"
     manifest = model.manifests.get(number)
@@ -130,25 +129,25 @@ def _file_problem(model: ModelFolder, number: int, capability: str, file: str) -
 
 
 def _runs_on(build: BuildSpec | None, built: str, capability: str) -> bool:
-    """Whether a plan was built so that another compute capability runs it too."""
+    """Whether a plan was built to run on another compute capability too."""
     compatible = build is not None and build.hardware_compatibility == "ampere_plus"
     return compatible and min(numbers_of(built), numbers_of(capability)) >= _FIRST_COMPATIBLE
 
 
 def _header(path: Path, model: ModelFolder, facts: PlanFacts | None, surroundings: CheckContext) -> Iterator[Finding]:
-    """The version of TensorRT that a plan says that it is of."""
+    """Check the TensorRT version in a plan's header."""
     place, target = model.place(path.relative_to(model.path).as_posix()), surroundings.target
     try:
         built = read_header(path).tensorrt
     except EngineError as error:
-        said = error.message.replace(str(path), path.name)
-        yield HEADER.broken(said, model=model.name, place=place, remedy=error.remedy)
+        text = error.message.replace(str(path), path.name)
+        yield HEADER.broken(text, model=model.name, place=place, remedy=error.remedy)
         return
     if target is None or target.tensorrt is None or is_same(built, target.tensorrt):
         return
     # A plan of which nothing is known may be a version-compatible one, where the server is told to load such.
-    told = backend_setting(surroundings, _BACKEND, "version-compatible").lower() in {"true", "1"}
-    compatible = facts.version_compatible if facts is not None else told
+    is_allowed = backend_setting(surroundings, _BACKEND, "version-compatible").lower() in {"true", "1"}
+    compatible = facts.version_compatible if facts is not None else is_allowed
     if not (compatible and loads_in(built, target.tensorrt)):
         yield VERSION.broken(
             f"{path.name} was built by TensorRT {built}, and {target.name} has {target.tensorrt}, which cannot load it",
@@ -170,10 +169,10 @@ def _of_manifest(model: ModelFolder, number: int, facts: PlanFacts, surroundings
     floor = numbers_of((target.min_compute_capability if target is not None else None) or "")
     if facts.versions and all(numbers_of(capability) < floor for capability in facts.versions):
         named = ", ".join(facts.versions)
-        said = f"the plans of version {number} are for compute capability {named}, which is too old for the target"
-        yield _broken(COMPUTE_CAPABILITY, model, said, "build one for a newer GPU, or take an older --target")
+        message = f"the plans of version {number} are for compute capability {named}, which is too old for the target"
+        yield _broken(COMPUTE_CAPABILITY, model, message, "build one for a newer GPU, or take an older --target")
 
 
-def _broken(rule: Rule, model: ModelFolder, message: str, remedy: str, words: str = "") -> Finding:
-    line = model.line_of(words) if words else 0
+def _broken(rule: Rule, model: ModelFolder, message: str, remedy: str, phrase: str = "") -> Finding:
+    line = model.line_of(phrase) if phrase else 0
     return rule.broken(message, model=model.name, place=model.place(), line=line, remedy=remedy)

@@ -1,11 +1,15 @@
-"""A configuration beside what the manifest says of its plan, as Triton's TensorRT backend compares the two."""
+"""TensorRT plan tensors: the configuration against the plan's manifest, as Triton's TensorRT backend compares them."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from plansmith.triton.checker.config_view import (
+from plansmith.triton.checker.findings import Finding, Rule
+from plansmith.triton.checker.model_files import PlanFact, PlanFacts
+from plansmith.triton.checker.model_folder import (
+    CheckContext,
+    ModelFolder,
     completes,
     data_type,
     entry_line,
@@ -16,9 +20,6 @@ from plansmith.triton.checker.config_view import (
     numpy_name,
     triton_name,
 )
-from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.model_files import PlanFact, PlanFacts
-from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb
@@ -112,34 +113,34 @@ _Pairs = list[tuple["pb.ModelInput | pb.ModelOutput", PlanFact]]
 
 
 def check(facts: PlanFacts, number: int, model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
-    """What a configuration says otherwise than the plan of one of its versions; nothing where there is none."""
+    """Yield differences between a configuration and the plan of one of its versions; nothing without a plan."""
     config = model.config
     if config is None:
         return
-    known: _Pairs = []
+    pairs: _Pairs = []
     sides: Sequence[tuple[str, Sequence[pb.ModelInput | pb.ModelOutput]]]
     sides = (("input", config.input), ("output", config.output))
     for role, entries in sides:
         for entry in entries:
             fact = facts.tensors.get(entry.name)
             if fact is not None and fact.is_input == (role == "input"):
-                known.append((entry, fact))
+                pairs.append((entry, fact))
                 continue
             names = sorted(t.name for t in facts.tensors.values() if t.is_input == (role == "input"))
-            said = f"the plan has no {role} {entry.name}"
-            yield _broken(NAME, model, number, said, f"name one of its {role}s: {', '.join(names)}", entry.name)
-    given = {*(entry.name for entry in config.input), *generated_inputs(config)}
-    absent = [t.name for t in facts.tensors.values() if t.is_input and t.name not in given]
+            message = f"the plan has no {role} {entry.name}"
+            yield _broken(NAME, model, number, message, f"name one of its {role}s: {', '.join(names)}", entry.name)
+    config_names = {*(entry.name for entry in config.input), *generated_inputs(config)}
+    absent = [t.name for t in facts.tensors.values() if t.is_input and t.name not in config_names]
     for name in absent if config.input else ():
         yield _broken(MISSING, model, number, f"the plan's input {name} is not configured", "add it to input")
-    for entry, fact in known:
+    for entry, fact in pairs:
         yield from _kind_of_tensor(entry, fact, number, model)
     yield from _profiles(facts, number, model)
     yield from _batch(facts, number, model)
-    for entry, fact in known:
+    for entry, fact in pairs:
         if fact.is_shape and entry.is_shape_tensor:
             yield from _shape_dims(entry, fact, number, model)
-    ordinary = [(entry, fact) for entry, fact in known if not fact.is_shape and not has_own_batch(config, entry)]
+    ordinary = [(entry, fact) for entry, fact in pairs if not fact.is_shape and not has_own_batch(config, entry)]
     ranked = yield from _ranks(ordinary, number, model, surroundings)
     for entry, fact in ranked:
         yield from _sizes(entry, fact, facts, number, model)
@@ -148,34 +149,36 @@ def check(facts: PlanFacts, number: int, model: ModelFolder, surroundings: Check
 def _kind_of_tensor(
     entry: pb.ModelInput | pb.ModelOutput, fact: PlanFact, number: int, model: ModelFolder
 ) -> Iterator[Finding]:
-    """Dtype, shape tensor and layout of one tensor."""
+    """Check the dtype, shape tensor flag and layout of one tensor."""
     name, written = entry.name, data_type(entry)
     if numpy_name(written) != fact.dtype and written != "TYPE_INVALID":
-        said = f"{name} is {written}, and {fact.dtype} in the plan"
-        yield _broken(DTYPE, model, number, said, f"write data_type: {triton_name(fact.dtype)}", name)
+        message = f"{name} is {written}, and {fact.dtype} in the plan"
+        yield _broken(DTYPE, model, number, message, f"write data_type: {triton_name(fact.dtype)}", name)
     if entry.is_shape_tensor != fact.is_shape:
-        said = f"{name} {'holds a shape' if fact.is_shape else 'holds no shape'} in the plan"
-        yield _broken(SHAPE, model, number, said, f"write is_shape_tensor: {str(fact.is_shape).lower()}", name)
+        message = f"{name} {'holds a shape' if fact.is_shape else 'holds no shape'} in the plan"
+        yield _broken(SHAPE, model, number, message, f"write is_shape_tensor: {str(fact.is_shape).lower()}", name)
     if entry.is_non_linear_format_io == fact.is_linear:
-        said = f"{name} {'lies row by row' if fact.is_linear else 'does not lie row by row'} in the plan"
+        message = f"{name} {'lies row by row' if fact.is_linear else 'does not lie row by row'} in the plan"
         remedy = f"write is_non_linear_format_io: {str(not fact.is_linear).lower()}"
-        yield _broken(FORMAT, model, number, said, remedy, name)
+        yield _broken(FORMAT, model, number, message, remedy, name)
 
 
 def _shape_dims(
     entry: pb.ModelInput | pb.ModelOutput, fact: PlanFact, number: int, model: ModelFolder
 ) -> Iterator[Finding]:
-    """How many values a shape tensor has: in a batch, the first one is the batch, which Triton puts there."""
+    """Check the number of values of a shape tensor: with batching, the first is the batch, which Triton fills in."""
     batching = model.config is not None and model.config.max_batch_size > 0
-    wanted, dims = (fact.dims[0] if fact.dims else 1) - batching, inner_dims(entry)
-    if fact.dims[:1] != (-1,) and dims[:1] != (-1,) and dims != (wanted,):
-        said = f"the shape tensor {entry.name} has dims {format_config_dims(dims)}, and {wanted} values in the plan"
+    expected, dims = (fact.dims[0] if fact.dims else 1) - batching, inner_dims(entry)
+    if fact.dims[:1] != (-1,) and dims[:1] != (-1,) and dims != (expected,):
+        message = (
+            f"the shape tensor {entry.name} has dims {format_config_dims(dims)}, and {expected} values in the plan"
+        )
         without = " without the batch" if batching else ""
-        yield _broken(DIMS, model, number, f"{said}{without}", f"write dims: [{wanted}]", entry.name)
+        yield _broken(DIMS, model, number, f"{message}{without}", f"write dims: [{expected}]", entry.name)
 
 
 def used_profiles(model: ModelFolder) -> set[int]:
-    """The indices of the profiles that instance groups name; the first one where none does."""
+    """Return the indices of the optimization profiles that instance groups name; the first one by default."""
     named: list[str] = []
     if model.config is not None:
         named = [profile for group in model.config.instance_group for profile in group.profile]
@@ -186,8 +189,8 @@ def _profiles(facts: PlanFacts, number: int, model: ModelFolder) -> Iterator[Fin
     count = max(1, len(facts.profiles))
     for index in sorted(used_profiles(model)):
         if index >= count:
-            said = f"an instance group uses profile {index}, and the plan has {count}, counted from 0"
-            yield _broken(PROFILE, model, number, said, f"name profiles up to {count - 1}", str(index))
+            message = f"an instance group uses profile {index}, and the plan has {count}, counted from 0"
+            yield _broken(PROFILE, model, number, message, f"name profiles up to {count - 1}", str(index))
 
 
 def _batch(facts: PlanFacts, number: int, model: ModelFolder) -> Iterator[Finding]:
@@ -198,23 +201,23 @@ def _batch(facts: PlanFacts, number: int, model: ModelFolder) -> Iterator[Findin
     stuck = [tensor for tensor in inputs if tensor.dims[:1] != (-1,)]
     for tensor in stuck:
         dims = format_config_dims(tensor.dims)
-        said = f"max_batch_size is {config.max_batch_size}, and {tensor.name} has dims {dims} in"
+        message = f"max_batch_size is {config.max_batch_size}, and {tensor.name} has dims {dims} in"
         remedy = "write max_batch_size: 0 and dims in full; or build the plan with a batch that varies"
-        yield _broken(FIXED_BATCH, model, number, f"{said} the plan, whose first is fixed", remedy, "max_batch_size")
+        yield _broken(FIXED_BATCH, model, number, f"{message} the plan, whose first is fixed", remedy, "max_batch_size")
     largest = [
         min((profile.shapes[t.name].max[0] for t in inputs if t.name in profile.shapes), default=0)
         for place, profile in enumerate(facts.profiles)
         if place in used
     ]
     if not stuck and len(largest) == len(used) and config.max_batch_size > max(largest):
-        said = f"max_batch_size is {config.max_batch_size}, and the plan takes batches up to {max(largest)}"
-        yield _broken(BATCH, model, number, said, f"write max_batch_size: {max(largest)}", "max_batch_size")
+        message = f"max_batch_size is {config.max_batch_size}, and the plan takes batches up to {max(largest)}"
+        yield _broken(BATCH, model, number, message, f"write max_batch_size: {max(largest)}", "max_batch_size")
 
 
 def _ranks(
     pairs: _Pairs, number: int, model: ModelFolder, surroundings: CheckContext
 ) -> Generator[Finding, None, _Pairs]:
-    """Findings of rank; returns the tensors whose ranks fit."""
+    """Check ranks: yield findings and return the tensors whose ranks match."""
     config = model.config
     assert config is not None
     batching = config.max_batch_size > 0
@@ -223,11 +226,11 @@ def _ranks(
     fitting = lacking if batching else full
     if not batching and lacking and full:
         names = " and ".join(e.name for e, _ in lacking)
-        said = f"max_batch_size is 0, and {names} lack a dim of the plan's, which {full[0][0].name} has"
-        yield _broken(CONTRADICTION, model, number, said, "write all dims of all tensors", lacking[0][0].name)
+        message = f"max_batch_size is 0, and {names} lack a dim of the plan's, which {full[0][0].name} has"
+        yield _broken(CONTRADICTION, model, number, message, "write all dims of all tensors", lacking[0][0].name)
     elif not batching and lacking and completes(surroundings):
-        said = "max_batch_size is 0, and the dims lack the first one of the plan's, so that Triton turns batching on"
-        yield _broken(HINT, model, number, said, "write max_batch_size as it shall be, or all dims of all tensors")
+        message = "max_batch_size is 0, and the dims lack the first one of the plan's, so that Triton turns batching on"
+        yield _broken(HINT, model, number, message, "write max_batch_size as it shall be, or all dims of all tensors")
         fitting = lacking
     elif not batching:
         for entry, fact in lacking:
@@ -241,34 +244,34 @@ def _ranks(
 def _wrong_rank(
     entry: pb.ModelInput | pb.ModelOutput, fact: PlanFact, number: int, model: ModelFolder, *, batching: bool
 ) -> Finding:
-    wanted = fact.dims[1:] if batching else fact.dims
+    expected = fact.dims[1:] if batching else fact.dims
     without = ", without the batch" if batching else ""
-    mine, its = format_config_dims(inner_dims(entry)), format_config_dims(wanted)
-    said = f"{entry.name} has dims {mine}, and {its} in the plan{without}"
-    return _broken(RANK, model, number, said, f"write dims: {its}", entry.name)
+    mine, its = format_config_dims(inner_dims(entry)), format_config_dims(expected)
+    message = f"{entry.name} has dims {mine}, and {its} in the plan{without}"
+    return _broken(RANK, model, number, message, f"write dims: {its}", entry.name)
 
 
 def _sizes(
     entry: pb.ModelInput | pb.ModelOutput, fact: PlanFact, facts: PlanFacts, number: int, model: ModelFolder
 ) -> Iterator[Finding]:
     dims = inner_dims(entry)
-    wanted = fact.dims[len(fact.dims) - len(dims) :]
-    if any(its not in {-1, mine} for mine, its in zip(dims, wanted, strict=True)):
-        said = f"{entry.name} has dims {format_config_dims(dims)}, and {format_config_dims(wanted)} in the plan"
-        yield _broken(DIMS, model, number, said, f"write dims: {format_config_dims(wanted)}", entry.name)
+    expected = fact.dims[len(fact.dims) - len(dims) :]
+    if any(its not in {-1, mine} for mine, its in zip(dims, expected, strict=True)):
+        message = f"{entry.name} has dims {format_config_dims(dims)}, and {format_config_dims(expected)} in the plan"
+        yield _broken(DIMS, model, number, message, f"write dims: {format_config_dims(expected)}", entry.name)
         return
     ranges = [profile.shapes[entry.name] for profile in facts.profiles if entry.name in profile.shapes]
-    for place, (mine, its) in enumerate(zip(dims, wanted, strict=True), len(fact.dims) - len(dims)):
+    for place, (mine, its) in enumerate(zip(dims, expected, strict=True), len(fact.dims) - len(dims)):
         if mine == -1 or its != -1 or not ranges:
             continue
         low, high = min(shape.min[place] for shape in ranges), max(shape.max[place] for shape in ranges)
         if not low <= mine <= high:
-            said = f"{entry.name} has {mine} where the profiles of the plan go from {low} to {high}"
-            yield _broken(BEYOND, model, number, said, "write -1, or a size within them", entry.name)
+            message = f"{entry.name} has {mine} where the profiles of the plan go from {low} to {high}"
+            yield _broken(BEYOND, model, number, message, "write -1, or a size within them", entry.name)
 
 
-def _broken(rule: Rule, model: ModelFolder, number: int, message: str, remedy: str, words: str = "") -> Finding:
-    """A finding in the configuration, with the version where there are several."""
+def _broken(rule: Rule, model: ModelFolder, number: int, message: str, remedy: str, phrase: str = "") -> Finding:
+    """A configuration finding, with the version where there are several."""
     version = f" (version {number})" if len(model.loaded) > 1 else ""
-    line = (entry_line(model, words) or model.line_of(words)) if words else 0
+    line = (entry_line(model, phrase) or model.line_of(phrase)) if phrase else 0
     return rule.broken(f"{message}{version}", model=model.name, place=model.place(), line=line, remedy=remedy)

@@ -1,4 +1,4 @@
-"""Models of Triton's Python backend: the program, its class, and the environment that it asks for."""
+"""Python backend rules: the program, its class, and the execution environment that it needs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from plansmith.triton.checker.environment_archives import READ_ARCHIVES, look_into
+from plansmith.triton.checker.archive import READ_ARCHIVES, look_into
 from plansmith.triton.checker.findings import Finding, Rule
+from plansmith.triton.checker.model_files import Source, find_class, methods, read_source, takes, top_level
 from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
-from plansmith.triton.checker.python_source import Source, find_class, methods, read_source, takes, top_level
 
 BACKEND = "python"
 
@@ -77,7 +77,7 @@ _ARCHIVES = (".tar.gz", ".tgz", ".tar", ".zip", ".tar.bz2")
 
 
 def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
-    """What breaks the rules in a model of this backend; nothing in others."""
+    """Yield rule violations of a model of this backend; nothing for others."""
     if model.backend != BACKEND:
         return
     python = surroundings.target.python if surroundings.target is not None else None
@@ -92,16 +92,16 @@ def _program(source: Source, model: ModelFolder, place: str) -> Iterator[Finding
     if source.tree is None:
         yield unparsed(source, model, place, SYNTAX)
         return
-    found = find_class(source.tree, _CLASS)
-    if found == "nowhere":
-        said = f"there is no class {_CLASS}"
-        yield CLASS.broken(said, model=model.name, place=place, remedy=f"define class {_CLASS} with execute")
-    elif isinstance(found, ast.ClassDef):
-        yield from _methods(found, source.tree, model, place)
+    definition = find_class(source.tree, _CLASS)
+    if definition == "nowhere":
+        message = f"there is no class {_CLASS}"
+        yield CLASS.broken(message, model=model.name, place=place, remedy=f"define class {_CLASS} with execute")
+    elif isinstance(definition, ast.ClassDef):
+        yield from _methods(definition, source.tree, model, place)
 
 
 def unparsed(source: Source, model: ModelFolder, place: str, rule: Rule) -> Finding:
-    """The finding that a program cannot be parsed.
+    """Return the finding for a program that cannot be parsed.
 
     Args:
         source: the program.
@@ -109,25 +109,25 @@ def unparsed(source: Source, model: ModelFolder, place: str, rule: Rule) -> Find
         place: where it lies.
         rule: that it breaks where the Python that will run it cannot parse it either.
     """
-    said, remedy = f"it cannot be parsed: {source.problem}", "correct the program"
+    message, remedy = f"it cannot be parsed: {source.problem}", "correct the program"
     if source.unsure:
         rule, running = UNSURE, f"{sys.version_info.major}.{sys.version_info.minor}"
-        said = f"it cannot be parsed by Python {running}, and may need a newer one: {source.problem}"
+        message = f"it cannot be parsed by Python {running}, and may need a newer one: {source.problem}"
         remedy = "name the --target that will serve it, or correct the program"
     elif source.newer:
         rule = NEWER
-    return rule.broken(said, model=model.name, place=place, line=source.line, remedy=remedy)
+    return rule.broken(message, model=model.name, place=place, line=source.line, remedy=remedy)
 
 
-def _methods(found: ast.ClassDef, tree: ast.Module, model: ModelFolder, place: str) -> Iterator[Finding]:
-    own = methods(found)
+def _methods(definition: ast.ClassDef, tree: ast.Module, model: ModelFolder, place: str) -> Iterator[Finding]:
+    own = methods(definition)
     elsewhere = {*_assigned(tree)}
-    if "execute" not in own and "execute" not in elsewhere and not found.bases and not found.decorator_list:
+    if "execute" not in own and "execute" not in elsewhere and not definition.bases and not definition.decorator_list:
         yield EXECUTE.broken(
             f"{_CLASS} has no execute",
             model=model.name,
             place=place,
-            line=found.lineno,
+            line=definition.lineno,
             remedy="write def execute(self, requests), which returns a response for each request",
         )
     for name, written in _WRITTEN.items():
@@ -151,7 +151,7 @@ _WRITTEN = {
 
 
 def _assigned(tree: ast.Module) -> Iterator[str]:
-    """What the module sets on the class after it was defined."""
+    """Yield the attributes that the module sets on the class after its definition."""
     for statement in top_level(tree.body):
         if isinstance(statement, ast.Assign):
             for target in statement.targets:
@@ -160,30 +160,32 @@ def _assigned(tree: ast.Module) -> Iterator[str]:
 
 
 def _environment(model: ModelFolder, python: str | None) -> Iterator[Finding]:
-    """The environment that the configuration names."""
+    """Check the execution environment that the configuration names."""
     if model.config is None or _PARAMETER not in model.config.parameters:
         return
     written = model.config.parameters[_PARAMETER].string_value
     if _VARIABLE not in written:
-        said = f"{_PARAMETER} is {written or 'empty'}, which has to be at the same place wherever the model is served"
-        yield _broken(OUTSIDE, model, said, f"put it into the model's folder, and write {_VARIABLE}/…")
+        message = (
+            f"{_PARAMETER} is {written or 'empty'}, which has to be at the same place wherever the model is served"
+        )
+        yield _broken(OUTSIDE, model, message, f"put it into the model's folder, and write {_VARIABLE}/…")
         return
     path = Path(written.replace(_VARIABLE, str(model.path)))
     name = written.replace(f"{_VARIABLE}/", "")
     if not path.exists():
         yield _broken(ENVIRONMENT, model, f"{name} is not there", "pack it with conda-pack, and put it there")
     elif path.is_dir() and not (path / "bin" / "activate").is_file():
-        said = f"{name} has no bin/activate, which Triton runs first"
-        yield _broken(ENVIRONMENT, model, said, "make it with conda-pack, which writes one")
+        message = f"{name} has no bin/activate, which Triton runs first"
+        yield _broken(ENVIRONMENT, model, message, "make it with conda-pack, which writes one")
     elif path.is_file() and not path.name.endswith(_ARCHIVES):
-        said = f"{name} is neither a folder nor an archive"
-        yield _broken(ENVIRONMENT, model, said, "name a folder, or an archive (.tar.gz)")
+        message = f"{name} is neither a folder nor an archive"
+        yield _broken(ENVIRONMENT, model, message, "name a folder, or an archive (.tar.gz)")
     else:
         yield from _contents(model, path, name, python)
 
 
 def _contents(model: ModelFolder, path: Path, name: str, python: str | None) -> Iterator[Finding]:
-    """What an environment itself is like: a folder that can be activated, or an archive."""
+    """Check the content of an environment: a folder that can be activated, or an archive."""
     if path.is_dir():
         has = sorted(folder.name.removeprefix("python") for folder in path.glob("lib/python3.*") if folder.is_dir())
     elif path.name.endswith(READ_ARCHIVES):
@@ -199,11 +201,11 @@ def _contents(model: ModelFolder, path: Path, name: str, python: str | None) -> 
 
 
 def _version(model: ModelFolder, has: list[str], name: str, python: str) -> Iterator[Finding]:
-    wanted = ".".join(python.split(".")[:2])
-    if has and wanted not in has:
-        said = f"{name} is of Python {', '.join(has)}, and the target's Python backend is of {wanted}"
-        remedy = f"make it with Python {wanted}, or put a {_STUB_FILE} for {has[0]} into the model's folder"
-        yield _broken(ENVIRONMENT_VERSION, model, said, remedy)
+    expected = ".".join(python.split(".")[:2])
+    if has and expected not in has:
+        message = f"{name} is of Python {', '.join(has)}, and the target's Python backend is of {expected}"
+        remedy = f"make it with Python {expected}, or put a {_STUB_FILE} for {has[0]} into the model's folder"
+        yield _broken(ENVIRONMENT_VERSION, model, message, remedy)
 
 
 def _broken(rule: Rule, model: ModelFolder, message: str, remedy: str) -> Finding:

@@ -1,4 +1,4 @@
-"""Models of Triton's TensorRT backend: what their configuration alone decides, and all other rules of plans."""
+"""TensorRT backend rules: what the configuration alone decides, and all other rules of plans."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plansmith.triton.checker.config_view import backend_setting, data_type, entry_line, inner_dims, kinds, numpy_name
 from plansmith.triton.checker.findings import Finding, Rule
 from plansmith.triton.checker.model_files import PlanFacts, plan_facts
-from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
+from plansmith.triton.checker.model_folder import (
+    CheckContext,
+    ModelFolder,
+    backend_setting,
+    data_type,
+    entry_line,
+    inner_dims,
+    kinds,
+    numpy_name,
+)
 from plansmith.triton.checker.rules.backends import plan_file, plan_tensor
 
 if TYPE_CHECKING:
@@ -78,7 +86,7 @@ _DTYPES = {"bool", "uint8", "int8", "int32", "int64", "float16", "float32", "bfl
 
 
 def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
-    """What breaks the rules in a model of this backend; nothing in others."""
+    """Yield rule violations of a model of this backend; nothing for others."""
     if model.backend != BACKEND and model.platform != PLATFORM:
         return
     yield from _kinds(model, surroundings)
@@ -103,18 +111,18 @@ def _kinds(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
             KIND, model, f"the backend has no instances of {kind}", "write KIND_GPU, or leave the kind out", kind
         )
     if target is not None and target.device != "gpu" and not wrong:
-        said = f"the target {target.name} has no GPUs, on which alone plans run"
-        yield _broken(KIND, model, said, "take a --target with GPUs, or another engine")
+        message = f"the target {target.name} has no GPUs, on which alone plans run"
+        yield _broken(KIND, model, message, "take a --target with GPUs, or another engine")
 
 
 def _tensors(model: ModelFolder) -> Iterator[Finding]:
-    """What the configuration says of inputs and outputs that no plan can have."""
+    """Check the configured inputs and outputs for settings that no plan can have."""
     config = model.config
     for entry in (*config.input, *config.output) if config is not None else ():
         written, is_output = data_type(entry), config is not None and entry in config.output
         if numpy_name(written) not in _DTYPES and written != "TYPE_INVALID":
-            said = f"{entry.name} is {written}, which the backend does not know"
-            yield _broken(DTYPE, model, said, "cast it inside of the graph, and build the plan again", entry.name)
+            message = f"{entry.name} is {written}, which the backend does not know"
+            yield _broken(DTYPE, model, message, "cast it inside of the graph, and build the plan again", entry.name)
         elif entry.is_shape_tensor:
             yield from _shape_tensor(model, entry, written, is_output=is_output)
 
@@ -124,11 +132,11 @@ def _shape_tensor(
 ) -> Iterator[Finding]:
     allowed = ("TYPE_INT64",) if is_output else ("TYPE_INT32", "TYPE_INT64")
     if written not in allowed:
-        said = f"the shape tensor {entry.name} is {written}"
-        yield _broken(SHAPE_TENSOR, model, said, f"write data_type: {' or '.join(allowed)}", entry.name)
+        message = f"the shape tensor {entry.name} is {written}"
+        yield _broken(SHAPE_TENSOR, model, message, f"write data_type: {' or '.join(allowed)}", entry.name)
     if len(inner_dims(entry)) > 1:
-        said = f"the shape tensor {entry.name} has {len(inner_dims(entry))} dims"
-        yield _broken(SHAPE_TENSOR, model, said, "write one dim, or take is_shape_tensor away", entry.name)
+        message = f"the shape tensor {entry.name} has {len(inner_dims(entry))} dims"
+        yield _broken(SHAPE_TENSOR, model, message, "write one dim, or take is_shape_tensor away", entry.name)
 
 
 def _graphs(model: ModelFolder) -> Iterator[Finding]:
@@ -137,27 +145,27 @@ def _graphs(model: ModelFolder) -> Iterator[Finding]:
         return
     cuda, entries = config.optimization.cuda, (*config.input, *config.output)
     if cuda.graph_spec and not cuda.graphs:
-        said = "graph_spec is written, and graphs is not on: no CUDA graph is captured"
-        yield _broken(GRAPHS, model, said, "write graphs: true", "graph_spec")
+        message = "graph_spec is written, and graphs is not on: no CUDA graph is captured"
+        yield _broken(GRAPHS, model, message, "write graphs: true", "graph_spec")
     if not cuda.graphs:
         return
     if any(entry.is_shape_tensor for entry in entries):
-        said = "no CUDA graph is captured for a model with shape tensors"
-        yield _broken(GRAPHS, model, said, "take graphs away, or fix the shapes when the plan is built", "graphs")
+        message = "no CUDA graph is captured for a model with shape tensors"
+        yield _broken(GRAPHS, model, message, "take graphs away, or fix the shapes when the plan is built", "graphs")
         return
     varying = [entry.name for entry in config.input if -1 in inner_dims(entry)]
     if varying and not any(spec.input for spec in cuda.graph_spec):
-        said = f"{', '.join(varying)} vary beyond the batch, and no graph_spec says for which shapes to capture"
-        yield _broken(GRAPHS, model, said, "write a graph_spec with exact dims for every input", "graphs")
+        message = f"{', '.join(varying)} vary beyond the batch, and no graph_spec says for which shapes to capture"
+        yield _broken(GRAPHS, model, message, "write a graph_spec with exact dims for every input", "graphs")
 
 
 def _arguments(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
-    """What the server has to be started with, and is not."""
-    wanted: set[str] = set()
+    """Check for required server arguments that are missing."""
+    expected: set[str] = set()
     for number in model.loaded:
         if number in model.manifests:
-            wanted |= {*model.manifests[number].package.server_arguments}
-    for argument in sorted(wanted):
+            expected |= {*model.manifests[number].package.server_arguments}
+    for argument in sorted(expected):
         setting, _, value = argument.rpartition(",")[2].partition("=")
         has = backend_setting(surroundings, BACKEND, setting)
         if not _names(value) <= _names(has):
@@ -172,26 +180,26 @@ def _arguments(model: ModelFolder, surroundings: CheckContext) -> Iterator[Findi
 
 
 def _names(value: str) -> set[str]:
-    """What a setting lists: libraries count by name alone, as only the server knows the folder where it has them."""
-    return {Path(one).name for one in value.split(";")}
+    """The names that a setting lists: libraries by file name only, as their folder depends on the server."""
+    return {Path(item).name for item in value.split(";")}
 
 
 def _parameters(model: ModelFolder) -> Iterator[Finding]:
     if model.config is None or _STRATEGY not in model.config.parameters:
         return
-    given = model.config.parameters[_STRATEGY].string_value
-    if given not in _STRATEGIES:
-        said = f"{_STRATEGY} is {given or 'empty'}"
-        yield _broken(PARAMETER, model, said, f"write {' or '.join(_STRATEGIES)}", _STRATEGY)
+    strategy = model.config.parameters[_STRATEGY].string_value
+    if strategy not in _STRATEGIES:
+        message = f"{_STRATEGY} is {strategy or 'empty'}"
+        yield _broken(PARAMETER, model, message, f"write {' or '.join(_STRATEGIES)}", _STRATEGY)
 
 
 def _copies(model: ModelFolder, facts: PlanFacts) -> Iterator[Finding]:
     count = sum(group.count for group in model.config.instance_group) if model.config is not None else 0
     if count > 1 and any(-1 in tensor.dims for tensor in facts.tensors.values()):
-        said = f"{count} instances hold the weights {count} times, as the plan's shapes vary"
-        yield _broken(COPIES, model, said, "write count: 1 where memory is short", "count")
+        message = f"{count} instances hold the weights {count} times, as the plan's shapes vary"
+        yield _broken(COPIES, model, message, "write count: 1 where memory is short", "count")
 
 
-def _broken(rule: Rule, model: ModelFolder, message: str, remedy: str, words: str = "") -> Finding:
-    line = (entry_line(model, words) or model.line_of(words)) if words else 0
+def _broken(rule: Rule, model: ModelFolder, message: str, remedy: str, phrase: str = "") -> Finding:
+    line = (entry_line(model, phrase) or model.line_of(phrase)) if phrase else 0
     return rule.broken(message, model=model.name, place=model.place(), line=line, remedy=remedy)

@@ -1,1 +1,1 @@
-"""Rules of Triton's core."""
+"""Triton core rules."""

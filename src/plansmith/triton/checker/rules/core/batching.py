@@ -1,4 +1,4 @@
-"""What Triton's core demands of dynamic batching and the response cache; `config.*` of both."""
+"""Triton core rules on dynamic batching and the response cache; `config.*` of both."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ RULES: tuple[Rule, ...] = (PREFERRED, UNBATCHED, PRIORITY, ORDERING, CACHE, CACH
 
 
 def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
-    """What Triton's core would refuse, or pass over, in how requests are put together and answers kept."""
+    """Yield batching and response cache settings that Triton's core would refuse or ignore."""
     if model.config is None:
         return
     yield from _dynamic_batching(model, model.config)

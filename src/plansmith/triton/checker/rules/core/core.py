@@ -1,4 +1,4 @@
-"""What Triton's core demands of every configuration: name, backend, metrics, agents; `config.*`."""
+"""Triton core rules on every configuration: name, backend, metrics, agents; `config.*`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from plansmith.triton.checker.autocomplete import ENSEMBLE, PLATFORMS
-from plansmith.triton.checker.filenames import hides_model_file
 from plansmith.triton.checker.findings import Finding, Rule
 from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
+from plansmith.triton.checker.reader import ENSEMBLE, PLATFORMS, hides_model_file
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb
@@ -115,7 +114,7 @@ _MOST_SLIPS, _LETTERS_FOR_A_SLIP = 2, 3
 
 
 def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
-    """What Triton's core would refuse in a configuration, whatever its backend."""
+    """Yield configuration errors that Triton's core would refuse for any backend."""
     if model.config is None and model.text:
         return
     yield from _backend(model)
@@ -167,7 +166,7 @@ def _backend(model: ModelFolder) -> Iterator[Finding]:
             place=model.place() if model.config is not None else model.name,
             remedy='write backend: "…"; or call the file model.onnx, model.plan, model.pt, model.xml or model.py',
         )
-    kind = next((known for known in PLATFORMS.values() if known == backend), "")
+    kind = next((candidate for candidate in PLATFORMS.values() if candidate == backend), "")
     if kind and PLATFORMS.get(platform) != kind:
         yield model.faulted(
             PAIR,
@@ -179,8 +178,13 @@ def _backend(model: ModelFolder) -> Iterator[Finding]:
 
 
 def _unknown_backend(model: ModelFolder) -> Iterator[Finding]:
-    backend, said = model.backend, model.config is not None or model.versions
-    if not backend or not said or backend in KNOWN_BACKENDS or (model.config is not None and model.config.runtime):
+    backend, is_described = model.backend, model.config is not None or model.versions
+    if (
+        not backend
+        or not is_described
+        or backend in KNOWN_BACKENDS
+        or (model.config is not None and model.config.runtime)
+    ):
         return
     library = f"libtriton_{backend}.so"
     if any((folder / library).exists() for folder in (model.path, *model.versions.values())):
@@ -202,19 +206,19 @@ def _unknown_backend(model: ModelFolder) -> Iterator[Finding]:
         )
 
 
-def _is_misspelling(name: str, known: str) -> bool:
-    """Whether a name is a known one with a few slips of the keyboard, and not one that was made of it on purpose."""
-    if name.startswith(known) or name.endswith(known):
+def _is_misspelling(name: str, reference: str) -> bool:
+    """Whether a name is a known one with a few typing mistakes, and not one deliberately derived from it."""
+    if name.startswith(reference) or name.endswith(reference):
         return False
-    return _slips(name, known) <= min(_MOST_SLIPS, len(known) // _LETTERS_FOR_A_SLIP)
+    return _slips(name, reference) <= min(_MOST_SLIPS, len(reference) // _LETTERS_FOR_A_SLIP)
 
 
-def _slips(one: str, other: str) -> int:
-    """How many letters have to be exchanged, put in or taken out (Levenshtein's distance)."""
-    row = list(range(len(other) + 1))
-    for count, letter in enumerate(one, 1):
+def _slips(first: str, second: str) -> int:
+    """The Levenshtein distance: how many letters have to be replaced, inserted or deleted."""
+    row = list(range(len(second) + 1))
+    for count, letter in enumerate(first, 1):
         before, row[0] = row[0], count
-        for place, its in enumerate(other, 1):
+        for place, its in enumerate(second, 1):
             before, row[place] = row[place], min(row[place] + 1, row[place - 1] + 1, before + (letter != its))
     return row[-1]
 
@@ -242,9 +246,9 @@ def _newer_fields(model: ModelFolder, config: pb.ModelConfig, surroundings: Chec
     version = surroundings.target.triton if surroundings.target is not None else None
     if version is None:
         return
-    known = tuple(map(int, version.split(".")))
+    numbers = tuple(map(int, version.split(".")))
     after = _PLATFORMS_AFTER.get(config.platform)
-    if after is not None and known[:2] <= after:
+    if after is not None and numbers[:2] <= after:
         yield model.faulted(
             NEWER,
             f"platform {config.platform!r} is for Triton newer than {'.'.join(map(str, after))},"
@@ -253,7 +257,7 @@ def _newer_fields(model: ModelFolder, config: pb.ModelConfig, surroundings: Chec
             remedy='write platform: "pytorch_libtorch" and a TorchScript model, or serve the model by a newer Triton',
         )
     for field, since in _SINCE.items():
-        if config.HasField(field) and known < since:
+        if config.HasField(field) and numbers < since:
             yield model.faulted(
                 NEWER,
                 f"{field} is for Triton {'.'.join(map(str, since))} and newer, and the target has {version}",

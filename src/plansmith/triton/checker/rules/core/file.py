@@ -1,4 +1,4 @@
-"""The files that a model needs beside its configuration: those of its versions, and labels; `files.*`."""
+"""Model file rules: required version files and labels; `files.*`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from plansmith.compilers.trt.versions import numbers_of
-from plansmith.triton.checker.autocomplete import ENSEMBLE
 from plansmith.triton.checker.findings import Finding, Rule
 from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
+from plansmith.triton.checker.reader import ENSEMBLE
 from plansmith.triton.checker.rules.core.tensor import elements
 
 _SEEN = "Triton 2.51 was seen to do so"
@@ -62,7 +62,7 @@ _MOST_LABEL_BYTES = 64 * 2**20
 
 
 def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
-    """What is wrong with the files of a model."""
+    """Yield problems with a model's files."""
     if model.config is None and model.text:
         return
     # A runtime of its own, such as model.py of PyTorch's backend, opens what it likes.
@@ -85,7 +85,7 @@ def _model_file(model: ModelFolder, number: int) -> Iterator[Finding]:
         if file.is_symlink():
             message, remedy = f"{name} is a link to {file.readlink()}, where nothing is", "put back what it leads to"
         else:
-            present = ", ".join(sorted(one.name for one in model.versions[number].iterdir())) or "nothing"
+            present = ", ".join(sorted(entry.name for entry in model.versions[number].iterdir())) or "nothing"
             message = f"version {number} has no {name}, which backend {model.backend} opens; there is {present}"
             remedy = f"put the model there as {name}, or name its file by default_model_filename"
         if not others:  # of plans for several GPUs, that for any other may be left out
@@ -116,12 +116,12 @@ def _model_file(model: ModelFolder, number: int) -> Iterator[Finding]:
 
 
 def _takes_any_labels(surroundings: CheckContext) -> bool:
-    """Whether the target's Triton is known to load a model with labels that lie outside of its folder."""
+    """Whether the target's Triton version is known to load a model whose label files lie outside of its folder."""
     version = surroundings.target.triton if surroundings.target is not None else None
     return version is not None and numbers_of(version)[:2] <= _TAKES_ANY_LABELS
 
 
-def _labels(model: ModelFolder, name: str, wanted: int, surroundings: CheckContext) -> Iterator[Finding]:
+def _labels(model: ModelFolder, name: str, expected: int, surroundings: CheckContext) -> Iterator[Finding]:
     # As Triton joins them, a name that begins with a slash lies in the model's folder, too.
     file, where = Path(f"{model.path}/{name}"), f'"{name}"'
     if not os.path.normpath(file).startswith(f"{os.path.normpath(model.path)}/"):
@@ -140,12 +140,12 @@ def _labels(model: ModelFolder, name: str, wanted: int, surroundings: CheckConte
         yield model.faulted(
             LABELS_FOLDER, f"{name} is a folder, which ends the server", where, remedy="name a file of labels"
         )
-    elif wanted > 0 and file.stat().st_size <= _MOST_LABEL_BYTES and os.access(file, os.R_OK):
+    elif expected > 0 and file.stat().st_size <= _MOST_LABEL_BYTES and os.access(file, os.R_OK):
         count = len(file.read_bytes().splitlines())
-        if count != wanted:
+        if count != expected:
             yield model.faulted(
                 LABEL_COUNT,
-                f"the number of labels in {name} is {count}, and that of its output's elements {wanted}",
+                f"the number of labels in {name} is {count}, and that of its output's elements {expected}",
                 where,
                 remedy="write one label a line, in the order of the elements",
             )

@@ -1,12 +1,11 @@
-"""What Triton's core demands of instance groups: kinds, GPUs, counts, resources; `config.*` of instances."""
+"""Triton core rules on instance groups: kinds, GPUs, counts, resources; `config.*` of instances."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from plansmith.triton.checker.config_view import enum_name
 from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder, enum_name
 
 _INSTANCES = "core: src/model_config_utils.cc, NormalizeInstanceGroup and ValidateInstanceGroup"
 
@@ -44,7 +43,7 @@ RULES: tuple[Rule, ...] = (GPUS, NO_GPU, DEFAULT_COUNT, NEGATIVE_COUNT, RATE_LIM
 
 
 def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
-    """What is wrong with where and how many instances run."""
+    """Yield problems with instance groups: devices and counts."""
     if model.config is None:
         return
     on_cpu = surroundings.target is not None and surroundings.target.device == "cpu"

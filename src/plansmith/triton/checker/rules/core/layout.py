@@ -1,4 +1,4 @@
-"""Where the parts of a repository lie: models, versions, configurations; `layout.*`."""
+"""Repository layout rules: models, versions, configurations; `layout.*`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from plansmith.records.release import CONFIG_FILE
-from plansmith.triton.checker.autocomplete import ENSEMBLE, folders_of
-from plansmith.triton.checker.filenames import (
+from plansmith.triton.checker.findings import Finding, Rule
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
+from plansmith.triton.checker.reader import (
+    ENSEMBLE,
+    LARGEST,
+    NO_VERSIONS,
     files_of,
+    folders_of,
     hides_model_file,
     is_foreign,
     is_like_a_config,
     is_model_file,
+    is_plain,
     looks_like_version,
+    version_of,
+    versions_to_load,
 )
-from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
-from plansmith.triton.checker.versions import LARGEST, NO_VERSIONS, is_plain, version_of, versions_to_load
 
 _LIFECYCLE = "core: src/model_repository_manager/model_lifecycle.cc, VersionsToLoad"
 _POLL = "core: src/model_repository_manager/model_repository_manager.cc, Poll"
@@ -104,7 +109,7 @@ _ADDRESSABLE = re.compile(r"[A-Za-z0-9_.~-]+")
 
 
 def check_whole(surroundings: CheckContext) -> Iterator[Finding]:
-    """What is wrong with the folder of a repository itself."""
+    """Yield problems with the repository folder itself."""
     if not surroundings.models:
         yield NO_MODEL.broken(
             "there is no model: a model is a folder in the repository",
@@ -123,7 +128,7 @@ def check_whole(surroundings: CheckContext) -> Iterator[Finding]:
 
 
 def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
-    """What is wrong with where a model's parts lie."""
+    """Yield problems with the layout of a model's folder."""
     if not os.access(model.path, os.R_OK | os.X_OK):
         yield UNREADABLE.broken(
             "the folder cannot be read", model=model.name, place=model.name, remedy=f"chmod -R a+rX {model.typed()}"
@@ -152,7 +157,7 @@ def _no_model(model: ModelFolder) -> Finding:
 
 def _dangling(folder: Path, model: str, prefix: str) -> Iterator[Finding]:
     try:
-        names = sorted(one.name for one in folder.iterdir() if one.is_symlink() and not one.exists())
+        names = sorted(entry.name for entry in folder.iterdir() if entry.is_symlink() and not entry.exists())
     except OSError:
         return
     for name in names:
@@ -188,8 +193,8 @@ def _misnamed_configs(model: ModelFolder) -> Iterator[Finding]:
 
 def _versions(model: ModelFolder) -> Iterator[Finding]:
     names = [folder.name for folder in folders_of(model.path)]
-    taken = {name: number for name in names if (number := version_of(name)) is not None}
-    beyond = [name for name, number in taken.items() if number > LARGEST]
+    numbers = {name: number for name in names if (number := version_of(name)) is not None}
+    beyond = [name for name, number in numbers.items() if number > LARGEST]
     for name in beyond:
         yield VERSION_NUMBER.broken(
             f"the number that {name} begins with is larger than any version can be; it ends the server",
@@ -200,11 +205,11 @@ def _versions(model: ModelFolder) -> Iterator[Finding]:
     if beyond:
         return
     yield from _ignored(model, names)
-    if not taken:
+    if not numbers:
         yield _no_version(model)
         return
-    chosen = versions_to_load(model.config, taken.values())
-    for name, number in taken.items():
+    chosen = versions_to_load(model.config, numbers.values())
+    for name, number in numbers.items():
         if number in chosen and number not in model.versions and not is_plain(name):
             yield VERSION_NAME.broken(
                 f"Triton takes {name} for version {number} and then looks for it in a folder"

@@ -1,4 +1,4 @@
-"""What Triton's core demands of sequence batching: controls, batches, states; `config.sequence-*`."""
+"""Triton core rules on sequence batching: controls, batches, states; `config.sequence-*`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plansmith.triton.checker.config_view import bytes_of, enum_name
 from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder, bytes_of, enum_name
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb
@@ -49,7 +48,7 @@ _CORRELATION = "CONTROL_SEQUENCE_CORRID"
 
 
 def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
-    """What Triton's core would refuse in the batching of sequences."""
+    """Yield sequence batching settings that Triton's core would refuse."""
     del surroundings
     if model.config is None or not model.config.HasField("sequence_batching"):
         return
@@ -81,23 +80,23 @@ def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
 
 
 def controls_of(config: pb.ModelConfig) -> set[str]:
-    """The names of the tensors that tell a model of sequences about them."""
+    """Return the names of a model's sequence control tensors."""
     return {control.name for control in config.sequence_batching.control_input}
 
 
 def _control_problems(batching: pb.ModelSequenceBatching) -> Iterator[str]:
-    names = Counter(given.name for given in batching.control_input)
+    names = Counter(entry.name for entry in batching.control_input)
     yield from (f"the control {name!r} is there {count} times" for name, count in names.items() if name and count > 1)
     if "" in names:
         yield "a control has no name"
     kinds: Counter[str] = Counter()
-    for given in batching.control_input:
-        for control in given.control:
+    for entry in batching.control_input:
+        for control in entry.control:
             kind = enum_name(type(control).Kind, control.kind)
             kinds[kind] += 1
             problem = _value_problem(control, kind)
             if problem:
-                yield f"{kind} of {given.name!r} {problem}"
+                yield f"{kind} of {entry.name!r} {problem}"
     yield from (f"{kind} is there {count} times" for kind, count in kinds.items() if count > 1)
 
 
@@ -139,7 +138,7 @@ def _initial_problem(state: pb.ModelSequenceBatching.State, initial: pb.ModelSeq
         return "has an initial state without a name"
     if len(initial.dims) != len(state.dims):
         return "has another number of dims than its initial state"
-    if any(dim < 0 or wanted not in {-1, dim} for dim, wanted in zip(initial.dims, state.dims, strict=True)):
+    if any(dim < 0 or expected not in {-1, dim} for dim, expected in zip(initial.dims, state.dims, strict=True)):
         return "has an initial state with dims that vary, or are not its own"
     return "" if initial.WhichOneof("state_data") else "has an initial state without zero_data or data_file"
 

@@ -1,4 +1,4 @@
-"""What Triton's core demands of inputs and outputs: names, dtypes, dims, reshapes; `config.*` of tensors."""
+"""Triton core rules on inputs and outputs: names, dtypes, dims, reshapes; `config.*` of tensors."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ _ANY = -1
 
 
 def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
-    """What Triton's core would refuse in a model's inputs and outputs."""
+    """Yield input and output errors that Triton's core would refuse."""
     del surroundings
     config = model.config
     if config is None:
@@ -113,7 +113,7 @@ def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
 
 
 def elements(dims: Iterable[int]) -> int:
-    """How many elements a shape has; -1 where a dim varies."""
+    """Return the number of elements of a shape; -1 if a dim is dynamic."""
     listed = list(dims)
     return _ANY if _ANY in listed else prod(listed)
 
@@ -165,7 +165,7 @@ def _reshape(model: ModelFolder, named: str, tensor: pb.ModelInput | pb.ModelOut
 
 
 def _trunks(dims: Sequence[int]) -> list[int]:
-    """The numbers of elements between dims that vary."""
+    """The products of the fixed dims between dynamic dims."""
     trunks = [1]
     for dim in dims:
         if dim == _ANY:
@@ -205,12 +205,12 @@ def _batch_tensors(model: ModelFolder, config: pb.ModelConfig) -> Iterator[Findi
     from tritonclient.grpc import model_config_pb2 as pb
 
     inputs, outputs = ({tensor.name for tensor in tensors} for tensors in (config.input, config.output))
-    for made in config.batch_input:
-        sources = list(made.source_input)
-        if len(sources) != 1 or sources[0] not in inputs or made.data_type not in {pb.TYPE_INT32, pb.TYPE_FP32}:
+    for batch_tensor in config.batch_input:
+        sources = list(batch_tensor.source_input)
+        if len(sources) != 1 or sources[0] not in inputs or batch_tensor.data_type not in {pb.TYPE_INT32, pb.TYPE_FP32}:
             yield model.faulted(
                 BATCH_INPUT,
-                f"batch input {', '.join(made.target_name)!r} is not TYPE_INT32 or TYPE_FP32 of one input",
+                f"batch input {', '.join(batch_tensor.target_name)!r} is not TYPE_INT32 or TYPE_FP32 of one input",
                 "batch_input",
                 remedy=f"choose the source_input among {', '.join(sorted(inputs))}, and one of the two data types",
             )

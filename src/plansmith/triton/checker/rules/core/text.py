@@ -1,4 +1,4 @@
-"""Whether Triton can read a configuration at all; `config.*` of its text."""
+"""Configuration text rules: whether Triton can parse a configuration at all; `config.*` of its text."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from plansmith.triton.checker.config_view import completes
 from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder, completes
 from plansmith.triton.checker.reader import as_python_reads
 from plansmith.triton.config.model_config import parse_config
 
@@ -62,7 +61,7 @@ _PLACE = re.compile(r"^\d+:\d+ : (?:'.*?': )?", re.DOTALL)
 
 
 def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
-    """What keeps Triton from reading a configuration."""
+    """Yield syntax errors that keep Triton from parsing a configuration."""
     file = model.path / model.config_file
     if file.exists() and not file.is_file():
         yield model.faulted(
@@ -128,39 +127,39 @@ def _syntax(model: ModelFolder) -> Iterator[Finding]:
     try:
         parse_config(as_python_reads(model.text))
     except ParseError as error:
-        yield from _told(model, error)
+        yield from _syntax_findings(model, error)
     except ValueError as error:
         yield model.faulted(SYNTAX, str(error), remedy="correct the value")
 
 
-def _told(model: ModelFolder, error: ParseError) -> Iterator[Finding]:
-    said = _PLACE.sub("", str(error))
+def _syntax_findings(model: ModelFolder, error: ParseError) -> Iterator[Finding]:
+    text = _PLACE.sub("", str(error))
     line, column = error.GetLine() or 0, error.GetColumn() or 0
-    rule, message, remedy = SYNTAX, said, "correct the line; fields are written `name: value` or `name { … }`"
-    if "codec can't decode" in said:
+    rule, message, remedy = SYNTAX, text, "correct the line; fields are written `name: value` or `name { … }`"
+    if "codec can't decode" in text:
         rule, remedy = NOT_UTF8, "write text, without escapes of single bytes"
-    field, value = _NO_FIELD.search(said), _NO_VALUE.search(said)
+    field, value = _NO_FIELD.search(text), _NO_VALUE.search(text)
     if field is not None:
         rule, message = UNKNOWN_FIELD, f"{_in_words(field['message'])} has no field {field['name']}"
         remedy = _nearest(field["name"], _fields(field["message"]), "take it out, or correct it")
     elif value is not None:
         rule, message = UNKNOWN_VALUE, f"{value['name']} is no {_in_words(value['enum'])}"
         remedy = _nearest(value["name"], _values(value["enum"]), "correct it")
-    elif "specified along with field" in said or "multiple" in said:
+    elif "specified along with field" in text or "multiple" in text:
         remedy = "keep one of them"
     yield rule.broken(f"{message} (column {column})", model=model.name, place=model.place(), line=line, remedy=remedy)
 
 
-def _nearest(name: str, known: Sequence[str], otherwise: str) -> str:
-    suffixed = [one for one in known if one.endswith(f"_{name.upper()}")]
-    near = suffixed or difflib.get_close_matches(name, known, n=2)
+def _nearest(name: str, names: Sequence[str], otherwise: str) -> str:
+    suffixed = [candidate for candidate in names if candidate.endswith(f"_{name.upper()}")]
+    near = suffixed or difflib.get_close_matches(name, names, n=2)
     if near:
         return f"did you mean {' or '.join(near)}?"
-    return f"{otherwise}; it may be {', '.join(known)}" if 0 < len(known) <= _MOST_NAMED else otherwise
+    return f"{otherwise}; it may be {', '.join(names)}" if 0 < len(names) <= _MOST_NAMED else otherwise
 
 
 def _fields(message: str) -> list[str]:
-    """The names of a message's fields; none of a message that is not among those of model configurations."""
+    """The field names of a protobuf message; none for a message that is no part of a model configuration."""
     from tritonclient.grpc import model_config_pb2 as pb
 
     try:
@@ -179,5 +178,5 @@ def _values(enum: str) -> list[str]:
 
 
 def _in_words(name: str) -> str:
-    """What a message or enum is called in a configuration, as far as its name tells."""
+    """The readable name of a message or enum, derived from its type name."""
     return "the configuration" if name == "ModelConfig" else name.removesuffix("Entry")

@@ -1,4 +1,4 @@
-"""What Triton's core demands of warm-ups: batches, inputs, shapes, files; `warmup.*`."""
+"""Triton core rules on model warm-up: batches, inputs, shapes, files; `warmup.*`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plansmith.triton.checker.config_view import bytes_of, count_strings, enum_name
 from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder, bytes_of, count_strings, enum_name
 from plansmith.triton.checker.rules.backends import onnxruntime
 from plansmith.triton.checker.rules.core.sequence import controls_of
 from plansmith.triton.checker.rules.core.tensor import elements
@@ -106,7 +105,7 @@ _MOST_STRING_BYTES = 256 * 2**20
 
 
 def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
-    """What would fail, or do nothing, in a model's warm-ups."""
+    """Yield model warmup settings that would fail or have no effect."""
     if model.config is None or model.config.HasField("ensemble_scheduling"):
         return
     largest = _largest(model, model.config, surroundings) if model.config.model_warmup else None
@@ -123,7 +122,7 @@ def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
 
 
 def _largest(model: ModelFolder, config: pb.ModelConfig, surroundings: CheckContext) -> int | None:
-    """The max_batch_size of a model, as written or as its backend completes it; None where that cannot be told."""
+    """The max_batch_size of a model, as configured or as its backend completes it; None where it is unknown."""
     if config.max_batch_size or (config.input and config.output):
         return int(config.max_batch_size)
     if model.backend == onnxruntime.BACKEND:
@@ -157,7 +156,7 @@ def _inputs(model: ModelFolder, config: pb.ModelConfig, named: str, warmup: pb.M
             remedy="add it, with the control's data_type, dims: [ 1 ] and data",
         )
     for name in sorted(warmup.inputs):
-        given, tensor = warmup.inputs[name], tensors.get(name)
+        entry, tensor = warmup.inputs[name], tensors.get(name)
         if tensor is None and tensors and name not in controls:
             yield model.faulted(
                 UNKNOWN,
@@ -166,32 +165,32 @@ def _inputs(model: ModelFolder, config: pb.ModelConfig, named: str, warmup: pb.M
                 f'"{name}"',
                 remedy=f"take it out; the inputs are {', '.join(tensors)}",
             )
-        yield from _input(model, f"{named}, input {name!r}", name, given, tensor)
+        yield from _input(model, f"{named}, input {name!r}", name, entry, tensor)
 
 
 def _input(
-    model: ModelFolder, named: str, name: str, given: pb.ModelWarmup.Input, tensor: pb.ModelInput | None
+    model: ModelFolder, named: str, name: str, entry: pb.ModelWarmup.Input, tensor: pb.ModelInput | None
 ) -> Iterator[Finding]:
     from tritonclient.grpc import model_config_pb2 as pb
 
-    where, dims = ("model_warmup", f'"{name}"'), list(given.dims)
-    wanted = list(tensor.dims) if tensor is not None else None
+    where, dims = ("model_warmup", f'"{name}"'), list(entry.dims)
+    expected = list(tensor.dims) if tensor is not None else None
     if elements(dims) == -1:
         yield model.faulted(
             VARIABLE, f"{named} has dims {dims}, with one that varies", *where, remedy="write its size instead of -1"
         )
         return
-    if wanted is not None and not _fits(dims, wanted):
-        batched = len(dims) == len(wanted) + 1
+    if expected is not None and not _fits(dims, expected):
+        batched = len(dims) == len(expected) + 1
         yield model.faulted(
             SHAPE,
-            f"{named} has dims {dims}, and the model's input has {wanted}{', without the batch' if batched else ''}",
+            f"{named} has dims {dims}, and the model's input has {expected}{', without the batch' if batched else ''}",
             *where,
-            remedy=f"write dims: {wanted}, with numbers for -1; the batch is batch_size",
+            remedy=f"write dims: {expected}, with numbers for -1; the batch is batch_size",
         )
         return
-    if tensor is not None and given.data_type != tensor.data_type:
-        types = [enum_name(pb.DataType, one.data_type) for one in (given, tensor)]
+    if tensor is not None and entry.data_type != tensor.data_type:
+        types = [enum_name(pb.DataType, item.data_type) for item in (entry, tensor)]
         yield model.faulted(
             DATA_TYPE,
             f"{named} is {types[0]}, and the model's input {types[1]}",
@@ -199,22 +198,22 @@ def _input(
             remedy=f"write data_type: {types[1]}",
         )
         return
-    yield from _data(model, named, name, given)
+    yield from _data(model, named, name, entry)
 
 
-def _fits(dims: list[int], wanted: list[int]) -> bool:
-    return len(dims) == len(wanted) and all(w in {-1, d} for d, w in zip(dims, wanted, strict=True))
+def _fits(dims: list[int], expected: list[int]) -> bool:
+    return len(dims) == len(expected) and all(w in {-1, d} for d, w in zip(dims, expected, strict=True))
 
 
-def _data(model: ModelFolder, named: str, name: str, given: pb.ModelWarmup.Input) -> Iterator[Finding]:
+def _data(model: ModelFolder, named: str, name: str, entry: pb.ModelWarmup.Input) -> Iterator[Finding]:
     from tritonclient.grpc import model_config_pb2 as pb
 
-    where, kind = ("model_warmup", f'"{name}"'), given.WhichOneof("input_data_type")
+    where, kind = ("model_warmup", f'"{name}"'), entry.WhichOneof("input_data_type")
     if kind is None:
         yield model.faulted(
             NO_DATA, f"{named} has no data", *where, remedy="write zero_data: true, or an input_data_file"
         )
-    elif kind == "random_data" and given.data_type not in {pb.TYPE_UINT8, pb.TYPE_INT8, pb.TYPE_STRING}:
+    elif kind == "random_data" and entry.data_type not in {pb.TYPE_UINT8, pb.TYPE_INT8, pb.TYPE_STRING}:
         yield model.faulted(
             RANDOM,
             f"{named} has random bytes for data, such as NaN or ids that are none",
@@ -222,12 +221,12 @@ def _data(model: ModelFolder, named: str, name: str, given: pb.ModelWarmup.Input
             remedy="write zero_data: true, or give a real sample as input_data_file",
         )
     elif kind == "input_data_file":
-        yield from _file(model, named, given)
+        yield from _file(model, named, entry)
 
 
-def _file(model: ModelFolder, named: str, given: pb.ModelWarmup.Input) -> Iterator[Finding]:
-    name = f"{WARMUP_FOLDER}/{given.input_data_file}"
-    file, where = Path(model.path, name), ("model_warmup", f'"{given.input_data_file}"')
+def _file(model: ModelFolder, named: str, entry: pb.ModelWarmup.Input) -> Iterator[Finding]:
+    name = f"{WARMUP_FOLDER}/{entry.input_data_file}"
+    file, where = Path(model.path, name), ("model_warmup", f'"{entry.input_data_file}"')
     if not file.exists():
         yield model.faulted(
             NO_FILE, f"{named}: there is no {name}", *where, remedy=f"write one sample to {model.place(name)}"
@@ -236,9 +235,9 @@ def _file(model: ModelFolder, named: str, given: pb.ModelWarmup.Input) -> Iterat
     if not file.is_file():
         yield model.faulted(FOLDER, f"{named}: {name} is no file", *where, remedy="name a file")
         return
-    needed, size = bytes_of(given.data_type, given.dims), file.stat().st_size
+    needed, size = bytes_of(entry.data_type, entry.dims), file.stat().st_size
     if needed is None:
-        yield from _strings(model, named, file, elements(given.dims), where)
+        yield from _strings(model, named, file, elements(entry.dims), where)
     elif size < needed:
         yield model.faulted(
             SHORT,
@@ -255,15 +254,15 @@ def _file(model: ModelFolder, named: str, given: pb.ModelWarmup.Input) -> Iterat
         )
 
 
-def _strings(model: ModelFolder, named: str, file: Path, wanted: int, where: tuple[str, str]) -> Iterator[Finding]:
+def _strings(model: ModelFolder, named: str, file: Path, expected: int, where: tuple[str, str]) -> Iterator[Finding]:
     if file.stat().st_size > _MOST_STRING_BYTES:
         return
     count = count_strings(file.read_bytes())
-    if count != wanted:
-        held = "no strings, each behind its length in 4 bytes" if count is None else f"{count} strings"
+    if count != expected:
+        contents = "no strings, each behind its length in 4 bytes" if count is None else f"{count} strings"
         yield model.faulted(
             SHORT,
-            f"{named}: {file.name} holds {held}, and a sample has {wanted}",
+            f"{named}: {file.name} holds {contents}, and a sample has {expected}",
             *where,
             remedy="write for each string its length as 4 bytes (little-endian) and its bytes",
         )

@@ -1,1 +1,1 @@
-"""Rules of ensembles."""
+"""Ensemble rules."""

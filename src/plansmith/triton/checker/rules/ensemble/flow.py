@@ -1,13 +1,12 @@
-"""How tensors flow through an ensemble: each is written once and read, and nothing waits for itself."""
+"""Tensor flow through an ensemble: each tensor is written once and read, and there are no cycles."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from plansmith.triton.checker.config_view import entry_line
 from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.model_folder import ModelFolder
+from plansmith.triton.checker.model_folder import ModelFolder, entry_line
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb
@@ -43,7 +42,7 @@ RULES: tuple[Rule, ...] = (WRITTEN_ONCE, OVERWRITTEN, UNUSED, UNWRITTEN)
 
 
 def check(model: ModelFolder, config: pb.ModelConfig) -> Iterator[Finding]:
-    """What is wrong with the tensors of an ensemble whose steps are complete."""
+    """Yield problems with the tensors of an ensemble whose steps are complete."""
     steps = [({*step.input_map.values()}, [*step.output_map.values()]) for step in config.ensemble_scheduling.step]
     inputs, outputs = {entry.name for entry in config.input}, {entry.name for entry in config.output}
     written = [name for _, names in steps for name in names]
@@ -53,31 +52,31 @@ def check(model: ModelFolder, config: pb.ModelConfig) -> Iterator[Finding]:
             WRITTEN_ONCE, model, f"{name} is written more than once", "give each output a name of its own", name
         )
     for name in sorted({*written} & inputs):
-        said = f"{name} is an input of the ensemble, and a step writes it, too"
-        yield _broken(OVERWRITTEN, model, said, "give the step's output another name", name)
+        message = f"{name} is an input of the ensemble, and a step writes it, too"
+        yield _broken(OVERWRITTEN, model, message, "give the step's output another name", name)
     for name in sorted((inputs | {*written}) - read - outputs):
-        what = "is an input that no step reads" if name in inputs else "is written, and neither read nor an output"
-        yield _broken(UNUSED, model, f"{name} {what}", "read it, make it an output, or take it away", name)
+        state = "is an input that no step reads" if name in inputs else "is written, and neither read nor an output"
+        yield _broken(UNUSED, model, f"{name} {state}", "read it, make it an output, or take it away", name)
     ready = _ready(inputs, steps)
     for name in sorted((read | outputs) - ready):
         if name in written:
-            said = f"{name} is never written: its step waits for what comes from it, or is missing"
+            message = f"{name} is never written: its step waits for what comes from it, or is missing"
         else:
-            said = f"{name} is {'read' if name in read else 'an output'}, and neither an input nor written by a step"
-        yield _broken(UNWRITTEN, model, said, "have a step write it, or correct its name", name)
+            message = f"{name} is {'read' if name in read else 'an output'}, and neither an input nor written by a step"
+        yield _broken(UNWRITTEN, model, message, "have a step write it, or correct its name", name)
     for name in sorted((outputs & inputs) - {*written}):
-        said = f"{name} is an input and an output, and no step writes it"
-        yield _broken(UNWRITTEN, model, said, "have a step write it under another name", name)
+        message = f"{name} is an input and an output, and no step writes it"
+        yield _broken(UNWRITTEN, model, message, "have a step write it under another name", name)
 
 
 def _ready(inputs: set[str], steps: list[tuple[set[str], list[str]]]) -> set[str]:
-    """The tensors that come to be, from the inputs on."""
+    """The tensors that the steps can produce, starting from the inputs."""
     ready = {*inputs}
     while True:
-        found = {name for needs, gives in steps if needs <= ready for name in gives} - ready
-        if not found:
+        new_names = {name for needs, gives in steps if needs <= ready for name in gives} - ready
+        if not new_names:
             return ready
-        ready |= found
+        ready |= new_names
 
 
 def _broken(rule: Rule, model: ModelFolder, message: str, remedy: str, name: str) -> Finding:

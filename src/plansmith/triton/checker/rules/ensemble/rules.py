@@ -1,4 +1,4 @@
-"""Ensembles: what their configuration may say, how tensors flow, and whether members fit each other."""
+"""Ensemble rules: valid configuration, tensor flow, and compatible members."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from plansmith.triton.checker.config_view import entry_line
 from plansmith.triton.checker.findings import Finding, Rule
-from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
+from plansmith.triton.checker.model_folder import CheckContext, ModelFolder, entry_line
 from plansmith.triton.checker.rules.backends.members import Member, member_of
 from plansmith.triton.checker.rules.ensemble import flow, wiring
 
@@ -61,7 +60,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
-    """What breaks the rules in an ensemble; nothing in other models."""
+    """Yield rule violations of an ensemble; nothing for other models."""
     config = model.config
     if config is None or not is_ensemble(config):
         return
@@ -81,8 +80,8 @@ def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     yield from flow.check(model, config)
     cycle = _cycle(model, surroundings.models)
     if cycle:
-        said = f"the ensemble is a member of itself: {' -> '.join(cycle)}"
-        yield _broken(CYCLE, model, said, "take one of these steps away", cycle[1])
+        message = f"the ensemble is a member of itself: {' -> '.join(cycle)}"
+        yield _broken(CYCLE, model, message, "take one of these steps away", cycle[1])
         return
     members = {}
     for step in config.ensemble_scheduling.step:
@@ -95,12 +94,12 @@ def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
 
 
 def is_ensemble(config: pb.ModelConfig) -> bool:
-    """Whether a configuration is an ensemble's, or means to be."""
+    """Whether a configuration is, or is meant to be, an ensemble's."""
     return bool(config.platform == PLATFORM or config.HasField("ensemble_scheduling"))
 
 
 def _member(model: ModelFolder, surroundings: CheckContext, above: frozenset[str] = frozenset()) -> Member:
-    """A member as it is known: an ensemble is decoupled where one of its own members is."""
+    """The facts of a member: an ensemble is decoupled where one of its own members is."""
     member, above = member_of(model, surroundings), above | {model.name}
     if model.config is None or not is_ensemble(model.config):
         return member
@@ -108,26 +107,26 @@ def _member(model: ModelFolder, surroundings: CheckContext, above: frozenset[str
     inner = [
         _member(surroundings.models[name], surroundings, above) for name in (names & surroundings.models.keys()) - above
     ]
-    decoupled = any(one.decoupled for one in inner)
+    decoupled = any(entry.decoupled for entry in inner)
     return replace(member, max_batch_size=model.config.max_batch_size, decoupled=decoupled)
 
 
 def _fields(model: ModelFolder, config: pb.ModelConfig) -> Iterator[Finding]:
     if config.platform != PLATFORM:
-        said = f"there is ensemble_scheduling, and the platform is {config.platform or 'not written'}"
-        yield _broken(PLATFORMS, model, said, 'write platform: "ensemble", or take ensemble_scheduling away')
+        message = f"there is ensemble_scheduling, and the platform is {config.platform or 'not written'}"
+        yield _broken(PLATFORMS, model, message, 'write platform: "ensemble", or take ensemble_scheduling away')
     if not config.HasField("ensemble_scheduling"):
-        said = "the platform is ensemble, and there is no ensemble_scheduling"
-        yield _broken(PLATFORMS, model, said, "write ensemble_scheduling with a step for each model", '"ensemble"')
+        message = "the platform is ensemble, and there is no ensemble_scheduling"
+        yield _broken(PLATFORMS, model, message, "write ensemble_scheduling with a step for each model", '"ensemble"')
     forbidden = {
         "backend": bool(config.backend),
         "instance_group": bool(config.instance_group),
         "optimization": config.HasField("optimization"),
         "model_warmup": bool(config.model_warmup),
     }
-    for name in (name for name, there in forbidden.items() if there):
-        said = f"an ensemble has no {name}"
-        yield _broken(FIELDS, model, said, "take it away: the configurations of its models have it", name)
+    for name in (name for name, is_present in forbidden.items() if is_present):
+        message = f"an ensemble has no {name}"
+        yield _broken(FIELDS, model, message, "take it away: the configurations of its models have it", name)
 
 
 def _steps(model: ModelFolder, config: pb.ModelConfig) -> Iterator[Finding]:
@@ -137,39 +136,39 @@ def _steps(model: ModelFolder, config: pb.ModelConfig) -> Iterator[Finding]:
     for number, step in enumerate(steps, 1):
         for name in ("model_name", "input_map", "output_map"):
             if not getattr(step, name):
-                said = f"step {number} has no {name}"
-                yield _broken(STEPS, model, said, f"write its {name}", step.model_name or "step")
+                message = f"step {number} has no {name}"
+                yield _broken(STEPS, model, message, f"write its {name}", step.model_name or "step")
 
 
 def _member_problem(step: pb.ModelEnsembling.Step, models: Mapping[str, ModelFolder]) -> str:
-    """What is wrong with the model that a step names, empty for nothing."""
+    """The problem with the model that a step names; empty where there is none."""
     if step.model_namespace:
         return ""
-    found = models.get(step.model_name)
-    if found is None:
+    folder = models.get(step.model_name)
+    if folder is None:
         return f"the repository has no model {step.model_name}"
-    if step.model_version >= 0 and step.model_version not in found.loaded:
-        loaded = ", ".join(map(str, found.loaded)) or "none"
+    if step.model_version >= 0 and step.model_version not in folder.loaded:
+        loaded = ", ".join(map(str, folder.loaded)) or "none"
         unwritten = ", which a step means that says no model_version" if not step.model_version else ""
         return f"{step.model_name} has no version {step.model_version}{unwritten}; {loaded} is loaded"
     return ""
 
 
 def _cycle(model: ModelFolder, models: Mapping[str, ModelFolder]) -> list[str]:
-    """The way from an ensemble through its members to itself; empty where there is none."""
-    ways, seen = [[model.name]], {model.name}
+    """The cycle from an ensemble through its members back to itself; empty where there is none."""
+    ways, visited = [[model.name]], {model.name}
     while ways:
         way = ways.pop()
         config = models[way[-1]].config if way[-1] in models else None
         for step in config.ensemble_scheduling.step if config is not None else ():
             if step.model_name == model.name:
                 return [*way, model.name]
-            if step.model_name not in seen:
-                seen.add(step.model_name)
+            if step.model_name not in visited:
+                visited.add(step.model_name)
                 ways.append([*way, step.model_name])
     return []
 
 
-def _broken(rule: Rule, model: ModelFolder, message: str, remedy: str, words: str = "") -> Finding:
-    line = (entry_line(model, words) or model.line_of(words)) if words else 0
+def _broken(rule: Rule, model: ModelFolder, message: str, remedy: str, phrase: str = "") -> Finding:
+    line = (entry_line(model, phrase) or model.line_of(phrase)) if phrase else 0
     return rule.broken(message, model=model.name, place=model.place(), line=line, remedy=remedy)

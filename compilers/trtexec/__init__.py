@@ -1,5 +1,0 @@
-"""NVIDIA's program trtexec as a builder of plans: its command line, its output, and its process.
-
-What it takes is read from its sources, samples/common/sampleOptions.cpp and sampleEngines.cpp of
-https://github.com/NVIDIA/TensorRT at 10.13, 11.0 and 11.1.
-"""

@@ -1,1 +1,0 @@
-"""The file of the service: models, schedules, destinations, what registries may start."""

@@ -1,1 +1,0 @@
-"""Targets: serving runtimes and their versions."""

@@ -1,1 +1,0 @@
-"""What a load test does, as a person writes it."""

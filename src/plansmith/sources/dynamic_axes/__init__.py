@@ -1,1 +1,0 @@
-"""Dynamic axes: found by search, probed, narrowed to what the model takes."""

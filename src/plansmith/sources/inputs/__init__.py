@@ -1,1 +1,0 @@
-"""Inputs that are drawn, or made of samples."""

@@ -1,1 +1,0 @@
-"""Modules of PyTorch as files: an exported program, or a pickle of the module."""

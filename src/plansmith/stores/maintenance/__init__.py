@@ -1,1 +1,0 @@
-"""Verification, retention and removal in a store."""

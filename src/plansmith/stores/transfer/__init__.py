@@ -1,1 +1,0 @@
-"""Upload of releases to a store, download from it, publication there."""

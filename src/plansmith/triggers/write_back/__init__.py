@@ -1,1 +1,0 @@
-"""Tell registries what came of builds."""

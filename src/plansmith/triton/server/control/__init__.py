@@ -1,1 +1,0 @@
-"""Models loaded into and taken out of a Triton that runs."""
