@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
     from plansmith.records.arrays import Arrays
 
+_UNIT = 2.0**-23
+_SEED = 0
+ALIKE = "one token everywhere"
+_COUNTS = ("num_experts", "experts")
+"""What a part with experts is known by."""
+
 
 @dataclass(frozen=True)
 class Probe:
@@ -183,10 +189,6 @@ def _translate(
     onnx_program.save(str(path))
 
 
-_UNIT = 2.0**-23
-_SEED = 0
-
-
 def measure(job: ExportJob) -> dict[str, Rounding]:
     """Measure how much rounding moves every output, by name, at the job's probes with several samples."""
     probes = [probe for probe in job.probes[:3] if len(next(iter(probe.feed.values()), ())) > 1] or job.probes[:1]
@@ -238,11 +240,6 @@ def _moved(module: torch.nn.Module) -> dict[str, torch.Tensor]:
             share = torch.rand(weight.shape, generator=generator).to(weight.device)
             moved[name] = weight * (1 + _UNIT * (2 * share - 1))
     return moved
-
-
-ALIKE = "one token everywhere"
-_COUNTS = ("num_experts", "experts")
-"""What a part with experts is known by."""
 
 
 def mixes_experts(module: torch.nn.Module) -> bool:

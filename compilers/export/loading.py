@@ -45,7 +45,9 @@ def _load(request: LoadRequest, inputs: Mapping[str, InputSpec]) -> LoadedModel:
     if request.scheme == "torch":
         from plansmith.sources import pytorch
 
-        return pytorch.load(request.folder, allow_pickle=request.allow_pickle, inputs=inputs)
+        file = Path(request.location)
+        source = file if file.is_file() else request.folder
+        return pytorch.load(source, allow_pickle=request.allow_pickle, inputs=inputs)
     from plansmith.sources.huggingface import models
 
     return models.load(

@@ -34,6 +34,16 @@ from plansmith.validation.comparison import TOLERANCES, Padding, compare_output,
 if TYPE_CHECKING:
     from plansmith.records.arrays import Arrays
 
+_RAW_FILE = "exported.onnx"
+_LOST = "the graph does not use"
+_ANSWERED = ("fails at ", "differs from ")
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# How torch.export names the dims that a model needs fixed: by where the argument stands in the call, and the place.
+_SPECIALISED = re.compile(r"\[(\d+)\]\.(?:size\(\)|shape)\[(\d+)\]")
+OPSET = 18
+_MOST_CAPTURES = 6
+"""Tries of the slow exporters with fewer axes: beyond that, the model is refused."""
+
 
 class OutOfTime(Exception):
     """Time limit exceeded."""
@@ -62,21 +72,11 @@ def cpu_seconds(limit: float) -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, before)
 
 
-_RAW_FILE = "exported.onnx"
-
-_LOST = "the graph does not use"
-
-_ANSWERED = ("fails at ", "differs from ")
-
 _NO_CODE_FAILED = (*_ANSWERED, _LOST, OutOfTime.__name__)
 
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 _SECONDS, _SECONDS_PER_GIB = 40, 120
 """What an exporter may take: small models take up to 20 s of the slow ones."""
-
-# How torch.export names the dims that a model needs fixed: by where the argument stands in the call, and the place.
-_SPECIALISED = re.compile(r"\[(\d+)\]\.(?:size\(\)|shape)\[(\d+)\]")
 
 
 def attempt_export(
@@ -194,8 +194,6 @@ def named_axes(job: ExportJob, problem: str) -> set[str]:
     return names
 
 
-OPSET = 18
-
 # The cheapest first; `patched` before `dynamo` would be right as often, and costs what importing transformers costs.
 # Further traces, at odd sizes, follow branches that round ones do not enter, such as padding to whole windows.
 TRACED, ODD, UNTRACED = "traced", "odd", "untraced"
@@ -206,9 +204,6 @@ ATTEMPTS: tuple[tuple[Exporter, str], ...] = (
     ("dynamo", TRACED),
     ("patched", TRACED),
 )
-
-_MOST_CAPTURES = 6
-"""Tries of the slow exporters with fewer axes: beyond that, the model is refused."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from plansmith.data.reference import StoredCases
     from plansmith.records.arrays import Arrays
 
+ROWS_AT_ONCE = 16
+"""Samples that run at once at most, where the batch is free."""
+
+BYTES_AT_ONCE = 512 << 20
+"""Values that a pass holds at once, unless those of one tensor for one sample are more."""
+
+_PROBED_ROWS = 3
+Positions = Literal["apart", "as one", "none"]
+"""How a tensor begins: with the mask's axes, with one axis of all its positions, or with something else."""
+
 
 def stream(model: onnx.ModelProto, feeds: Iterable[Arrays], tensors: Sequence[str]) -> Iterator[Arrays]:
     """Yield the values of some tensors, one mapping per feed; the graph runs as written, without optimizations.
@@ -71,18 +81,6 @@ def _save_with_outputs(model: onnx.ModelProto, tensors: Sequence[str], folder: P
         return onnx_files.save(model, folder)
     finally:
         del outputs[own:]
-
-
-ROWS_AT_ONCE = 16
-"""Samples that run at once at most, where the batch is free."""
-
-BYTES_AT_ONCE = 512 << 20
-"""Values that a pass holds at once, unless those of one tensor for one sample are more."""
-
-_PROBED_ROWS = 3
-
-Positions = Literal["apart", "as one", "none"]
-"""How a tensor begins: with the mask's axes, with one axis of all its positions, or with something else."""
 
 
 class Observer(Protocol):

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from plansmith.records.arrays import Arrays
 
+_SAMPLES = "calibration samples"
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -173,9 +175,6 @@ class Method(Protocol):
     def runnable(self, lowered: onnx.ModelProto) -> onnx.ModelProto:
         """Return an equivalent graph that ONNX Runtime can run on a CPU; usually the lowered graph itself."""
         ...
-
-
-_SAMPLES = "calibration samples"
 
 
 @dataclass(frozen=True)

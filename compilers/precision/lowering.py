@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 
     from plansmith.compilers.precision.candidate import Method
 
+_AUTO = (Precision.INT8, Precision.FP16)
+"""What `auto` tries beside FP32: ONNX Runtime has no BF16 kernels on a CPU, where speed is measured."""
+
+_NEAREST = 3
+
 
 def refuse_mistakes(task: LoweringTask, lowered: onnx.ModelProto, runs_itself: bool) -> None:
     """Refuse a lowered graph with lint errors, except those that the user accepts.
@@ -185,12 +190,6 @@ def check_prelowered(request: PrelowerCheckRequest, progress: Callable[[str], No
 
 def _line(finding: Finding) -> str:
     return f"{' '.join(filter(None, (finding.node, finding.message)))} [{finding.id}]"
-
-
-_AUTO = (Precision.INT8, Precision.FP16)
-"""What `auto` tries beside FP32: ONNX Runtime has no BF16 kernels on a CPU, where speed is measured."""
-
-_NEAREST = 3
 
 
 def lower(request: LowerRequest, progress: Progress) -> LoweredModel:

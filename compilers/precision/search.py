@@ -33,6 +33,9 @@ AT_ONCE = 32
 BEST_DB, WORST_DB = 150.0, -100.0
 """What stands for no error at all, and for NaN, Inf or an answer that has nothing to do with the right one."""
 
+_COMPARED = 8
+"""Samples of a batch that layers are compared on: enough to rank nodes by, and many tensors of them fit into memory."""
+
 
 def compare_layers(
     reference: onnx.ModelProto,
@@ -188,10 +191,6 @@ def _channels(array: NDArray[np.generic]) -> NDArray[np.float64]:
         return array.astype(np.float64).reshape(-1, 1)
     moved = np.moveaxis(array, 1, -1) if array.ndim >= 4 else array
     return moved.astype(np.float64).reshape(-1, moved.shape[-1])
-
-
-_COMPARED = 8
-"""Samples of a batch that layers are compared on: enough to rank nodes by, and many tensors of them fit into memory."""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 _UNFINISHED = "\ufffd"
 
+CANCELLED = "cancelled: nobody waits for the answer"
+_LOOKING_AT_TEXT = ("encoder_repetition_penalty", "encoder_no_repeat_ngram_size")
+_LOOKING_BACK = (*_LOOKING_AT_TEXT, "repetition_penalty", "no_repeat_ngram_size", "sequence_bias", "bad_words_ids")
+"""Options that compare tokens with those before them; where an encoder reads the text, only two see it."""
+
+_NEUTRAL: tuple[object, ...] = (None, 0, 1, 1.0)
+
 
 class GrowingText:
     """Incremental text of one answer while it is generated.
@@ -78,15 +85,6 @@ def decoded(tokenizer: Any, tokens: list[int]) -> str:
     """Return the text of tokens, without special ones."""
     text: str = tokenizer.decode(tokens, skip_special_tokens=True)
     return text
-
-
-CANCELLED = "cancelled: nobody waits for the answer"
-
-_LOOKING_AT_TEXT = ("encoder_repetition_penalty", "encoder_no_repeat_ngram_size")
-_LOOKING_BACK = (*_LOOKING_AT_TEXT, "repetition_penalty", "no_repeat_ngram_size", "sequence_bias", "bad_words_ids")
-"""Options that compare tokens with those before them; where an encoder reads the text, only two see it."""
-
-_NEUTRAL: tuple[object, ...] = (None, 0, 1, 1.0)
 
 
 @dataclass(frozen=True)

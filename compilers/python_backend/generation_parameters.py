@@ -20,6 +20,8 @@ USUAL_NEW_TOKENS = 20
 _MOST_SEED = 2**63 - 1
 _TRUTHS = {"true": True, "false": False}
 
+_OF_SAMPLING = ("temperature", "top_k", "top_p")
+
 
 class Unanswerable(ValueError):
     """Refusal of a request or one of its texts, with the reason."""
@@ -144,7 +146,6 @@ _OPTIONS: dict[str, _Number | None] = {
 }
 """By transformers' names; None for what is true or false."""
 
-_OF_SAMPLING = ("temperature", "top_k", "top_p")
 PARAMETERS = ("max_new_tokens", *_OPTIONS, "seed", "stream")
 """All that a request may say."""
 

@@ -29,6 +29,42 @@ if TYPE_CHECKING:
 
 _PICKLE, _INDEX = "pytorch_model*.bin", "pytorch_model.bin.index.json"
 
+MODEL_FILE = "model.py"
+SETTINGS_FILE = "plansmith.json"
+REQUIREMENTS_FILE = "requirements.txt"
+SOURCE_FOLDER = "source"
+NUMPY = "1.26.4"
+"""Triton's images bring NumPy 1 for their Python backend (`numpy<2` in the server repository's compose.py as of 2026,
+server issue 8301), and the server of the check has one that answers with empty tensors under NumPy 2."""
+
+_DISTRIBUTIONS = (
+    *("plansmith", "torch", "transformers", "tokenizers", "sentencepiece"),
+    *("timm", "torchvision", "pillow", "safetensors"),
+)
+PROLOGUE = f'''"""The PyTorch model of this version in Triton's Python backend; requirements.txt names what it needs.
+
+{SITE_VARIABLE} names folders with Python packages, separated by ":", that go before all others: the process that
+Triton starts for this file ignores PYTHONPATH. Where its own Python has the packages, nothing has to be set.
+"""
+
+import os
+import site
+import sys
+
+known = list(sys.path)
+for folder in filter(None, os.environ.get("{SITE_VARIABLE}", "").split(":")):
+    site.addsitedir(folder)
+sys.path[:] = [folder for folder in sys.path if folder not in known] + known
+
+'''
+"""How a model.py begins, so that it finds its packages."""
+
+_IMPORT = """\
+from plansmith.compilers.python_backend.{module} import TritonPythonModel  # noqa: E402 - found in the folders above
+
+__all__ = ["TritonPythonModel"]
+"""
+
 
 def is_pickled(file: Path) -> bool:
     """Whether a file of a model directory has pickled weights, or is the index of such files."""
@@ -95,45 +131,6 @@ def _apart(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         result[name] = tensor.contiguous().clone() if place in places else tensor.contiguous()
         places.add(place)
     return result
-
-
-MODEL_FILE = "model.py"
-SETTINGS_FILE = "plansmith.json"
-REQUIREMENTS_FILE = "requirements.txt"
-SOURCE_FOLDER = "source"
-
-NUMPY = "1.26.4"
-"""Triton's images bring NumPy 1 for their Python backend (`numpy<2` in the server repository's compose.py as of 2026,
-server issue 8301), and the server of the check has one that answers with empty tensors under NumPy 2."""
-
-_DISTRIBUTIONS = (
-    *("plansmith", "torch", "transformers", "tokenizers", "sentencepiece"),
-    *("timm", "torchvision", "pillow", "safetensors"),
-)
-
-PROLOGUE = f'''"""The PyTorch model of this version in Triton's Python backend; requirements.txt names what it needs.
-
-{SITE_VARIABLE} names folders with Python packages, separated by ":", that go before all others: the process that
-Triton starts for this file ignores PYTHONPATH. Where its own Python has the packages, nothing has to be set.
-"""
-
-import os
-import site
-import sys
-
-known = list(sys.path)
-for folder in filter(None, os.environ.get("{SITE_VARIABLE}", "").split(":")):
-    site.addsitedir(folder)
-sys.path[:] = [folder for folder in sys.path if folder not in known] + known
-
-'''
-"""How a model.py begins, so that it finds its packages."""
-
-_IMPORT = """\
-from plansmith.compilers.python_backend.{module} import TritonPythonModel  # noqa: E402 - found in the folders above
-
-__all__ = ["TritonPythonModel"]
-"""
 
 
 class ServedModel(Record):

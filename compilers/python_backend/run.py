@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from plansmith.records.arrays import Arrays
 
+_CPU = "KIND_CPU"
+
 
 def cast(module: torch.nn.Module, precision: Precision) -> torch.dtype:
     """Cast the floating-point weights of a module to a precision, and return its dtype.
@@ -56,8 +58,6 @@ def _fp32_patterns(module: torch.nn.Module, precision: Precision) -> list[re.Pat
 
 INTRA_OP, INTER_OP = "INTRA_OP_THREAD_COUNT", "INTER_OP_THREAD_COUNT"
 """Parameters of a model's configuration, by the names of Triton's PyTorch backend (pytorch_backend, README.md)."""
-
-_CPU = "KIND_CPU"
 
 
 def set_threads(config: Mapping[str, Any]) -> None:

@@ -50,6 +50,11 @@ mkdir -p -- "$out"
 {command}
 """
 
+WORKER_MODULE = "plansmith.compilers.trt.build_worker"
+LOG_FILE = "build.log"
+# The builders keep the deadline themselves, and say what they were at; this much later the child is killed.
+_GRACE_SECONDS = 60.0
+
 
 def write_reproduction(
     folder: Path, request: BuildRequest, plan: Plan, command: Sequence[str], *, timing_cache: str
@@ -111,14 +116,6 @@ def _quoted(option: str, places: Mapping[str, str]) -> str:
 
 def _in_one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-WORKER_MODULE = "plansmith.compilers.trt.build_worker"
-LOG_FILE = "build.log"
-
-
-# The builders keep the deadline themselves, and say what they were at; this much later the child is killed.
-_GRACE_SECONDS = 60.0
 
 
 def probe(log: Path, *, trtexec: str = "") -> BuildMachine:

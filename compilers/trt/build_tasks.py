@@ -8,6 +8,8 @@ from plansmith.records.engine import BuildCheck, BuildRequest, BuildSpec, CheckR
 from plansmith.records.model import Record
 from plansmith.system.tasks import Nothing, Task
 
+CHECK_GRAPH = Task("check_graph", CheckRequest, BuildCheck)
+
 
 class Program(Record):
     """A trtexec, by its path; empty for none, or for TensorRT's Python API."""
@@ -93,5 +95,4 @@ TENSORRT_VERSION = Task("tensorrt_version", Program, Version)
 HOLD = Task("hold", HoldRequest, HoldResponse)
 COMBINE = Task("combine", CombineRequest, CombineResponse)
 BUILD = Task("build", BuildRequest, BuildResponse)
-CHECK_GRAPH = Task("check_graph", CheckRequest, BuildCheck)
 REFIT = Task("refit", RefitRequest, Nothing)

@@ -30,6 +30,44 @@ _UNTYPED = re.compile(r"getPluginCreator could not find plugin: (?P<operator>\S+
 _CHECKED = re.compile(r"No checker registered for op: (?P<operator>\w+)")
 _INVALID = re.compile(r"Invalid Node - (?P<name>\S+)")
 
+_QUOTED_CHARACTERS = 300
+_LAST_ERRORS = 3
+_LOOK_UP = "what each release needs: plansmith targets"
+_DEVICE_MEMORY_REMEDY = (
+    "end what else holds the GPU's memory (nvidia-smi), lower tensorrt: memory_pools: {workspace: 2G}, or make the"
+    " largest shape smaller (--shapes)"
+)
+# What is told of memory while kernels are timed. A kernel that gets none is skipped, so that these alone fail no build.
+_STARVED = re.compile(
+    r"OutOfMemory|out of memory|insufficient memory|Device memory is insufficient|could not be allocated"
+    r"|allocator error allocating"
+)
+# `new` of C++, and buffers of the host that a plan is put together in.
+_HOST = re.compile("bad_alloc|bad allocation|HostBuffer::allocate")
+_SKIPPED = re.compile(r"resizePhysical|[Ss]kipping tactic|Tactic Device request|Requested amount of GPU memory")
+# What fails on a machine without a driver, after whatever else went wrong: a cause only where nothing else is one.
+_CUDA_CALL = re.compile(r"checkMacros\.cpp::catchCudaError")
+_PARSER = re.compile(r"ModelImporter\.cpp:\d+: ")
+_PARSER_REASON = re.compile(r"\[\d+\] \S")
+_CONSEQUENCES = re.compile(
+    r"Failed to parse onnx file|Engine set up failed|Building engine failed|Parsing model failed"
+    r"|Failed to create engine from model or file|Engine could not be created from network"
+)
+# What one library lacks, and another may have: an operator, or the plugin that it is.
+_ABSENT = (
+    "getPluginCreator could not find plugin|Plugin not found, are the plugin name|No (?:importer|op) registered"
+    "|Cannot find plugin|Unsupported reduction type"
+)
+_SELF = re.compile(r"&&&&|===|\s*-{1,2}\w|\s{8,}")
+_NO_KERNEL = re.compile(
+    r"Could not find any implementation for node (?P<node>.+?)\.?\)?\.?$|failed\. (?P<layer>\S+) has no runners that"
+)
+_TOO_LITTLE = re.compile(r"OutOfMemory \(Requested size was \d+ bytes")
+_WORKSPACE_REMEDY = (
+    "where tensorrt: memory_pools: {workspace: …} is set, raise it above that size or leave it out; where it is not,"
+    " end what else holds the GPU's memory (nvidia-smi)"
+)
+
 
 @dataclass(frozen=True)
 class LogLine:
@@ -114,39 +152,6 @@ def _end_of_dump(lines: Sequence[LogLine], begin: int) -> int:
         if "--- End node ---" in text or text.lstrip().startswith("attribute"):
             return place
     return len(lines)
-
-
-_QUOTED_CHARACTERS = 300
-_LAST_ERRORS = 3
-
-_LOOK_UP = "what each release needs: plansmith targets"
-_DEVICE_MEMORY_REMEDY = (
-    "end what else holds the GPU's memory (nvidia-smi), lower tensorrt: memory_pools: {workspace: 2G}, or make the"
-    " largest shape smaller (--shapes)"
-)
-
-# What is told of memory while kernels are timed. A kernel that gets none is skipped, so that these alone fail no build.
-_STARVED = re.compile(
-    r"OutOfMemory|out of memory|insufficient memory|Device memory is insufficient|could not be allocated"
-    r"|allocator error allocating"
-)
-# `new` of C++, and buffers of the host that a plan is put together in.
-_HOST = re.compile("bad_alloc|bad allocation|HostBuffer::allocate")
-_SKIPPED = re.compile(r"resizePhysical|[Ss]kipping tactic|Tactic Device request|Requested amount of GPU memory")
-# What fails on a machine without a driver, after whatever else went wrong: a cause only where nothing else is one.
-_CUDA_CALL = re.compile(r"checkMacros\.cpp::catchCudaError")
-_PARSER = re.compile(r"ModelImporter\.cpp:\d+: ")
-_PARSER_REASON = re.compile(r"\[\d+\] \S")
-_CONSEQUENCES = re.compile(
-    r"Failed to parse onnx file|Engine set up failed|Building engine failed|Parsing model failed"
-    r"|Failed to create engine from model or file|Engine could not be created from network"
-)
-# What one library lacks, and another may have: an operator, or the plugin that it is.
-_ABSENT = (
-    "getPluginCreator could not find plugin|Plugin not found, are the plugin name|No (?:importer|op) registered"
-    "|Cannot find plugin|Unsupported reduction type"
-)
-_SELF = re.compile(r"&&&&|===|\s*-{1,2}\w|\s{8,}")
 
 
 @dataclass(frozen=True)
@@ -323,15 +328,6 @@ _CAUSES = (
         "free some space in the artifact folder and where temporary files go, or set TMPDIR",
         machine=True,
     ),
-)
-
-_NO_KERNEL = re.compile(
-    r"Could not find any implementation for node (?P<node>.+?)\.?\)?\.?$|failed\. (?P<layer>\S+) has no runners that"
-)
-_TOO_LITTLE = re.compile(r"OutOfMemory \(Requested size was \d+ bytes")
-_WORKSPACE_REMEDY = (
-    "where tensorrt: memory_pools: {workspace: …} is set, raise it above that size or leave it out; where it is not,"
-    " end what else holds the GPU's memory (nvidia-smi)"
 )
 
 

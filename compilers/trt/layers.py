@@ -61,6 +61,29 @@ _NODE = re.compile(r"\[ONNX Layer: (.*?)\](?=[\[\x1e\x1f]|$)")
 _PROFILE = re.compile(r" \[profile \d+\]$")
 _MOST_LISTED = 10
 
+SLOWEST = 10
+"""So many layers are named by how long they take, and as many of those above the asked precision."""
+
+TITLE = "Layers:\n"
+"""How the message begins."""
+
+_TENSOR = re.compile(
+    r"\{ Name: (?P<Name>.*?), (?:Location: \w+, )?Dimensions: (?P<Dimensions>\[[-\d,]*\]),"
+    r" (?:Strides: \[[^]]*\], StrideOrder: \[[^]]*\], )?Datatype: (?P<Datatype>\w+), Format: (?P<Format>.*?) \}"
+)
+_LAYER = re.compile(
+    r"Name: (?P<Name>.*?), LayerType: (?P<LayerType>\w+), Inputs: \[(?P<Inputs>(?: \{ .*? \})?)\],"
+    r" (?:Constants: \[(?P<Constants>(?: \{ .*? \})?)\], )?Outputs: \[(?P<Outputs>(?: \{ .*? \})?)\], (?P<rest>.*)"
+)
+_TACTIC = re.compile(r"TacticName: (.*?), StreamId: ")
+_METADATA = re.compile(r"Metadata: (.*)")
+_IO_TENSOR = re.compile(
+    r" Name: (?P<Name>.*?), IOMode: (?P<IOMode>\w+), DataType: (?P<Datatype>\w+),"
+    r" Dimensions: (?P<Dimensions>\[[-\d,]*\]),"
+    r" Location: \w+, IsShapeInferenceIO: (?P<IsShapeInferenceIO>\w+), ProfileInfo: (?P<ProfileInfo>.*)"
+)
+_PROFILE_FORMAT = re.compile(r"Format: (.*?) \}")
+
 
 def nodes_in_fp32(path: Path) -> tuple[HighPrecisionNode, ...]:
     """Return the graph nodes that multiply in FP32, by their author or a recipe, so that their layers may as well.
@@ -306,10 +329,6 @@ def _format(tensor: Mapping[str, Any]) -> str:
     return "" if text.startswith("N/A") or text.lower() in _DTYPES else text
 
 
-SLOWEST = 10
-"""So many layers are named by how long they take, and as many of those above the asked precision."""
-
-
 def stored_layers(file: Path) -> tuple[PlanLayer, ...]:
     """Read the layers of a plan, as written by its build."""
     return tuple(PlanLayer.model_validate(layer) for layer in json.loads(file.read_text(encoding="utf-8")))
@@ -350,27 +369,6 @@ def _together(layers: Sequence[PlanLayer]) -> float | None:
     """The total time of the timed layers; None where none was timed."""
     times = [layer.milliseconds for layer in layers if layer.milliseconds is not None]
     return sum(times) if times else None
-
-
-TITLE = "Layers:\n"
-"""How the message begins."""
-
-_TENSOR = re.compile(
-    r"\{ Name: (?P<Name>.*?), (?:Location: \w+, )?Dimensions: (?P<Dimensions>\[[-\d,]*\]),"
-    r" (?:Strides: \[[^]]*\], StrideOrder: \[[^]]*\], )?Datatype: (?P<Datatype>\w+), Format: (?P<Format>.*?) \}"
-)
-_LAYER = re.compile(
-    r"Name: (?P<Name>.*?), LayerType: (?P<LayerType>\w+), Inputs: \[(?P<Inputs>(?: \{ .*? \})?)\],"
-    r" (?:Constants: \[(?P<Constants>(?: \{ .*? \})?)\], )?Outputs: \[(?P<Outputs>(?: \{ .*? \})?)\], (?P<rest>.*)"
-)
-_TACTIC = re.compile(r"TacticName: (.*?), StreamId: ")
-_METADATA = re.compile(r"Metadata: (.*)")
-_IO_TENSOR = re.compile(
-    r" Name: (?P<Name>.*?), IOMode: (?P<IOMode>\w+), DataType: (?P<Datatype>\w+),"
-    r" Dimensions: (?P<Dimensions>\[[-\d,]*\]),"
-    r" Location: \w+, IsShapeInferenceIO: (?P<IsShapeInferenceIO>\w+), ProfileInfo: (?P<ProfileInfo>.*)"
-)
-_PROFILE_FORMAT = re.compile(r"Format: (.*?) \}")
 
 
 def inspector_document(message: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Graph lint before a plan build: what TensorRT's parser refuses or gets wrong, in seconds on a CPU.
 
-The rules of the lint of lowered graphs that need no weights, for the TensorRT of the target; and those of
-`lint_shapes`, on the shapes that profiles settle.
+The rules of the lint of lowered graphs that need no weights, for the TensorRT of the target; and rules on the shapes
+that profiles settle.
 """
 
 from __future__ import annotations
@@ -32,6 +32,13 @@ _ENDS = ("Shape", "Size")
 # These give the shape of their first input.
 _OF_THE_FIRST = ("Scatter", "ScatterElements", "ScatterND", "TensorScatter")
 _MOST_SHAPE_VALUES = 64
+
+# What reads every weight has been done where a graph was lowered, and says nothing of one in FP32.
+_READING = (type_rules.constants, *linter.VALUE_RULES)
+GRAPH_RULES = tuple(rule for rule in RULES if rule not in _READING)
+# What the parser and the builder say themselves: not asked where they took the graph. The other rules know of mistakes
+# that they make in silence, or of other versions.
+PARSER_RULES = (operator_rules.limits, operator_rules.ranks, *operator_rules.CONTROL_FLOW_RULES)
 
 
 def settled(view: View, profiles: Profiles) -> Iterator[Finding]:
@@ -147,14 +154,6 @@ def _counter(view: View, tensor: str) -> onnx.NodeProto | None:
 
 
 SHAPE_RULES = (settled, fitting, shape_values, counted_outputs)
-
-# What reads every weight has been done where a graph was lowered, and says nothing of one in FP32.
-_READING = (type_rules.constants, *linter.VALUE_RULES)
-GRAPH_RULES = tuple(rule for rule in RULES if rule not in _READING)
-
-# What the parser and the builder say themselves: not asked where they took the graph. The other rules know of mistakes
-# that they make in silence, or of other versions.
-PARSER_RULES = (operator_rules.limits, operator_rules.ranks, *operator_rules.CONTROL_FLOW_RULES)
 
 
 def lint_for_plan(

@@ -33,6 +33,14 @@ from plansmith.system.gpu_catalog import is_kind, takes_newer_cuda
 DLA_ONLY: frozenset[TensorFormat] = frozenset({"chw16", "dla_linear", "dla_hwc4"})
 """Those of an accelerator that is beside Jetson's GPU."""
 
+_SIXTEEN_BITS = ("float16", "bfloat16")
+_MOST_SHARED = 2**30
+_TAG = re.compile(r":(\d\d\.\d\d)-py3$")
+_NGC = "nvcr.io/nvidia"
+# By TensorRT's major number; https://docs.nvidia.com/deeplearning/tensorrt/latest/installing-tensorrt/prerequisites.html
+_OLDEST_DRIVERS = {10: 535, 11: 580}
+_Problem = tuple[str, str]
+
 
 @dataclass(frozen=True)
 class Takes:
@@ -50,7 +58,6 @@ class Takes:
         return ""
 
 
-_SIXTEEN_BITS = ("float16", "bfloat16")
 TAKES: dict[TensorFormat, Takes] = {
     "chw": Takes(0),
     "chw2": Takes(3, _SIXTEEN_BITS),
@@ -97,13 +104,6 @@ def _problem(format_name: TensorFormat, tensor: Tensor | None) -> str:
 
 _FIRST_GPU, _AMPERE = (7, 5), (8, 0)
 _FIRST_WITH: Mapping[str, tuple[int, ...]] = {Precision.BF16: _AMPERE, Precision.FP8: (8, 9)}
-_MOST_SHARED = 2**30
-_TAG = re.compile(r":(\d\d\.\d\d)-py3$")
-_NGC = "nvcr.io/nvidia"
-# By TensorRT's major number; https://docs.nvidia.com/deeplearning/tensorrt/latest/installing-tensorrt/prerequisites.html
-_OLDEST_DRIVERS = {10: 535, 11: 580}
-
-_Problem = tuple[str, str]
 
 
 class Choice(Record):

@@ -24,6 +24,26 @@ if TYPE_CHECKING:
     from prefect.client.schemas.responses import OrchestrationResult
     from prefect.events.schemas.automations import Automation, AutomationCore, EventTrigger
 
+HEARTBEAT = "prefect.flow-run.heartbeat"
+PUBLISHED = "plansmith.release.published"
+"""The event that a compile emits when a version was published."""
+
+RELEASES = "plansmith.release."
+"""How the resources of these events begin."""
+
+_ENDED = tuple(f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "TimedOut", "Cancelled", "Crashed"))
+_BACK = ("Scheduled", "AwaitingConcurrencySlot", "AwaitingRetry", "Late", "Resuming", "Paused", "Suspended")
+_PUT_BACK = tuple(f"prefect.flow-run.{state}" for state in _BACK)
+"""Nothing carries a run out that waits to be taken up, or to be resumed: it need not say that it lives."""
+
+_RUNS = "prefect.flow-run.*"
+_TELLS = "notify"
+"""What Prefect calls the ability of a block to send a text to people."""
+
+_DESCRIPTION = "Made by plansmith flows."
+_COMPARED = ("description", "tags", "trigger", "actions")
+_PAGE = 200
+
 
 class Change(Record):
     """Change to one object on Prefect's server; `words` lists the differences."""
@@ -46,24 +66,7 @@ class Deployed(Record):
     crashed: tuple[str, ...] = ()
 
 
-HEARTBEAT = "prefect.flow-run.heartbeat"
-PUBLISHED = "plansmith.release.published"
-"""The event that a compile emits when a version was published."""
-RELEASES = "plansmith.release."
-"""How the resources of these events begin."""
-
-_ENDED = tuple(f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "TimedOut", "Cancelled", "Crashed"))
 _TAKEN_UP, _BEGUN = "prefect.flow-run.Pending", "prefect.flow-run.Running"
-_BACK = ("Scheduled", "AwaitingConcurrencySlot", "AwaitingRetry", "Late", "Resuming", "Paused", "Suspended")
-_PUT_BACK = tuple(f"prefect.flow-run.{state}" for state in _BACK)
-"""Nothing carries a run out that waits to be taken up, or to be resumed: it need not say that it lives."""
-_RUNS = "prefect.flow-run.*"
-_TELLS = "notify"
-"""What Prefect calls the ability of a block to send a text to people."""
-
-_DESCRIPTION = "Made by plansmith flows."
-
-_COMPARED = ("description", "tags", "trigger", "actions")
 
 
 @dataclass(frozen=True)
@@ -332,9 +335,6 @@ def _content(automation: Any) -> dict[str, Any]:
     trigger = content["trigger"]
     trigger.pop("id", None)
     return {**content, "trigger": {**trigger, "expect": sorted(trigger["expect"]), "after": sorted(trigger["after"])}}
-
-
-_PAGE = 200
 
 
 def crash_silent_runs(client: SyncPrefectClient, tags: Iterable[str]) -> Iterator[str]:

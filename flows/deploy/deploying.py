@@ -26,6 +26,13 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import DeploymentSchedule, WorkPool
     from prefect.client.schemas.responses import DeploymentResponse
 
+_BARE = {"process"}
+"""Types of pools whose runs need nothing of a job template but what Prefect's own has."""
+
+FOREIGN = "its job template is neither plansmith's nor Prefect's own"
+SLUG = "plansmith-"
+"""How the slugs of schedules begin that plansmith made."""
+
 
 def job_template(kind: str) -> dict[str, Any]:
     """Return the job template for a work pool type: Prefect's own, with what plansmith's runs need."""
@@ -79,10 +86,6 @@ def apply_pools(
             yield Change(what="work pool", name=name, outcome="left")
 
 
-_BARE = {"process"}
-"""Types of pools whose runs need nothing of a job template but what Prefect's own has."""
-
-
 def _create_pool(client: SyncPrefectClient, name: str, kind: str) -> None:
     from prefect.client.schemas.actions import WorkPoolCreate
 
@@ -103,9 +106,6 @@ def _renewed(client: SyncPrefectClient, pool: WorkPool, *, dry_run: bool) -> Cha
         renewed = WorkPoolUpdate(base_job_template=template, description=_description(template))
         client.update_work_pool(pool.name, renewed)
     return Change(what="work pool", name=pool.name, outcome="changed", words=("job template",))
-
-
-FOREIGN = "its job template is neither plansmith's nor Prefect's own"
 
 
 def _is_untouched(client: SyncPrefectClient, pool: WorkPool) -> bool:
@@ -130,10 +130,6 @@ def unattended(client: SyncPrefectClient, pools: Iterable[str]) -> list[str]:
 
     online = WorkerFilter(status=WorkerFilterStatus(any_=[WorkerStatus.ONLINE]))
     return [name for name in pools if not client.read_workers_for_work_pool(name, worker_filter=online)]
-
-
-SLUG = "plansmith-"
-"""How the slugs of schedules begin that plansmith made."""
 
 
 def deploy(config: ServiceConfig, only: Sequence[str] = (), *, dry_run: bool = False) -> Deployed:

@@ -51,6 +51,9 @@ _WORDS: dict[str, str] = {
     DEPLOY_ENDPOINTS: "Deploy the endpoints of SageMaker that differ from their files.",
 }
 
+HOW_TO_DEPLOY = "plansmith flows deploy"
+_MOST_NAMES = 12
+
 
 def service_tag(name: str) -> str:
     """Return the tag that marks the deployments of one service, as opposed to other services' and foreign ones."""
@@ -165,11 +168,6 @@ def _parameter_problems(config: ServiceConfig) -> Iterator[Problem]:
             for keys, message in parameter_problems(parameters, schema, partly=True):
                 whole = (*root, "parameters", *keys)
                 yield Problem(whole, "wrong", f"'{'.'.join(whole[:-1])}': {message}" if keys else message)
-
-
-HOW_TO_DEPLOY = "plansmith flows deploy"
-
-_MOST_NAMES = 12
 
 
 @dataclass(frozen=True)

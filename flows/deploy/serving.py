@@ -28,6 +28,12 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.deployments.runner import RunnerDeployment
 
+_EXIT_SIGNALLED = 128
+_END_SECONDS = 10.0
+_LOOK_SECONDS = 0.1
+# For Prefect's runner to tell the server of a run that could not do so itself.
+_REPORT_SECONDS = 1.0
+
 
 class PatientRunner(Runner):
     """A Prefect runner that survives outages of the server.
@@ -92,13 +98,6 @@ def forgiving(ask: Callable[..., Any], tell: Callable[[str], None]) -> Callable[
             tell("the Prefect server is there again")
 
     return attempt
-
-
-_EXIT_SIGNALLED = 128
-_END_SECONDS = 10.0
-_LOOK_SECONDS = 0.1
-# For Prefect's runner to tell the server of a run that could not do so itself.
-_REPORT_SECONDS = 1.0
 
 
 def serve(

@@ -40,6 +40,8 @@ _NOT_BEGUN = {StateType.SCHEDULED, StateType.PENDING}
 
 Tell = Callable[[str], None]
 
+_SEE = "see the log of the run"
+
 
 @dataclass
 class Awaited:
@@ -240,9 +242,6 @@ class Wait:
             require_api(error)
             self._tell(f"{entry.request.name}: its run could not be cancelled: {first_line(error)}")
         return _failed(entry, why)
-
-
-_SEE = "see the log of the run"
 
 
 def require_api(error: Exception) -> None:

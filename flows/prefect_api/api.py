@@ -41,6 +41,11 @@ _HOW_TO_START = (
 
 _REFUSED = {401, 403}
 
+_VARIABLE = "PLANSMITH_FLOWS_SERVED_BY"
+_GRACE_SECONDS = 30.0
+_HALF_LINE = 120
+_FOLDERS = ("artifacts", "repository", "tritonserver")
+
 
 def require_api(*, instead: str = "") -> str:
     """Return the configured Prefect API's URL for display, after it has responded and granted access.
@@ -236,10 +241,6 @@ def read_secret(name: str) -> str:
     return value
 
 
-_VARIABLE = "PLANSMITH_FLOWS_SERVED_BY"
-_GRACE_SECONDS = 30.0
-
-
 def be_serving_process() -> None:
     """Mark this process as the serving process, for the runs that it starts from now on."""
     os.environ[_VARIABLE] = str(os.getpid())
@@ -267,9 +268,6 @@ def _say_crashed(run: str) -> None:
 
     with suppress(PlansmithError), asking(require_api(), retries=0) as client:
         client.set_flow_run_state(run, Crashed(message="The process that serves the flows has ended."))
-
-
-_HALF_LINE = 120
 
 
 def entrypoint_of(flow: str) -> str:
@@ -319,9 +317,6 @@ def shortened(text: str) -> str:
     """Shorten a text to one line; an error message follows the value, which may be long."""
     line = " ".join(text.split())
     return line if len(line) <= 2 * _HALF_LINE else f"{line[:_HALF_LINE]} … {line[-_HALF_LINE:]}"
-
-
-_FOLDERS = ("artifacts", "repository", "tritonserver")
 
 
 def rooted(spec: ModelSpec, folder: Path) -> ModelSpec:

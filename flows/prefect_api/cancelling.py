@@ -43,6 +43,9 @@ _GOING_ON = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateTyp
 # Not SIGINT: a shell script starts what it puts into the background with SIGINT ignored.
 _CANCEL = signal.SIGUSR1
 
+SKIPPED = "Skipped"
+_LOOK_SECONDS = 5
+
 
 @contextmanager
 def cancellable(begun: Callable[[FlowRun], None], heard: Callable[[], None]) -> Iterator[Any]:
@@ -153,11 +156,6 @@ def cancel_run(client: SyncPrefectClient, run: FlowRun, why: str) -> None:
     # A run within another's process has nobody who would see that it is to be cancelled.
     new: State = Cancelling(message=why) if run.deployment_id else Cancelled(message=why)
     client.set_flow_run_state(run.id, new, force=not run.deployment_id)
-
-
-SKIPPED = "Skipped"
-
-_LOOK_SECONDS = 5
 
 
 def skipped() -> State[Any] | None:

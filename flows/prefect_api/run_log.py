@@ -29,6 +29,19 @@ _SAME_WORDS_SECONDS = 10
 _FIGURES = re.compile(r"[\d.]+")
 _ENGINE = "Engine execution exited with unexpected exception"
 
+PAGE = 200
+"""How much the API gives at once, unless its server is set to give less."""
+
+# Lines reach the API in batches, those of a run's worker and of the run itself by different ways.
+LATE_SECONDS = 60
+# Prefect's words for the end of a step, which the line before tells with its time or its failure, and of a run.
+_SAID_BEFORE = "Finished in state "
+_TRACEBACK = "\nTraceback (most recent call last)"
+_TOO_MANY = 422
+Page = Callable[["datetime | None", int], "list[Log]"]
+"""Reads a page of lines in the order of time: those of a moment and later (all where it is None), without the first n
+of these."""
+
 
 class RunLog:
     """Log of a run; create it inside the flow, as other threads have no run context."""
@@ -79,23 +92,6 @@ def failed_state(message: str, data: Any) -> State[Any]:
 
 def _is_news(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith(_ENGINE)
-
-
-PAGE = 200
-"""How much the API gives at once, unless its server is set to give less."""
-
-# Lines reach the API in batches, those of a run's worker and of the run itself by different ways.
-LATE_SECONDS = 60
-
-# Prefect's words for the end of a step, which the line before tells with its time or its failure, and of a run.
-_SAID_BEFORE = "Finished in state "
-
-_TRACEBACK = "\nTraceback (most recent call last)"
-_TOO_MANY = 422
-
-Page = Callable[["datetime | None", int], "list[Log]"]
-"""Reads a page of lines in the order of time: those of a moment and later (all where it is None), without the first n
-of these."""
 
 
 class LogReader:

@@ -28,6 +28,29 @@ if TYPE_CHECKING:
 
     from plansmith.flows.runs.submitting import SubmittedRun
 
+current: ContextVar[RunObserver | None] = ContextVar("current", default=None)
+POLL_SECONDS = 2.0
+SETTLE_SECONDS = 4.0
+"""Prefect sends the log of a run in batches, every 2 seconds: the last lines come after the run's end."""
+
+STUCK_SECONDS = 300.0
+"""After which it is said that a run was taken up and does not begin; Prefect itself leaves it so for good."""
+
+_WORDS = {
+    "Scheduled": "waiting for a worker",
+    "Late": "still waiting: no worker has taken it up",
+    "AwaitingRetry": "waiting to be tried again",
+    "AwaitingConcurrencySlot": "waiting for a free slot",
+    "Pending": "taken up by a worker",
+    "Submitting": "taken up by a worker",
+    "InfrastructurePending": "taken up by a worker",
+    "Running": "running",
+    "Retrying": "running again",
+    "Paused": "paused",
+    "Suspended": "paused",
+    "Cancelling": "being cancelled",
+}
+
 
 class Watcher:
     """Watcher of flow runs; this base class ignores all events."""
@@ -55,31 +78,6 @@ class RunObserver:
     listener: Listener = field(default_factory=Listener)
     outcome: tuple[PublishedVersion, Manifest] | None = None
     ended: ModelOutcome | None = None
-
-
-current: ContextVar[RunObserver | None] = ContextVar("current", default=None)
-
-POLL_SECONDS = 2.0
-SETTLE_SECONDS = 4.0
-"""Prefect sends the log of a run in batches, every 2 seconds: the last lines come after the run's end."""
-
-STUCK_SECONDS = 300.0
-"""After which it is said that a run was taken up and does not begin; Prefect itself leaves it so for good."""
-
-_WORDS = {
-    "Scheduled": "waiting for a worker",
-    "Late": "still waiting: no worker has taken it up",
-    "AwaitingRetry": "waiting to be tried again",
-    "AwaitingConcurrencySlot": "waiting for a free slot",
-    "Pending": "taken up by a worker",
-    "Submitting": "taken up by a worker",
-    "InfrastructurePending": "taken up by a worker",
-    "Running": "running",
-    "Retrying": "running again",
-    "Paused": "paused",
-    "Suspended": "paused",
-    "Cancelling": "being cancelled",
-}
 
 
 @dataclass

@@ -40,6 +40,10 @@ Figures = dict[str, int | float | str]
 
 _DIGITS = 6
 
+R = TypeVar("R")
+_OUTCOME = "outcome"
+_ROWS = TypeAdapter(list[dict[str, Any]])
+
 
 class Findings(Record):
     """Findings of a compile, in addition to its outcome.
@@ -103,11 +107,7 @@ def _short(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
-R = TypeVar("R")
-
-_OUTCOME = "outcome"
 _RECORD, _FINDINGS = "record", "findings"
-_ROWS = TypeAdapter(list[dict[str, Any]])
 
 
 def model_name(spec: ModelSpec, folder: Path) -> str:

@@ -38,6 +38,21 @@ if TYPE_CHECKING:
 _MOST_PROBLEMS = 8
 _REFUSING = {400, 409, 413, 422}
 
+DELETED = "DELETED"
+"""The state of a run that the API does not have any more."""
+
+_KINDS = {kind.exit_code: kind for kind in PlansmithError.__subclasses__()}
+Tell = Callable[[str], None]
+POLL_SECONDS = 1.0
+CANCEL_SECONDS = 120.0
+"""How long a cancelled run may take to end: a worker asks for what is cancelled every 10 seconds."""
+
+_MOST_RUNS = 50
+_MOST_IDS = 5
+_GROUP_TAGS = ("model:", "target:", service_tag(""))
+PAGE = 200
+"""How many runs the server gives at once."""
+
 
 @dataclass(frozen=True)
 class WantedCompile:
@@ -176,12 +191,6 @@ def _detail(error: PrefectHTTPStatusError) -> str:
     return shortened(str(detail))
 
 
-DELETED = "DELETED"
-"""The state of a run that the API does not have any more."""
-
-_KINDS = {kind.exit_code: kind for kind in PlansmithError.__subclasses__()}
-
-
 @dataclass(frozen=True)
 class RunEnded:
     """A flow run that has ended.
@@ -269,16 +278,6 @@ def _error_from(failure: Failure, model: str) -> PlansmithError:
     return kind(text, remedy=remedy, model=model, step=failure.step)
 
 
-Tell = Callable[[str], None]
-
-POLL_SECONDS = 1.0
-CANCEL_SECONDS = 120.0
-"""How long a cancelled run may take to end: a worker asks for what is cancelled every 10 seconds."""
-
-_MOST_RUNS = 50
-_MOST_IDS = 5
-
-
 def find_run(client: SyncPrefectClient, called: str) -> FlowRun:
     """Find a flow run by ID or name: of several, the unfinished one, or else the newest.
 
@@ -357,12 +356,6 @@ def _runs_called(client: SyncPrefectClient, called: str) -> list[FlowRun]:
             flow_run_filter=run_filter, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=_MOST_RUNS
         )
         return [run for run in runs if called in {run.name, model_of(run.name)}]
-
-
-_GROUP_TAGS = ("model:", "target:", service_tag(""))
-
-PAGE = 200
-"""How many runs the server gives at once."""
 
 
 def numbered(key: str, number: int) -> str:

@@ -52,6 +52,11 @@ if TYPE_CHECKING:
 TRIGGERED = "plansmith-trigger:"
 """Begins the keys of runs that events ask for."""
 
+_HERE = "."
+"""Where relative places start: the directory of the service, here and on each machine of a pool its own."""
+
+_DROP = "plansmith triggers inbox drop ID --yes"
+
 
 @dataclass(frozen=True)
 class Order:
@@ -207,13 +212,6 @@ def _deployment(client: SyncPrefectClient, pool: str) -> DeploymentResponse:
             return find_deployment(client, SERVED)
         except UsageError:
             raise EnvironmentFault(missing.message, remedy=missing.remedy) from None
-
-
-_HERE = "."
-"""Where relative places start: the directory of the service, here and on each machine of a pool its own."""
-
-
-_DROP = "plansmith triggers inbox drop ID --yes"
 
 
 class Runs(Protocol):

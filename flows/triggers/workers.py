@@ -20,6 +20,8 @@ from plansmith.triggers.write_back import Build, Verdict, VersionReport, Writer,
 _LAG_SECONDS = 600.0
 """For how long a registry may be behind what it has told itself."""
 
+_REFUSALS = {GateError.exit_code, ServedCheckError.exit_code}
+
 
 class Worker:
     """Inbox worker: processes entries.
@@ -113,9 +115,6 @@ class Worker:
 
     def _keep(self, entry: InboxEntry) -> bool:
         return self._inbox.renew(entry, self._clock(), LEASE_SECONDS)
-
-
-_REFUSALS = {GateError.exit_code, ServedCheckError.exit_code}
 
 
 class RunOutcomes(Protocol):

@@ -70,7 +70,7 @@ EARLY = {
     "a directory as an ONNX file": Refused(
         ("onnx:net",), 3, ("net is a directory", "name a file in it, such as a.onnx"), {"net/a.onnx": "graph"}
     ),
-    "nothing after onnx:": Refused(("onnx:",), 2, ("nothing follows onnx:", "an .onnx file")),
+    "nothing after onnx:": Refused(("onnx:",), 2, ("nothing follows onnx:", "the .onnx file")),
     "a task for an ONNX file": Refused(
         ("onnx:a.onnx", "--task", "fill-mask"), 2, ("a task cannot change it", "leave the task out"), {"a.onnx": "x"}
     ),

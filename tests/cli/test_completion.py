@@ -73,7 +73,6 @@ OFFERED: dict[str, tuple[tuple[str, ...], list[str]]] = {
     "models to ask": (("infer", "t"), ["tiny"]),
     "no model to ask": (("infer", "x"), []),
     "files to send": (("infer", "x", "--file", "ca"), ["<file>"]),
-    "lines to send": (("infer", "x", "--lines", "ca"), ["<file>"]),
     "models with a history": (("history", "t"), ["tiny"]),
     "models to validate": (("validate", "t"), ["tiny"]),
     "models with a report": (("report", "t"), ["tiny"]),

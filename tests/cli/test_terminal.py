@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from plansmith.cli import cli
+from plansmith.cli import SECTIONS, cli
 
 from ..support.cli.command import COMMAND, CommandLine, check_refusal, environment
 from ..support.cli.screen import in_terminal
@@ -184,8 +184,11 @@ def test_command_has_summary_and_example(run: CommandLine) -> None:
     for name, command in by_name.items():
         text = f"{command.help}\n{command.epilog}"
         assert re.search(rf"^ *{name}\b", text, re.MULTILINE), name
-    for prefix in ((), ("serve-env",)):
-        assert "...\n" not in run(*prefix, "--help", COLUMNS="80").stdout.partition("Commands:")[2]
+    for prefix, heading in (((), "First steps:"), (("serve-env",), "Commands:")):
+        _, shown, listing = run(*prefix, "--help", COLUMNS="80").stdout.partition(heading)
+        assert shown
+        assert "...\n" not in listing
+    assert sum(map(len, SECTIONS.values())) == len(cli.commands)
     assert "onnx:" in run("compile", "--help").stdout
 
 

@@ -195,6 +195,7 @@ WRONG: dict[str, tuple[tuple[str, ...], int, tuple[str, ...]]] = {
     "two limits": (("net", "--stop-p95", "1s", "--stop-p99", "1s"), 2, ("--stop-p95 and --stop-p99",)),
     "a rate beyond all clients": (("net", "--rate", "1e7"), 2, ("'rate': must be 1000000 or less",)),
     "JSON over gRPC": (("net", "--protocol", "grpc", "--encoding", "json"), 2, ("gRPC has no JSON bodies",)),
+    "a shape without sizes": (("net", "--shape", "x", "--dry-run"), 2, ("--shape 'x' is not NAME=SIZES",)),
     "a batch that is too large": (("net", "--batch", "9", "--dry-run"), 2, ("takes batches of 1 to 8, and not of 9",)),
     "no weight": (("net=0",), 2, ("MODEL[@VERSION][=WEIGHT]",)),
     "a model twice": (("net", "net"), 2, ("net is named twice",)),

@@ -300,7 +300,7 @@ REFUSED = {
     "it hangs on chance": (
         CHANCE,
         5,
-        ("one-short: asked twice, the script gives two answers", "Next: look at what it decides by"),
+        ("asked twice, the script gives two answers", "Next: look at what it decides by"),
     ),
 }
 

@@ -1,4 +1,4 @@
-"""A script is held against models that answer in two ways: what it is asked, what counts as the same, what ends it."""
+"""A script answers a release's cases: what it is asked, what is kept of its answers, what ends it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,10 @@ from numpy.typing import NDArray
 
 from plansmith.errors import GateError, UsageError
 from plansmith.pipelines import build
-from plansmith.pipelines.agreement import refusals
 from plansmith.pipelines.cases import read_case, store_case
 from plansmith.pipelines.requests import JoinJob, ScriptRequest
-from plansmith.records.model import Precision, Tensor
+from plansmith.records.model import Tensor
 from plansmith.records.pipeline import Pipeline, RawCase, Script
-from plansmith.records.validation import ValidationReport
-from plansmith.validation.comparison import LIMITS
 
 from ..support.pipelines.columns import column
 
@@ -48,17 +45,14 @@ class Model:
 
     Args:
         label: its label.
-        off: what is wrong with its scores.
         refuses: says why it refuses a text.
     """
 
     label: str
-    off: float = 0.0
     refuses: str = ""
     requests: list[Arrays] = field(default_factory=list)
 
-    def __call__(self, case: str, feed: Arrays, parameters: Mapping[str, Any]) -> Arrays:
-        assert case in REQUESTS
+    def __call__(self, feed: Arrays, parameters: Mapping[str, Any]) -> Arrays:
         assert not parameters
         self.requests.append(feed)
         if self.refuses:
@@ -66,35 +60,33 @@ class Model:
         lengths = np.array([[len(text)] for text in feed["text"][:, 0]], np.float32)
         return {
             "label": np.full(lengths.shape, self.label.encode(), object),
-            "score": lengths / 10 + np.float32(self.off),
+            "score": lengths / 10,
         }
 
 
 @dataclass
 class Gate:
-    """What holds a script against two models.
+    """Runs a script on two models.
 
     Args:
         folder: takes the script and what is asked.
-        models: by name, as the source's library and as the server has them.
+        models: by name, as the source's library has them.
         largest: batch.
     """
 
     folder: Path
-    models: dict[str, tuple[Model, Model]]
+    models: dict[str, Model]
     largest: int = 8
 
-    def __call__(self, text: str, *, precision: Precision = Precision.FP32) -> Script:
+    def __call__(self, text: str) -> Script:
         """What is found of a script."""
         (self.folder / "route.py").write_text(text)
         cases = tuple(
             store_case(name, {"text": column(*texts)}, {"label": column(*texts)}, "raw", self.folder)
             for name, texts in REQUESTS.items()
         )
-        tolerances = {"logits": LIMITS[Precision.FP32].tolerance}
-        report = ValidationReport.model_construct(tolerances=tolerances, comparisons=(), precision=precision)
         request = ScriptRequest.model_construct(
-            models={name: JoinJob.model_construct(validation=report) for name in self.models},
+            models={name: JoinJob.model_construct() for name in self.models},
             folders=dict.fromkeys(self.models, self.folder),
             pipeline=_pipeline(cases),
             largest=self.largest,
@@ -114,29 +106,26 @@ def _pipeline(cases: tuple[RawCase, ...]) -> Pipeline:
 
 @pytest.fixture
 def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gate:
-    """With two models that are served as they are."""
-    new_gate = Gate(tmp_path, {"main": (Model("mood"), Model("mood")), "topics": (Model("topic"), Model("topic"))})
+    """With two models."""
+    new_gate = Gate(tmp_path, {"main": Model("mood"), "topics": Model("topic")})
 
-    def model(_: Any, job: Any, name: str, progress: Any) -> Any:
-        del job, progress
+    def model(_: Any, name: str, progress: Any) -> Any:
+        del progress
         draft: Any = SimpleNamespace(inputs=(TEXT,), outputs=(LABEL, SCORE), source=f"the library of {name}")
-        own, served = new_gate.models[name]
-        return build._Model(draft, own, served)
+        return build._Model(draft, new_gate.models[name])
 
     monkeypatch.setattr(build, "_model", model)
     return new_gate
 
 
 def test_stable_script_kept_with_answers(gate: Gate) -> None:
-    """A script that answers the same either way is kept, with what it answers."""
+    """A script that answers the same again is kept, with what it answers."""
     result = gate(ROUTE)
-    assert refusals(result) == []
     assert (result.outputs, result.refused, result.source) == (
         *((LABEL, SCORE), ()),
         "the library of main; the library of topics",
     )
     assert [(entry.name, entry.rows) for entry in result.cases] == [("short", 1), ("empty", 1), ("mixed", 4)]
-    assert all(entry.same for entry in result.agreements)
     feed, answer = read_case(gate.folder / "out" / result.cases[2].file)
     assert feed["text"].tolist() == column(*REQUESTS["mixed"]).tolist()
     assert answer["label"].tolist() == [[b"mood"]] * 4
@@ -148,31 +137,15 @@ def test_request_fits_all_served_models(gate: Gate) -> None:
     """A request is no larger than what all models are served with."""
     gate.largest = 2
     result = gate(PLAIN)
-    assert [item.rows for item in result.cases] == [item.rows for item in result.agreements] == [1, 1, 2]
-    assert {len(feed["text"]) for pair in gate.models.values() for item in pair for feed in item.requests} == {1, 2}
+    assert [item.rows for item in result.cases] == [1, 1, 2]
+    assert {len(feed["text"]) for model in gate.models.values() for feed in model.requests} == {1, 2}
 
 
 def test_model_answers_made_once(gate: Gate) -> None:
     """The models' own answers are made once for a request."""
     gate(PLAIN)
-    own, served = gate.models["main"]
-    assert (len(own.requests), len(served.requests)) == (len(REQUESTS), len(REQUESTS))
-    assert gate.models["topics"][0].requests == []
-
-
-def test_decision_changing_error_refused(gate: Gate) -> None:
-    """A rounding error that makes the script decide otherwise is no rounding error."""
-    gate.models["main"][1].off = 1e-6
-    assert refusals(gate(PLAIN)) == []
-    result = gate(ROUTE.replace("> 0.5", ">= 0.5000005"))
-    assert refusals(result) == ["short: label of row 0 is 'topic', and should be 'mood'"]
-
-
-def test_lone_label_compared_with_owed(gate: Gate) -> None:
-    """A label alone is held against the one that is owed."""
-    gate.models["main"][1].label = "other"
-    result = gate(f'OUTPUTS = {{"label": ("string", ["batch", 1])}}\n{PLAIN}')
-    assert refusals(result)[0] == "short: label of row 0 is 'other', and should be 'mood'"
+    assert len(gate.models["main"].requests) == len(REQUESTS)
+    assert gate.models["topics"].requests == []
 
 
 CHANCE = """
@@ -187,14 +160,10 @@ def answer(inputs, models):
 """
 
 
-@pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16])
-def test_unstable_script_told(precision: Precision, gate: Gate) -> None:
-    """A script that answers something else each time is told, whatever texts may differ."""
-    differences = refusals(gate(CHANCE, precision=precision))
-    assert [line for line in differences if "asked twice" in line] == [
-        f"{name}: asked twice, the script gives two answers" for name in REQUESTS
-    ]
-    assert len(differences) == (3 if precision is Precision.FP16 else 3 + 1 + 1 + 4)
+def test_unstable_script_refused(gate: Gate) -> None:
+    """A script that answers something else each time does not pass."""
+    with pytest.raises(GateError, match="request 'short': asked twice, the script gives two answers"):
+        gate(CHANCE)
 
 
 REFUSING = """
@@ -210,28 +179,18 @@ def answer(inputs, models):
 """
 
 
-def test_own_refusal_noted_without_difference(gate: Gate) -> None:
-    """What the script refuses of itself is noted and is no difference."""
+def test_own_refusal_noted(gate: Gate) -> None:
+    """What the script refuses of itself is noted."""
     result = gate(REFUSING)
     assert result.refused == ("empty",)
     assert [item.name for item in result.cases] == ["short", "mixed"]
-    assert refusals(result) == []
-    assert [item.case for item in result.agreements] == ["short", "empty", "mixed"]
-
-
-def test_one_sided_refusal_is_difference(gate: Gate) -> None:
-    """What it refuses only as served or only as owed is a difference."""
-    gate.models["main"][1].off = 0.5
-    assert "short: it is refused (too long), and should be answered" in refusals(gate(REFUSING))
-    gate.models["main"][0].off, gate.models["main"][1].off = 0.5, 0.0
-    assert "short: it is answered, and should be refused (too long)" in refusals(gate(REFUSING))
 
 
 def test_part_refusal_can_be_caught(gate: Gate) -> None:
     """A part that refuses refuses the request unless the script catches it."""
-    gate.models["main"][1].refuses = "text is no UTF-8"
-    assert refusals(gate(PLAIN))[0] == "short: it is refused (text is no UTF-8), and should be answered"
-    gate.models["main"][0].refuses = "text is no UTF-8"
+    gate.models["main"].refuses = "text is no UTF-8"
+    with pytest.raises(UsageError, match="refuses every request"):
+        gate(PLAIN)
     caught = """
 from plansmith_served.scripting import Refused
 
@@ -242,7 +201,7 @@ def answer(inputs, models):
         return models["topics"](text=inputs["text"])
 """
     result = gate(caught)
-    assert (refusals(result), result.refused, len(result.cases)) == ([], (), 3)
+    assert (result.refused, len(result.cases)) == ((), 3)
 
 
 REFUSES_ALL = """
@@ -326,4 +285,3 @@ def answer(inputs, models):
         ("length", "int64", ("batch", 1)),
         ("words", "string", ("batch", "most")),
     ]
-    assert refusals(result) == []

@@ -111,7 +111,12 @@ def test_errors_and_limits_compared_numerically(manifest: Manifest) -> None:
 
 def test_same_length_script_differs(manifest: Manifest) -> None:
     """Another script of the same length is a difference."""
-    script = Script(outputs=(), cases=(), refused=(), source="", agreements=())
+    script = Script(
+        outputs=(),
+        cases=(),
+        refused=(),
+        source="",
+    )
 
     def with_script(digest: str) -> Manifest:
         file = FileEntry(path=f"{MODEL_FOLDER}/{SCRIPT_FILE}", bytes=9, sha256=digest * 64)

@@ -18,13 +18,38 @@ if TYPE_CHECKING:
 
 _FUSED = "fused_attn"
 
+_WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size", "local_attention")
+"""What configurations of transformers call a window that attention is kept to."""
+
+REWRITES = (
+    Rewrite(
+        name="plain attention of timm",
+        reason="matrix products and a softmax in place of fused attention: fewer nodes, the pattern that TensorRT and"
+        " ONNX Runtime fuse, and no fused attention of five dims, which has no translation",
+        link="https://github.com/pytorch/pytorch/issues/127523",
+        exporters=EVERY,
+        applies=lambda module: bool(_fused(module)),
+        put=lambda module: attributes_set(_fused(module), _FUSED, lambda _: False),
+    ),
+)
+_WINDOW_PARTS = ("query_global", "key_global", "value_global", "one_sided_attn_window_size")
+_PADS = "_pad_to_window_size"
+_EMBEDS = "get_position_embeds"
+_POSITION_PARTS = (_EMBEDS, "stride_pool_pos", "relative_pos")
+POSITION_REWRITES = (
+    Rewrite(
+        name="positions from lengths",
+        reason="lists of Python with every position of a sequence have the length that was traced",
+        link="https://github.com/huggingface/transformers/blob/main/src/transformers/models/funnel/modeling_funnel.py",
+        exporters=EVERY,
+        applies=lambda module: bool(_structures(module)),
+        put=lambda module: attributes_set(_structures(module), _EMBEDS, _embedded),
+    ),
+)
+
 
 def _fused(module: torch.nn.Module) -> list[Any]:
     return [part for part in module.modules() if getattr(part, _FUSED, False) is True]
-
-
-_WINDOWS = ("sliding_window", "attention_window_size", "attention_chunk_size", "local_attention")
-"""What configurations of transformers call a window that attention is kept to."""
 
 
 def _may_see_nothing(module: torch.nn.Module) -> bool:
@@ -59,21 +84,6 @@ FUNCTIONS = (
         applies=_may_see_nothing,
     ),
 )
-
-REWRITES = (
-    Rewrite(
-        name="plain attention of timm",
-        reason="matrix products and a softmax in place of fused attention: fewer nodes, the pattern that TensorRT and"
-        " ONNX Runtime fuse, and no fused attention of five dims, which has no translation",
-        link="https://github.com/pytorch/pytorch/issues/127523",
-        exporters=EVERY,
-        applies=lambda module: bool(_fused(module)),
-        put=lambda module: attributes_set(_fused(module), _FUSED, lambda _: False),
-    ),
-)
-
-_WINDOW_PARTS = ("query_global", "key_global", "value_global", "one_sided_attn_window_size")
-_PADS = "_pad_to_window_size"
 
 
 def _is_windowed(part: Any) -> bool:
@@ -143,9 +153,6 @@ WINDOW_REWRITES = (
     ),
 )
 
-_EMBEDS = "get_position_embeds"
-_POSITION_PARTS = (_EMBEDS, "stride_pool_pos", "relative_pos")
-
 
 @dataclass(frozen=True)
 class Positions:
@@ -208,15 +215,3 @@ def _embedded(part: Any) -> Callable[..., Any]:
 
 def _structures(module: torch.nn.Module) -> list[Any]:
     return [part for part in module.modules() if _is_pooling(part)]
-
-
-POSITION_REWRITES = (
-    Rewrite(
-        name="positions from lengths",
-        reason="lists of Python with every position of a sequence have the length that was traced",
-        link="https://github.com/huggingface/transformers/blob/main/src/transformers/models/funnel/modeling_funnel.py",
-        exporters=EVERY,
-        applies=lambda module: bool(_structures(module)),
-        put=lambda module: attributes_set(_structures(module), _EMBEDS, _embedded),
-    ),
-)

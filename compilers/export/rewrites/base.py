@@ -13,6 +13,11 @@ from plansmith.records.model import Exporter
 if TYPE_CHECKING:
     import torch
 
+EVERY: frozenset[Exporter] = frozenset({"torchscript", "dynamo", "patched"})
+CAPTURES: frozenset[Exporter] = frozenset({"dynamo", "patched"})
+TRACER: frozenset[Exporter] = frozenset({"torchscript"})
+_NOTHING = object()
+
 
 @dataclass(frozen=True)
 class Rewrite:
@@ -35,13 +40,6 @@ class Rewrite:
     put: Callable[[torch.nn.Module], AbstractContextManager[None]]
 
 
-EVERY: frozenset[Exporter] = frozenset({"torchscript", "dynamo", "patched"})
-
-CAPTURES: frozenset[Exporter] = frozenset({"dynamo", "patched"})
-
-TRACER: frozenset[Exporter] = frozenset({"torchscript"})
-
-
 def holders(module: torch.nn.Module, name: str) -> list[Any]:
     """Return the Python modules of a model's parts that define a name."""
     candidates = {type(part).__module__: sys.modules.get(type(part).__module__) for part in module.modules()}
@@ -59,9 +57,6 @@ def in_place_of(module: torch.nn.Module, name: str, other: Callable[[Any], Any])
     finally:
         for holder, original in originals:
             setattr(holder, name, original)
-
-
-_NOTHING = object()
 
 
 @contextmanager

@@ -19,6 +19,8 @@ from plansmith.records.model import Exporter
 if TYPE_CHECKING:
     import torch
 
+_PADDING = ("aten::pad", "aten::constant_pad_nd")
+
 
 @dataclass(frozen=True)
 class FunctionRewrite:
@@ -334,8 +336,6 @@ def _copying_kernel(tensor: Any, kernel: tuple[int, int]) -> Any:
     rows, columns = kernel
     return torch.eye(rows * columns, dtype=tensor.dtype, device=tensor.device).reshape(-1, 1, rows, columns)
 
-
-_PADDING = ("aten::pad", "aten::constant_pad_nd")
 
 IMAGE_REWRITES = (
     FunctionRewrite(

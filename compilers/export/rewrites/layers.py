@@ -16,6 +16,54 @@ if TYPE_CHECKING:
 _REACHED = "expert_hit"
 """What transformers calls the experts that got a token, in all its loops."""
 
+EXPERT_REWRITES = (
+    Rewrite(
+        name="every expert asked",
+        reason="a loop over the experts that got a token is written down with those of the traced text",
+        link="https://github.com/huggingface/transformers/issues/38518",
+        exporters=EVERY,
+        applies=lambda module: bool(loops(module)),
+        put=lambda module: attributes_set(loops(module), "forward", _asking_all),
+    ),
+    Rewrite(
+        name="routers left in place",
+        reason="torch.export cannot swap the weights of a layer that is moved to the kind it is of already",
+        link="https://github.com/pytorch/pytorch/issues/186796",
+        exporters=CAPTURES,
+        applies=lambda module: bool(_routers(module)),
+        put=lambda module: attributes_set([router.classifier for router in _routers(module)], "to", _moved),
+    ),
+)
+_PADS = "maybe_pad"
+_SAME = "apply_tf_padding"
+PADDING_REWRITES = (
+    Rewrite(
+        name="padding to the same size",
+        reason="sizes made whole numbers of Python's own, and what is chosen by them, are constants in a trace",
+        link="https://github.com/huggingface/transformers/blob/main/src/transformers/models/mobilenet_v2/"
+        "modeling_mobilenet_v2.py",
+        exporters=EVERY,
+        applies=lambda module: bool(holders(module, _SAME)),
+        put=lambda module: in_place_of(module, _SAME, _with_other_form),
+    ),
+    Rewrite(
+        name="padding without branches",
+        reason="a branch that pads only sizes that are not whole is written down as it was taken",
+        link="https://github.com/huggingface/transformers/blob/main/src/transformers/models/swin/modeling_swin.py",
+        exporters=EVERY,
+        applies=lambda module: bool(_padded(module)),
+        put=lambda module: attributes_set(_padded(module), _PADS, _padding),
+    ),
+)
+_DOUBLINGS = 16
+"""Steps of the scan: enough for 65,536 positions, and the longest shape of an export is always compared."""
+
+_NEVER = -1e38
+"""The exponent of what has no weight."""
+
+_GATED = "_rnn_scan"
+_UNROLLED = "a loop over the positions of a sequence is unrolled at the length that was traced"
+
 
 def loops(module: torch.nn.Module) -> list[Any]:
     """Return the parts of a model that loop over the experts."""
@@ -135,29 +183,6 @@ def _moved(part: Any) -> Callable[..., Any]:
     return to
 
 
-EXPERT_REWRITES = (
-    Rewrite(
-        name="every expert asked",
-        reason="a loop over the experts that got a token is written down with those of the traced text",
-        link="https://github.com/huggingface/transformers/issues/38518",
-        exporters=EVERY,
-        applies=lambda module: bool(loops(module)),
-        put=lambda module: attributes_set(loops(module), "forward", _asking_all),
-    ),
-    Rewrite(
-        name="routers left in place",
-        reason="torch.export cannot swap the weights of a layer that is moved to the kind it is of already",
-        link="https://github.com/pytorch/pytorch/issues/186796",
-        exporters=CAPTURES,
-        applies=lambda module: bool(_routers(module)),
-        put=lambda module: attributes_set([router.classifier for router in _routers(module)], "to", _moved),
-    ),
-)
-
-_PADS = "maybe_pad"
-_SAME = "apply_tf_padding"
-
-
 def _padding(part: Any) -> Callable[..., Any] | None:
     """A replacement for a part's `maybe_pad`, for any input; None where its kind is unknown."""
     if not hasattr(part, _PADS):
@@ -216,30 +241,6 @@ def _with_other_form(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(features, conv_layer) if padded is NotImplemented else padded
 
     return pad
-
-
-PADDING_REWRITES = (
-    Rewrite(
-        name="padding to the same size",
-        reason="sizes made whole numbers of Python's own, and what is chosen by them, are constants in a trace",
-        link="https://github.com/huggingface/transformers/blob/main/src/transformers/models/mobilenet_v2/"
-        "modeling_mobilenet_v2.py",
-        exporters=EVERY,
-        applies=lambda module: bool(holders(module, _SAME)),
-        put=lambda module: in_place_of(module, _SAME, _with_other_form),
-    ),
-    Rewrite(
-        name="padding without branches",
-        reason="a branch that pads only sizes that are not whole is written down as it was taken",
-        link="https://github.com/huggingface/transformers/blob/main/src/transformers/models/swin/modeling_swin.py",
-        exporters=EVERY,
-        applies=lambda module: bool(_padded(module)),
-        put=lambda module: attributes_set(_padded(module), _PADS, _padding),
-    ),
-)
-
-_DOUBLINGS = 16
-"""Steps of the scan: enough for 65,536 positions, and the longest shape of an export is always compared."""
 
 
 def scanned(factors: Any, terms: Any) -> Any:
@@ -321,10 +322,6 @@ def weighted_average(
     return output.to(key.dtype), after
 
 
-_NEVER = -1e38
-"""The exponent of what has no weight."""
-
-
 def _nothing(key: Any) -> tuple[Any, Any, Any]:
     import torch
 
@@ -365,9 +362,6 @@ def _gated(hidden_states: Any, recurrent_gate: Any, reset: Any, **_: Any) -> tup
     return states.to(hidden_states.dtype), states[:, -1]
 
 
-_GATED = "_rnn_scan"
-
-
 def _with_gates(module: torch.nn.Module) -> list[Any]:
     return [part for part in module.modules() if hasattr(part, _GATED)]
 
@@ -383,8 +377,6 @@ def _doubled(name: str, reference: str, form: Callable[..., Any]) -> Rewrite:
         put=partial(in_place_of, name=name, other=lambda _: form),
     )
 
-
-_UNROLLED = "a loop over the positions of a sequence is unrolled at the length that was traced"
 
 RECURRENT_REWRITES = (
     _doubled("mamba_selective_scan", "selective scan by doubling", selective_scan),

@@ -30,6 +30,12 @@ LINK = "https://github.com/pytorch/pytorch/issues/36454"
 _OWN = ("torch.", "plansmith.")
 """Packages whose files are left alone: torch knows what it does with sizes."""
 
+_INT64 = 4
+"""What the trace calls torch.int64."""
+
+_CLOSED = {f"aten::{name}" for name in ("add", "sub", "rsub", "mul", "neg", "floor_divide", "remainder")}
+"""Operators that make whole numbers of whole numbers."""
+
 
 def to_integer(value: Any) -> Any:
     """`int` of a size, or of a value computed from one."""
@@ -137,12 +143,6 @@ def _constant(trace: Any) -> float:
         value = value.item()
     return float(value) if isinstance(value, int | float) else math.nan
 
-
-_INT64 = 4
-"""What the trace calls torch.int64."""
-
-_CLOSED = {f"aten::{name}" for name in ("add", "sub", "rsub", "mul", "neg", "floor_divide", "remainder")}
-"""Operators that make whole numbers of whole numbers."""
 
 _SECOND_OPERANDS: Mapping[str, Callable[[Any], bool]] = {
     "aten::sqrt": _is_whole,

@@ -25,6 +25,34 @@ but a square doubles its distance in bits, so two bits are left: inputs may be t
 squared. A larger margin would keep nodes in FP32 that gain nothing from it and cost two casts each.
 """
 
+MOVES = frozenset(
+    {
+        "Concat",
+        "DepthToSpace",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "GatherElements",
+        "GatherND",
+        "Identity",
+        "Reshape",
+        "Slice",
+        "SpaceToDepth",
+        "Split",
+        "Squeeze",
+        "Tile",
+        "Transpose",
+        "Unsqueeze",
+    }
+)
+"""Operators that move numbers and compute none: in sixteen bits they change nothing that is not rounded already."""
+
+_TYPED_BY_ATTRIBUTE = frozenset(
+    {"Bernoulli", "ConstantOfShape", "EyeLike", "RandomNormal", "RandomNormalLike", "RandomUniform"}
+    | {"RandomUniformLike", "SequenceEmpty", "HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix"}
+)
+_STANDARD = {"", "ai.onnx"}
+
 
 @dataclass(frozen=True)
 class Format:
@@ -96,35 +124,6 @@ def number(value: float) -> str:
     """Format a magnitude: as an integer with spaces where readable, else with two digits and an exponent."""
     size = abs(value)
     return f"{value:,.0f}".replace(",", " ") if 100 <= size < 1e7 else f"{value:.2g}"
-
-
-MOVES = frozenset(
-    {
-        "Concat",
-        "DepthToSpace",
-        "Expand",
-        "Flatten",
-        "Gather",
-        "GatherElements",
-        "GatherND",
-        "Identity",
-        "Reshape",
-        "Slice",
-        "SpaceToDepth",
-        "Split",
-        "Squeeze",
-        "Tile",
-        "Transpose",
-        "Unsqueeze",
-    }
-)
-"""Operators that move numbers and compute none: in sixteen bits they change nothing that is not rounded already."""
-
-_TYPED_BY_ATTRIBUTE = frozenset(
-    {"Bernoulli", "ConstantOfShape", "EyeLike", "RandomNormal", "RandomNormalLike", "RandomUniform"}
-    | {"RandomUniformLike", "SequenceEmpty", "HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix"}
-)
-_STANDARD = {"", "ai.onnx"}
 
 
 @dataclass(frozen=True)

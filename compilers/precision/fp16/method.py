@@ -61,6 +61,8 @@ of BF16 unless digits are lost to zero. Factors must keep them; of what is added
 _PHASE_ERROR = 2.0**-8
 """How far an angle may be off, in radians."""
 
+_LACKS_KERNEL = "NOT_IMPLEMENTED"
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -241,9 +243,6 @@ def _before_angles(facts: Facts, names: Collection[str]) -> Iterator[tuple[str, 
             yield maker.name, f"it computes what {node.name} needs in full"
             if maker.op_type not in _LEARNED:
                 waiting += list(maker.input)
-
-
-_LACKS_KERNEL = "NOT_IMPLEMENTED"
 
 
 def methods(

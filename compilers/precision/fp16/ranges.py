@@ -31,6 +31,15 @@ _MEANS = frozenset({"ReduceSum", "ReduceMean"})
 _POOLED = "GlobalAveragePool"
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Conv", "ConvTranspose"})
 
+FLOOR = -(2.0**14)
+"""What a mask's numbers end at. Softmax makes exactly zero of it, beside scores of any size that is let through here;
+a quarter of FP16's range, so that a score can be added to it without leaving the format: -65 504 and a score below
+-16 are minus infinity, and a row of nothing else is NaN. A mask that the format can carry stays as it is."""
+
+_LARGEST_SCORE = -FLOOR / 4
+_SOFTMAX = {"Softmax", "LogSoftmax"}
+_PASSING = {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Flatten"}
+
 
 @dataclass
 class Ranges:
@@ -269,16 +278,6 @@ class _Probe:
         name = f"plansmith:{self._count}"
         self._model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
         return name
-
-
-FLOOR = -(2.0**14)
-"""What a mask's numbers end at. Softmax makes exactly zero of it, beside scores of any size that is let through here;
-a quarter of FP16's range, so that a score can be added to it without leaving the format: -65 504 and a score below
--16 are minus infinity, and a row of nothing else is NaN. A mask that the format can carry stays as it is."""
-
-_LARGEST_SCORE = -FLOOR / 4
-_SOFTMAX = {"Softmax", "LogSoftmax"}
-_PASSING = {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Flatten"}
 
 
 class Masks:

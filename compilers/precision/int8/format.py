@@ -17,6 +17,19 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.floating]
 
+BINS = 4096
+PERCENTILE = 99.99
+"""Of the magnitudes; what lies beyond saturates."""
+
+LEVELS = 128
+"""Magnitudes that a signed byte tells apart."""
+
+_ENTROPY_BINS = 2048
+_ENTROPY_STEP = 8
+_TINY = 1e-12
+_SMALLEST = float(np.finfo(np.float32).tiny)
+_SATURATION = 2.0
+
 
 @dataclass(frozen=True)
 class Format:
@@ -88,19 +101,6 @@ INT8 = Format(Precision.INT8, element=3, least=-128, largest=127, opset=13)
 UINT8 = Format(Precision.INT8, element=2, least=0, largest=255, opset=13)
 FP8 = Format(Precision.FP8, element=17, least=-448, largest=448, opset=19, fraction_bits=3, smallest_exponent=-6)
 """FLOAT8E4M3FN: four bits of exponent, three of fraction, no infinity (arXiv:2209.05433)."""
-
-BINS = 4096
-PERCENTILE = 99.99
-"""Of the magnitudes; what lies beyond saturates."""
-
-LEVELS = 128
-"""Magnitudes that a signed byte tells apart."""
-
-_ENTROPY_BINS = 2048
-_ENTROPY_STEP = 8
-_TINY = 1e-12
-_SMALLEST = float(np.finfo(np.float32).tiny)
-_SATURATION = 2.0
 
 
 @dataclass

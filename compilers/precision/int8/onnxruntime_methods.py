@@ -33,6 +33,17 @@ if TYPE_CHECKING:
     from plansmith.config.engine_options import Calibration, LoweringOptions
     from plansmith.data.reference import StoredCases
 
+_ACTIVATIONS = {"Relu", "Clip"}
+_MOVING = {"MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze"}
+_COMPUTING = {"Add", "Concat", "AveragePool", "GlobalAveragePool"}
+_ENDING = {"AveragePool", "GlobalAveragePool"}
+SMALL_HEAD = 0.02
+"""A head with at most this share of the weights stays high: INT8 gains next to nothing there."""
+
+_DRIFT = "inputs with larger activations than the calibration data: static scales saturate there"
+_NEIGHBOURS = "one row in batches with others: all rows share a tensor's scale, so that its answer depends on them"
+_CLIPS = "inputs with larger activations than the calibration data: they are clipped in {} product(s)"
+
 
 class Dynamic:
     """Dynamic quantization: DynamicQuantizeLinear and MatMulInteger, and INT8 embedding tables with a scale per row.
@@ -161,12 +172,6 @@ class Dynamic:
 
 def _names(graph: Graph, tensor: str) -> tuple[str, str, str]:
     return (graph.fresh(f"{tensor}_uint8"), graph.fresh(f"{tensor}_scale"), graph.fresh(f"{tensor}_zero_point"))
-
-
-_ACTIVATIONS = {"Relu", "Clip"}
-_MOVING = {"MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze"}
-_COMPUTING = {"Add", "Concat", "AveragePool", "GlobalAveragePool"}
-_ENDING = {"AveragePool", "GlobalAveragePool"}
 
 
 @dataclass
@@ -325,15 +330,6 @@ def _stored(graph: Graph, node: onnx.NodeProto, plan: Plan) -> set[str]:
 def _operands(node: onnx.NodeProto) -> int:
     """The number of inputs that carry values, not the shapes and axes of data movement operators."""
     return 1 if node.op_type in _MOVING else len(node.input)
-
-
-SMALL_HEAD = 0.02
-"""A head with at most this share of the weights stays high: INT8 gains next to nothing there."""
-
-
-_DRIFT = "inputs with larger activations than the calibration data: static scales saturate there"
-_NEIGHBOURS = "one row in batches with others: all rows share a tensor's scale, so that its answer depends on them"
-_CLIPS = "inputs with larger activations than the calibration data: they are clipped in {} product(s)"
 
 
 def methods(

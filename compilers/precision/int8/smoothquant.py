@@ -44,6 +44,17 @@ _FLOOR = 1e-5
 _SMALL_ROWS = 0.1
 _SILENT = 0.05
 
+_HEADS_APART = [0, 2, 1, 3]
+_TOGETHER = {"MatMul", "Gemm"}
+_SAME = 1e-3
+"""How far, relative to an output's magnitude, FP32 rounding alone may move an answer of a smoothed graph."""
+
+MARGIN = 1.25
+"""How far beyond the values seen at real positions those at padding may reach before they are clipped."""
+
+WIDENED = 1.5
+"""How many times wider padding must make a range for a Clip to be worth its time."""
+
 
 @dataclass
 class Extent:
@@ -185,10 +196,6 @@ def _inputs_first(graph: Graph, node: Weighted) -> Floats:
     return weight if node.in_axis == 0 else weight.T
 
 
-_HEADS_APART = [0, 2, 1, 3]
-_TOGETHER = {"MatMul", "Gemm"}
-
-
 def migrate(graph: Graph, migrations: Sequence[Migration]) -> dict[str, str]:
     """Divide the inputs and multiply the weights, in place; the graph's results do not change.
 
@@ -318,17 +325,6 @@ def _is_alone(graph: Graph, tensor: str) -> bool:
 
 def _only_taken_by(graph: Graph, tensor: str, members: Sequence[Weighted]) -> bool:
     return tensor not in graph.outputs and {n.name for n in graph.consumers(tensor)} == {m.name for m in members}
-
-
-_SAME = 1e-3
-"""How far, relative to an output's magnitude, FP32 rounding alone may move an answer of a smoothed graph."""
-
-
-MARGIN = 1.25
-"""How far beyond the values seen at real positions those at padding may reach before they are clipped."""
-
-WIDENED = 1.5
-"""How many times wider padding must make a range for a Clip to be worth its time."""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,10 @@ CLIPPED_SHARE = 0.01
 VANISHED_SHARE = 0.995
 _TENSORS_AT_ONCE = 48
 
+__all__ = ["RULES", "Finding", "accept", "lint", "refuse"]
+_MOST_CASES = 4
+_NAMED = 3
+
 
 @dataclass
 class _Count:
@@ -91,7 +95,6 @@ def _parameters(view: View, node: onnx.NodeProto) -> tuple[float, int, Format] |
 
 VALUE_RULES = (calibration,)
 
-__all__ = ["RULES", "Finding", "accept", "lint", "refuse"]
 
 RULES = (
     *qdq_rules.SCALE_RULES,
@@ -103,8 +106,6 @@ RULES = (
     *operator_rules.CONTROL_FLOW_RULES,
     *VALUE_RULES,
 )
-_MOST_CASES = 4
-_NAMED = 3
 
 
 def lint(

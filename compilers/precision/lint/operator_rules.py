@@ -32,6 +32,26 @@ if TYPE_CHECKING:
 _LARGEST_K = 3840
 _REFUSED = "which TensorRT's parser does not read"
 
+_COORDINATES = ("align_corners", "asymmetric", "half_pixel", "pytorch_half_pixel", "tf_half_pixel_for_nn")
+_REDUCTIONS = tuple(
+    f"Reduce{k}" for k in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+)
+_POOLS = ("AveragePool", "LpPool", "MaxPool")
+_RECURRENT = ("GRU", "LSTM", "RNN")
+_RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+_IGNORED = "which TensorRT's parser ignores without a word: the plan would compute other numbers"
+_STANDARD = ("", "ai.onnx")
+_INTEGER = (
+    "ConvInteger",
+    "DynamicQuantizeLinear",
+    "MatMulInteger",
+    "QLinearConv",
+    "QLinearMatMul",
+)
+# A trip count from here on stands for "until the condition says so".
+_ENDLESS = 2**31 - 1
+_CARRIED_FROM = 2
+
 
 @dataclass(frozen=True)
 class _Limit:
@@ -169,14 +189,6 @@ def _takes_the_largest_of_what_varies(view: View, node: onnx.NodeProto) -> bool:
     return shape is not None and bool(shape) and shape[attribute(node, "axis", -1)] is None
 
 
-_COORDINATES = ("align_corners", "asymmetric", "half_pixel", "pytorch_half_pixel", "tf_half_pixel_for_nn")
-_REDUCTIONS = tuple(
-    f"Reduce{k}" for k in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
-)
-_POOLS = ("AveragePool", "LpPool", "MaxPool")
-_RECURRENT = ("GRU", "LSTM", "RNN")
-_RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
-_IGNORED = "which TensorRT's parser ignores without a word: the plan would compute other numbers"
 _LIMITS = (
     _Limit(_POOLS, _is_dilated, "pools with dilations"),
     _Limit(("AveragePool", "MaxPool"), _ranks(0, 3, 4, 5), "pools over other than one, two or three axes"),
@@ -252,15 +264,6 @@ def ranks(view: View) -> Iterator[Finding]:
 
 LIMIT_RULES = (limits, other_limits, ranks)
 
-_STANDARD = ("", "ai.onnx")
-_INTEGER = (
-    "ConvInteger",
-    "DynamicQuantizeLinear",
-    "MatMulInteger",
-    "QLinearConv",
-    "QLinearMatMul",
-)
-
 
 def operators(view: View) -> Iterator[Finding]:
     """Report operators that the parser lacks, also in branches and loops; for these it looks up plugins by name."""
@@ -333,10 +336,6 @@ def _all_nodes(nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 SUPPORT_RULES = (operators, opset)
-
-# A trip count from here on stands for "until the condition says so".
-_ENDLESS = 2**31 - 1
-_CARRIED_FROM = 2
 
 
 def branches(view: View) -> Iterator[Finding]:

@@ -28,6 +28,9 @@ _MASKING = (*_SCORES, "Concat", "ConstantOfShape", "Expand", "Gather", "Max", "M
 _INDICES = ("BOOL", "INT32", "INT64")
 _KEEP = "leave it in floating point"
 
+_SYMMETRIC = "quantise symmetrically: signed integers and zero point 0"
+_EIGHT_BITS = ("INT8", "FLOAT8E4M3FN", "FLOAT8E5M2", "INT4", "FLOAT4E2M1")
+
 
 def softmax(view: View) -> Iterator[Finding]:
     """Report quantized softmax: probabilities in [0, 1] use half of the codes, most below the first.
@@ -193,9 +196,6 @@ PLACEMENT_RULES = (
     half_quantised,
     torn_fusions,
 )
-
-_SYMMETRIC = "quantise symmetrically: signed integers and zero point 0"
-_EIGHT_BITS = ("INT8", "FLOAT8E4M3FN", "FLOAT8E5M2", "INT4", "FLOAT4E2M1")
 
 
 def missing_scale(view: View) -> Iterator[Finding]:

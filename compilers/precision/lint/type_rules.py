@@ -30,6 +30,25 @@ _HALF_TINY = 2.0**-14
 _SUBNORMAL_SHARE = 0.25
 _NOT_AT_ZERO = ("Div", "Log", "Pow", "Reciprocal", "Sqrt")
 
+_ONNX_NAMES = {"FLOAT": "float", "DOUBLE": "double"}
+_ORT = "set engine: onnxruntime"
+_HALVES = ("FLOAT16", "BFLOAT16")
+_INTEGERS = ("INT32", "INT64")
+_LOW_BITS = ("FLOAT4E2M1", "FLOAT8E4M3FN", "INT4")
+_NOT_IN_BF16 = ("DeformConv", "GRU", "GlobalLpPool", "LpPool", "Mish", "NonZero", "RoiAlign")
+# Operators, inputs, the types of these that their importers refuse where ONNX allows them, and until which version.
+# The release notes of 11.2 have GridSample.
+_REFUSED: tuple[tuple[tuple[str, ...], tuple[int, ...], tuple[str, ...], Version | None], ...] = (
+    (("MatMul", "Gemm", "Einsum"), (0,), _INTEGERS, None),
+    (("PRelu",), (0, 1), _INTEGERS, None),
+    (("ReduceMax", "ReduceMin"), (0,), ("BOOL",), None),
+    (("Range",), (0, 1, 2), _HALVES, None),
+    (("DepthToSpace", "GridSample", "Resize", "SpaceToDepth"), (0,), ("BOOL",), None),
+    (("STFT",), (0,), _HALVES, RTX_API),
+    (("GridSample",), (0,), ("BFLOAT16",), (11, 2)),
+    (_NOT_IN_BF16, (0,), ("BFLOAT16",), None),
+)
+
 
 def mixed_types(view: View) -> Iterator[Finding]:
     """Report operands of mixed types: ONNX requires one type per variable, and strongly typed networks do not convert.
@@ -57,9 +76,6 @@ def mixed_types(view: View) -> Iterator[Finding]:
             if len(kinds) > 1:
                 message = f"mixes {' and '.join(f'{kind} ({name})' for kind, name in kinds.items())}"
                 yield Finding("mixed-types", "error", node.name, message, "insert a Cast before one of them")
-
-
-_ONNX_NAMES = {"FLOAT": "float", "DOUBLE": "double"}
 
 
 def order(view: View) -> Iterator[Finding]:
@@ -220,24 +236,6 @@ def _schema(node: onnx.NodeProto, view: View) -> onnx.defs.OpSchema | None:
 
 
 RULES = (mixed_types, order, inference, interface, constants, casts, epsilons, norms)
-
-_ORT = "set engine: onnxruntime"
-_HALVES = ("FLOAT16", "BFLOAT16")
-_INTEGERS = ("INT32", "INT64")
-_LOW_BITS = ("FLOAT4E2M1", "FLOAT8E4M3FN", "INT4")
-_NOT_IN_BF16 = ("DeformConv", "GRU", "GlobalLpPool", "LpPool", "Mish", "NonZero", "RoiAlign")
-# Operators, inputs, the types of these that their importers refuse where ONNX allows them, and until which version.
-# The release notes of 11.2 have GridSample.
-_REFUSED: tuple[tuple[tuple[str, ...], tuple[int, ...], tuple[str, ...], Version | None], ...] = (
-    (("MatMul", "Gemm", "Einsum"), (0,), _INTEGERS, None),
-    (("PRelu",), (0, 1), _INTEGERS, None),
-    (("ReduceMax", "ReduceMin"), (0,), ("BOOL",), None),
-    (("Range",), (0, 1, 2), _HALVES, None),
-    (("DepthToSpace", "GridSample", "Resize", "SpaceToDepth"), (0,), ("BOOL",), None),
-    (("STFT",), (0,), _HALVES, RTX_API),
-    (("GridSample",), (0,), ("BFLOAT16",), (11, 2)),
-    (_NOT_IN_BF16, (0,), ("BFLOAT16",), None),
-)
 
 
 def strings(view: View) -> Iterator[Finding]:

@@ -87,6 +87,11 @@ TYPES = frozenset(
 )
 MOST_DIMS = 8
 
+WEIGHTED = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+_DEFAULT_AXIS = 1
+# Shape inference reads the values of small constants (a Reshape's shape) and of no others.
+_SMALL_BYTES = 1024
+
 
 def version_of(text: str) -> Version:
     """Parse a version such as "10.16.1.11"; an empty text means the newest known."""
@@ -128,10 +133,6 @@ def is_library_plugin(operator: str) -> bool:
 
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
-WEIGHTED = ("Conv", "ConvTranspose", "MatMul", "Gemm")
-_DEFAULT_AXIS = 1
-# Shape inference reads the values of small constants (a Reshape's shape) and of no others.
-_SMALL_BYTES = 1024
 
 
 @dataclass(frozen=True)

@@ -1,34 +1,54 @@
-"""Wheels for another Python, fetched through pip, one per distribution that the requirements resolve to."""
+"""Packages for another Python: resolved, pinned and installed into a folder by uv."""
 
 from __future__ import annotations
 
+import ast
 import base64
 import hashlib
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from email.parser import BytesHeaderParser
 from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution, requires, version
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import SpecifierSet
-from packaging.utils import NormalizedName, canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name
 
 import plansmith
 from plansmith.config.targets import Target
 from plansmith.errors import EnvironmentFault
+from plansmith.records.release import PackedDistribution
+
+_UV_VARIABLES = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "trusted-host": "UV_INSECURE_HOST",
+    "cert": "SSL_CERT_FILE",
+    "client-cert": "SSL_CLIENT_CERT",
+    "proxy": "ALL_PROXY",
+    "timeout": "UV_HTTP_TIMEOUT",
+}
+"""uv's environment variables for settings of pip. On the command line, every user of the machine could read them."""
+
+_DEFAULTS = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_SYSTEM_CERTS": "1", "UV_CONCURRENT_INSTALLS": "1"}
+"""As with pip: the best version of all indexes, the machine's certificates, and of files at one place the same one."""
+
+_TRUE = {"1", "on", "t", "true", "y", "yes"}
 
 _GLIBC = 34
 """2.34: Ubuntu 22.04 (2.35) and 24.04 (2.39), which Triton's images are made from, have a newer one."""
 
-_OLDEST_GLIBC = 17
-_OLD_NAMES = ("manylinux2014", "manylinux2010", "manylinux1")
+_WHEEL = "Wheel-Version: 1.0\nGenerator: plansmith\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+_LEFT_OUT = {"__pycache__"}
 
 
 @dataclass(frozen=True)
@@ -45,34 +65,6 @@ class Platform:
     machine: str
     glibc: int = _GLIBC
 
-    def markers(self) -> dict[str, str]:
-        """Return the environment marker values of the platform (PEP 508).
-
-        pip takes those of the Python that it runs with, whatever it is asked for. Of the Python's patch release nothing
-        is known: as of the first, so that what only the first ones lack is packed, too.
-        """
-        return {
-            "implementation_name": "cpython",
-            "implementation_version": f"{self.python}.0",
-            "os_name": "posix",
-            "platform_machine": self.machine,
-            "platform_python_implementation": "CPython",
-            "platform_release": "",
-            "platform_system": "Linux",
-            "platform_version": "",
-            "python_full_version": f"{self.python}.0",
-            "python_version": self.python,
-            "sys_platform": "linux",
-        }
-
-    def pip_flags(self) -> list[str]:
-        """Return the pip options to select wheels for the platform only."""
-        abi = f"cp{self.python.replace('.', '')}"
-        names = [f"manylinux_2_{minor}" for minor in range(self.glibc, _OLDEST_GLIBC - 1, -1)]
-        tags = [f"--platform={name}_{self.machine}" for name in (*names, *_OLD_NAMES)]
-        abis = [f"--abi={tag}" for tag in (abi, "abi3", "none")]
-        return [f"--python-version={self.python}", "--implementation=cp", *abis, *tags]
-
 
 def platform_of(target: Target) -> Platform:
     """Return the platform of a target's Triton; if its Python version is unknown, that of this machine."""
@@ -82,10 +74,6 @@ def platform_of(target: Target) -> Platform:
     name, number = platform.libc_ver()
     own = int(number.split(".")[1]) if name == "glibc" else _GLIBC
     return Platform(f"{sys.version_info.major}.{sys.version_info.minor}", machine, min(own, _GLIBC))
-
-
-Needs = Callable[[NormalizedName, SpecifierSet], Iterable[str]]
-"""The requirements of a distribution of such a version, as its metadata has them; none where none is known."""
 
 
 def read_requirements(text: str) -> tuple[Requirement, ...]:
@@ -109,75 +97,32 @@ def read_requirements(text: str) -> tuple[Requirement, ...]:
     return tuple(sorted(requirements, key=str))
 
 
-def is_needed(requirement: Requirement, platform: Platform, extras: Iterable[str] = ()) -> bool:
-    """Whether a requirement applies to a platform, for a distribution with these extras."""
-    marker = requirement.marker
-    return marker is None or any(marker.evaluate(platform.markers() | {"extra": extra}) for extra in ("", *extras))
-
-
-class Closure:
-    """Dependency closure of requirements, as far as it is known.
-
-    Args:
-        requirements: what is asked for.
-        platform: where.
-        needs: knows the distributions that there are.
-
-    Attributes:
-        specifiers: the versions that all who need a distribution agree on, by its name.
-        wanted_by: who needs it first.
-    """
-
-    def __init__(self, requirements: Iterable[Requirement], platform: Platform, needs: Needs) -> None:
-        self.specifiers: dict[NormalizedName, SpecifierSet] = {}
-        self.wanted_by: dict[NormalizedName, str] = {}
-        self._platform = platform
-        self._needs = needs
-        self._extras: dict[NormalizedName, frozenset[str]] = {}
-        for requirement in requirements:
-            if is_needed(requirement, platform):
-                self._add(requirement, "requirements.txt")
-
-    def _add(self, requirement: Requirement, asker: str) -> None:
-        name = canonicalize_name(requirement.name)
-        previous = self._extras.get(name)
-        extras = (previous or frozenset()) | {canonicalize_name(extra) for extra in requirement.extras}
-        self.specifiers[name] = self.specifiers.get(name, SpecifierSet()) & requirement.specifier
-        self.wanted_by.setdefault(name, asker)
-        if previous == extras:
-            return
-        self._extras[name] = extras
-        for line in self._needs(name, self.specifiers[name]):
-            needed = Requirement(line)
-            if is_needed(needed, self._platform, sorted(extras)):
-                self._add(needed, name)
+def _unusable(line: str) -> EnvironmentFault:
+    return EnvironmentFault(
+        f"an environment cannot be packed of the requirement {line!r}",
+        remedy="name distributions and their versions, as in numpy==1.26.4, or leave the environment to the image",
+    )
 
 
 def installed_versions(requirements: Iterable[Requirement], platform: Platform) -> dict[str, str]:
-    """Return the installed versions of all dependencies of requirements, if they fit the platform too."""
-    closure = Closure(requirements, platform, _installed_needs)
-    versions = {name: _installed(name) for name in closure.specifiers}
-    return {
-        name: number for name, number in sorted(versions.items()) if number and _fits(number, closure.specifiers[name])
-    }
-
-
-def require_agreement(closure: Closure, versions: Mapping[NormalizedName, str]) -> None:
-    """Require that every distribution has a version that satisfies all requirements.
-
-    Raises:
-        EnvironmentFault: one has not.
-    """
-    for name, specifier in closure.specifiers.items():
-        if not _fits(versions[name], specifier):
-            raise EnvironmentFault(
-                f"what is asked for does not go together: {name} is {versions[name]}, and has to be {specifier}",
-                remedy="change the versions that requirements.txt names, or install others that agree",
-            )
-
-
-def _fits(number: str, specifier: SpecifierSet) -> bool:
-    return specifier.contains(number, prereleases=True)
+    """Return the installed versions of requirements and all their dependencies on the platform, where they fit."""
+    markers = {"python_version": platform.python, "python_full_version": f"{platform.python}.0"}
+    versions, unfit, seen = dict[str, str](), set[str](), set[tuple[str, str]]()
+    pending = [(need, "") for need in requirements]
+    while pending:
+        need, asked_extra = pending.pop()
+        name = canonicalize_name(need.name)
+        number = _installed(name)
+        if not number or (need.marker and not need.marker.evaluate({**markers, "extra": asked_extra})):
+            continue
+        if not need.specifier.contains(number, prereleases=True):
+            unfit.add(name)
+            continue
+        versions[name] = number
+        for extra in {"", *need.extras} - {extra for known, extra in seen if known == name}:
+            seen.add((name, extra))
+            pending += [(Requirement(line), extra) for line in requires(name) or ()]
+    return {name: number for name, number in sorted(versions.items()) if name not in unfit}
 
 
 def _installed(name: str) -> str:
@@ -189,23 +134,6 @@ def _installed(name: str) -> str:
         return version(name).partition("+")[0]
     except PackageNotFoundError:
         return ""
-
-
-def _installed_needs(name: NormalizedName, specifier: SpecifierSet) -> list[str]:
-    """The requirements of the installed version; none where it does not fit, as another may have other requirements."""
-    number = _installed(name)
-    return (requires(name) or []) if number and _fits(number, specifier) else []
-
-
-def _unusable(line: str) -> EnvironmentFault:
-    return EnvironmentFault(
-        f"an environment cannot be packed of the requirement {line!r}",
-        remedy="name distributions and their versions, as in numpy==1.26.4, or leave the environment to the image",
-    )
-
-
-_WHEEL = "Wheel-Version: 1.0\nGenerator: plansmith\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-_LEFT_OUT = {"__pycache__"}
 
 
 def write_own_wheel(folder: Path) -> Path:
@@ -247,105 +175,86 @@ def _hash(content: bytes) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
 
 
-_OWN = canonicalize_name(plansmith.__name__)
-_TOLD_LINES, _TOLD_NAMES = 8, 3
-
-
-@dataclass(frozen=True)
-class Wheel:
-    """A wheel and its metadata."""
-
-    path: Path
-    name: NormalizedName
-    version: str
-    needs: tuple[str, ...]
-
-    def sha256(self) -> str:
-        """Return the SHA-256 of the file."""
-        with self.path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def collect_wheels(
-    requirements: Iterable[Requirement],
-    platform: Platform,
-    versions: Mapping[str, str],
-    folder: Path,
-    progress: Callable[[str], None] = lambda _: None,
-) -> list[Wheel]:
-    """Collect the wheels of requirements and all their dependencies, sorted by name.
-
-    pip resolves for the Python that it runs with, so that it is only asked for what is known to be needed: the
-    metadata of each wheel say what comes next.
+def install_packages(
+    requirements: Iterable[Requirement], platform: Platform, versions: Mapping[str, str], folder: Path
+) -> tuple[Path, tuple[PackedDistribution, ...]]:
+    """Install requirements and all their dependencies.
 
     Args:
         requirements: what is asked for.
         platform: what for.
         versions: versions of what is brought along; others are the newest that fit.
-        folder: takes the wheels.
-        progress: told what is being got.
+        folder: takes the packages, and what is needed on the way.
+
+    Returns:
+        The folder of the packages, and the distributions in it, sorted by name.
 
     Raises:
-        EnvironmentFault: pip does not get one, or they do not go together.
+        EnvironmentFault: uv is missing, finds no versions that go together, or cannot get a wheel.
     """
-    roots, wheels = tuple(requirements), dict[NormalizedName, Wheel]()
-    folder.mkdir(parents=True, exist_ok=True)
-    while True:
-        closure = Closure(roots, platform, partial(_needs, wheels))
-        missing = [name for name in sorted(closure.specifiers) if name not in wheels]
-        if not wheels:  # all that is likely to be needed at once: each call of pip takes its time
-            missing = sorted({*missing, *map(canonicalize_name, versions)})
-        if not missing:
-            require_agreement(closure, {name: wheel.version for name, wheel in wheels.items()})
-            return [wheels[name] for name in sorted(closure.specifiers)]
-        progress(f"getting {', '.join(missing)} for Python {platform.python}")
-        if _OWN in missing:
-            write_own_wheel(folder)
-        pins = [_pinned(name, closure, versions) for name in missing if name != _OWN]
-        if pins:
-            _download(pins, platform, folder)
-        wheels = {wheel.name: wheel for wheel in map(read_wheel, sorted(folder.glob("*.whl")))}
+    site, lock, constraints = folder / "site", folder / "pylock.toml", folder / "constraints.txt"
+    held = {name: f"{name}=={number}" for name, number in versions.items()}
+    if plansmith.__name__ in held:
+        held[plansmith.__name__] = f"{plansmith.__name__} @ {write_own_wheel(folder).as_uri()}"
+    constraints.write_text("\n".join(held.values()))
+    uv = partial(_uv, platform, _pip_settings())
+    options = ["-", f"--constraints={constraints}", "--format=pylock.toml", f"--output-file={lock}"]
+    uv(map(str, requirements), "compile", *options)
+    distributions = tuple(map(_distribution, tomllib.loads(lock.read_text())["packages"]))
+    pins = [f"{held.get(one.name, f'{one.name}=={one.version}')} --hash=sha256:{one.sha256}" for one in distributions]
+    uv(pins, "install", "--requirements=-", "--no-deps", "--require-hashes", f"--target={site}")
+    return site, distributions
 
 
-def _needs(wheels: Mapping[NormalizedName, Wheel], name: NormalizedName, _: SpecifierSet) -> tuple[str, ...]:
-    return wheels[name].needs if name in wheels else ()
+def _distribution(package: Mapping[str, Any]) -> PackedDistribution:
+    """Read a package of a pylock.toml (PEP 751), which has one wheel: that for the platform."""
+    file = package["archive"] if "archive" in package else package["wheels"][0]
+    wheel = unquote(file.get("path") or file["url"]).rpartition("/")[2]
+    return PackedDistribution(
+        name=package["name"], version=package["version"], wheel=wheel, sha256=file["hashes"]["sha256"]
+    )
 
 
-def _pinned(name: NormalizedName, closure: Closure, versions: Mapping[str, str]) -> str:
-    """The requirement for pip: pinned to the held version where that fits."""
-    specifier = closure.specifiers.get(name, SpecifierSet())
-    fits = name in versions and specifier.contains(versions[name], prereleases=True)
-    return f"{name}=={versions[name]}" if fits else f"{name}{specifier}"
-
-
-def _download(requirements: list[str], platform: Platform, folder: Path) -> None:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check"]
-    flags = ["--no-deps", "--only-binary=:all:", *platform.pip_flags(), f"--dest={folder}"]
-    done = subprocess.run([*command, *flags, *requirements], capture_output=True, text=True, check=False)
+def _uv(platform: Platform, settings: Mapping[str, str], requirements: Iterable[str], *arguments: str) -> None:
+    try:
+        from uv import find_uv_bin
+    except ModuleNotFoundError as error:
+        raise EnvironmentFault("uv is not installed", remedy="pip install 'plansmith[compile]'") from error
+    options = [
+        "--quiet",
+        "--no-config",
+        "--no-python-downloads",
+        "--only-binary=:all:",
+        f"--python={sys.executable}",
+        f"--python-version={platform.python}",
+        f"--python-platform={platform.machine}-manylinux_2_{platform.glibc}",
+        *(["--no-index"] if settings.get("no-index", "").lower() in _TRUE else []),
+    ]
+    from_pip = {variable: settings[name] for name, variable in _UV_VARIABLES.items() if name in settings}
+    done = subprocess.run(
+        [find_uv_bin(), "pip", *arguments, *options],
+        input="\n".join(requirements),
+        env=_DEFAULTS | from_pip | os.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode != 0:
-        lines = (done.stdout + done.stderr).strip().splitlines()
-        messages = [line for line in lines if line.startswith("ERROR")] or lines  # not its warnings about places
-        subject = (
-            ", ".join(requirements) if len(requirements) <= _TOLD_NAMES else f"one of {len(requirements)} distributions"
-        )
         raise EnvironmentFault(
-            "\n  ".join(
-                [
-                    f"pip could not get {subject} for Python {platform.python} on {platform.machine}:",
-                    *messages[-_TOLD_LINES:],
-                ]
-            ),
-            remedy="make such wheels reachable for pip; or leave the environment to the image"
-            " (python: {environment: image})",
+            f"uv could not get the packages for Python {platform.python} on {platform.machine}:\n{done.stderr.strip()}",
+            remedy="make such wheels reachable for pip or uv, or name other versions in requirements.txt;"
+            " or leave the environment to the image (python: {environment: image})",
         )
 
 
-def read_wheel(path: Path) -> Wheel:
-    """Read a wheel and its metadata."""
-    name, number, _, _ = parse_wheel_filename(path.name)
-    with ZipFile(path) as archive:
-        (metadata,) = (
-            member for member in archive.namelist() if member.count("/") == 1 and member.endswith(".dist-info/METADATA")
-        )
-        headers = BytesHeaderParser().parsebytes(archive.read(metadata))
-    return Wheel(path, name, str(number), tuple(map(str, headers.get_all("Requires-Dist", []))))
+def _pip_settings() -> dict[str, str]:
+    """Return pip's settings by their names, such as "index-url"; nothing where there is no pip."""
+    command = [sys.executable, "-m", "pip", "config", "list"]
+    output = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    pairs = dict(line.split("=", 1) for line in output.splitlines())
+    return {
+        key.removeprefix(section): ("," if key.endswith("find-links") else " ").join(ast.literal_eval(value).split())
+        for section in ("global.", ":env:.")  # the latter counts more
+        for key, value in pairs.items()
+        if key.startswith(section)
+    }

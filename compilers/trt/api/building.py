@@ -22,6 +22,15 @@ from plansmith.errors import EngineError
 from plansmith.records.engine import BuildRequest, BuildSpec, OptimizationProfile, Plan, PlanLayer, TensorFormat
 from plansmith.system.files import storage_errors, write_file
 
+_SECONDS_BETWEEN_WORDS = 0.5
+_LISTED = 3
+LAYERS_FILE = "layers.json"
+_PLAN = "model.plan"
+_WARNINGS_KEPT = 20
+_SOURCE_LINE = re.compile(r"^\w+\.cpp:\d+: ")
+# What the parser says of every graph that takes indices; that inputs have the dtype they had is checked elsewhere.
+_USUAL = re.compile(r"Make sure input .* has Int64 binding")
+
 
 def config_for(spec: BuildSpec, profiles: list[Any], monitor: Any, finish: Callable[[Any], None]) -> Any:
     """Return Polygraphy's loader of a builder configuration.
@@ -152,9 +161,6 @@ def _profile(network: Any, profile: OptimizationProfile) -> Any:
     return result
 
 
-_SECONDS_BETWEEN_WORDS = 0.5
-
-
 @dataclass
 class _Phase:
     parent: str
@@ -243,9 +249,6 @@ def monitor_of(watch: Watch) -> Any:
     return Monitor()
 
 
-_LISTED = 3
-
-
 def refit(
     plan: Path,
     graph: Path,
@@ -311,14 +314,6 @@ def _refused(plan: Path, graph: Path, messages: list[str]) -> EngineError:
         f"{plan.name} does not take the weights of {graph.name}: {'; '.join(messages) or 'TensorRT says no more'}",
         remedy="it must be the very graph that the plan was built from; or set tensorrt: strip_weights: false",
     )
-
-
-LAYERS_FILE = "layers.json"
-_PLAN = "model.plan"
-_WARNINGS_KEPT = 20
-_SOURCE_LINE = re.compile(r"^\w+\.cpp:\d+: ")
-# What the parser says of every graph that takes indices; that inputs have the dtype they had is checked elsewhere.
-_USUAL = re.compile(r"Make sure input .* has Int64 binding")
 
 
 def build(request: BuildRequest, progress: Callable[[str], None]) -> Plan:

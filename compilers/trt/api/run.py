@@ -33,6 +33,13 @@ DTYPES = {
     "E8M0": "float8_e8m0fnu",
 }
 
+# Axis of the channels from the end, and how many of them lie together; 0 where all do, in their own number.
+_GROUPED = {"CHW2": (3, 2), "CHW4": (3, 4), "CHW16": (3, 16), "CHW32": (3, 32), "CDHW32": (4, 32)}
+_LAST = {"HWC": (3, 1), "HWC8": (3, 8), "HWC16": (3, 16), "DHWC": (4, 1), "DHWC8": (4, 8)}
+Feed = Mapping[str, npt.NDArray[Any]]
+# Formats that Polygraphy's runner lays out itself, or takes as the array in its own order.
+_POLYGRAPHYS = {"LINEAR", "CHW16"}
+
 
 class Inspection(Record):
     """Inspection of a plan; `layers`: JSON from its inspector; `profile_bytes`: device memory by profile."""
@@ -73,11 +80,6 @@ def _tensor(engine: Any, name: str) -> PlanTensor:
         format=engine.get_tensor_format_desc(name),
         is_shape=engine.is_shape_inference_io(name),
     )
-
-
-# Axis of the channels from the end, and how many of them lie together; 0 where all do, in their own number.
-_GROUPED = {"CHW2": (3, 2), "CHW4": (3, 4), "CHW16": (3, 16), "CHW32": (3, 32), "CDHW32": (4, 32)}
-_LAST = {"HWC": (3, 1), "HWC8": (3, 8), "HWC16": (3, 16), "DHWC": (4, 1), "DHWC8": (4, 8)}
 
 
 def packed(array: npt.NDArray[Any], form: str) -> npt.NDArray[Any]:
@@ -128,12 +130,6 @@ def _channels(shape: tuple[int, ...], form: str) -> tuple[int, int]:
             remedy="leave it out of tensorrt: formats",
         )
     return len(shape) - from_end, group
-
-
-Feed = Mapping[str, npt.NDArray[Any]]
-
-# Formats that Polygraphy's runner lays out itself, or takes as the array in its own order.
-_POLYGRAPHYS = {"LINEAR", "CHW16"}
 
 
 @contextmanager

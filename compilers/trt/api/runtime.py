@@ -20,6 +20,12 @@ from plansmith.errors import EngineError, EnvironmentFault, first_line
 # As trtexec marks them, so that one reader does for the logs of both builders.
 _LETTERS = {"INTERNAL_ERROR": "F", "ERROR": "E", "WARNING": "W", "INFO": "I"}
 
+_BINDINGS = "tensorrt_bindings"
+# What pybind11 says where the library's factory gave nothing: TensorRT's `Builder` and `Runtime` without a GPU or a
+# driver that fits it. The reason stands in the log only.
+_NOTHING_MADE = "factory function returned nullptr"
+_REMEDY = "correct tensorrt: plugins, or build the library against this TensorRT"
+
 
 @dataclass
 class LogCapture:
@@ -94,13 +100,6 @@ def _write(letter: str, line: str) -> None:
         sys.stderr.flush()
 
 
-_BINDINGS = "tensorrt_bindings"
-
-# What pybind11 says where the library's factory gave nothing: TensorRT's `Builder` and `Runtime` without a GPU or a
-# driver that fits it. The reason stands in the log only.
-_NOTHING_MADE = "factory function returned nullptr"
-
-
 def version() -> str:
     """Return the full version of TensorRT's Python package, such as "10.16.1.11", after making it importable.
 
@@ -152,9 +151,6 @@ def gpu_needed() -> Iterator[None]:
             remedy="look at nvidia-smi: a GPU must be there and visible (CUDA_VISIBLE_DEVICES), and its driver new"
             " enough for this TensorRT; plansmith doctor tells what is here",
         ) from error
-
-
-_REMEDY = "correct tensorrt: plugins, or build the library against this TensorRT"
 
 
 def load_plugins(libraries: Iterable[str]) -> None:

@@ -29,6 +29,30 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.generic]
 
+__all__ = [
+    "HIGHER",
+    "Baseline",
+    "Latency",
+    "graph_baseline",
+    "latency",
+    "plan_baseline",
+    "plan_speed",
+    "pytorch",
+    "require_faster",
+]
+HIGHER = {
+    Precision.FP8: Precision.FP16,
+    Precision.INT8: Precision.FP16,
+    Precision.FP16: Precision.FP32,
+    Precision.BF16: Precision.FP32,
+}
+"""The precision that a plan has to be faster than; FP32 has none above it."""
+
+_PLAN = "the plan"
+_WARM_UPS = 3
+_QUANTILES = {0.95: 20, 0.99: 100}
+"""A quantile and how many runs it takes to see anything beyond it."""
+
 
 @dataclass(frozen=True)
 class Baseline:
@@ -172,31 +196,7 @@ def _tf32(device: ExportDevice, allowed: bool) -> Iterator[None]:
         products.allow_tf32, convolutions.allow_tf32 = before
 
 
-__all__ = [
-    "HIGHER",
-    "Baseline",
-    "Latency",
-    "graph_baseline",
-    "latency",
-    "plan_baseline",
-    "plan_speed",
-    "pytorch",
-    "require_faster",
-]
-
-HIGHER = {
-    Precision.FP8: Precision.FP16,
-    Precision.INT8: Precision.FP16,
-    Precision.FP16: Precision.FP32,
-    Precision.BF16: Precision.FP32,
-}
-"""The precision that a plan has to be faster than; FP32 has none above it."""
-
-_PLAN = "the plan"
-_WARM_UPS = 3
 _FEWEST, _MOST = 10, 1000
-_QUANTILES = {0.95: 20, 0.99: 100}
-"""A quantile and how many runs it takes to see anything beyond it."""
 
 
 class Latency(NamedTuple):

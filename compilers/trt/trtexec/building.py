@@ -31,6 +31,21 @@ _POLL_SECONDS = 0.2
 _TERMINATE_SECONDS = 10
 _CHUNK_BYTES = 65536
 
+PLAN_FILE = "model.plan"
+LAYERS_FILE = "layers.json"
+LOG_FILE = "build.log"
+REPRODUCE_FILE = "reproduce.sh"
+_INSPECTED_FILE = "inspected.json"
+_WARNINGS_KEPT = 20
+_MIB = 2**20
+_PHASES = {
+    re.compile(r"Loading standard plugins"): "starting TensorRT",
+    re.compile(r"Start parsing network model"): "reading the graph",
+    re.compile(r"Finished parsing network model"): "looking for the fastest kernels",
+    re.compile(r"Detected \d+ inputs and \d+ outputs? network tensors"): "putting the plan together",
+    re.compile(r"Engine built in"): "writing the plan",
+}
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -185,23 +200,6 @@ def _tensor(
             "is_shape": inspected_tensor.is_shape,
         }
     )
-
-
-PLAN_FILE = "model.plan"
-LAYERS_FILE = "layers.json"
-LOG_FILE = "build.log"
-REPRODUCE_FILE = "reproduce.sh"
-_INSPECTED_FILE = "inspected.json"
-
-_WARNINGS_KEPT = 20
-_MIB = 2**20
-_PHASES = {
-    re.compile(r"Loading standard plugins"): "starting TensorRT",
-    re.compile(r"Start parsing network model"): "reading the graph",
-    re.compile(r"Finished parsing network model"): "looking for the fastest kernels",
-    re.compile(r"Detected \d+ inputs and \d+ outputs? network tensors"): "putting the plan together",
-    re.compile(r"Engine built in"): "writing the plan",
-}
 
 
 def build(request: BuildRequest, progress: Callable[[str], None]) -> Plan:

@@ -41,6 +41,8 @@ _TYPES = {
     "bool": "bool",
 }
 
+PERCENTILES = (50, 90, 95, 99)
+
 
 def build_command(
     spec: BuildSpec,
@@ -230,9 +232,6 @@ def _name(name: str) -> str:
             remedy=f"rename the tensor, or {_USE_API}",
         )
     return f"'{name}'" if ":" in name else name
-
-
-PERCENTILES = (50, 90, 95, 99)
 
 
 class Switches(Record):

@@ -56,6 +56,11 @@ _ALLOCATED = re.compile(
 _HELD = re.compile(r"\[MemUsageStats\] Peak memory usage during Engine building and serialization: CPU: (\d+) MiB")
 _NOW = re.compile(r"\[MemUsageChange\] .*now: CPU (\d+), GPU (\d+) \(MiB\)")
 
+TRTEXEC_FOLDERS = (Path("/usr/src/tensorrt/bin"), Path("/opt/tensorrt/bin"))
+"""Where NVIDIA's packages and containers put it."""
+
+_SECONDS_TO_ANSWER = 60
+
 
 class Spread(Record):
     """A row of the summary, in milliseconds; `percentiles` by number as printed, such as "99"."""
@@ -214,12 +219,6 @@ def _most(texts: Iterable[str], pattern: re.Pattern[str]) -> int | None:
 def _now(texts: Iterable[str]) -> tuple[int, int] | None:
     match = next((match for match in map(_NOW.search, reversed(list(texts))) if match), None)
     return (int(match[1]), int(match[2])) if match else None
-
-
-TRTEXEC_FOLDERS = (Path("/usr/src/tensorrt/bin"), Path("/opt/tensorrt/bin"))
-"""Where NVIDIA's packages and containers put it."""
-
-_SECONDS_TO_ANSWER = 60
 
 
 def find_trtexec(folders: Sequence[Path] = TRTEXEC_FOLDERS) -> str | None:

@@ -18,6 +18,8 @@ from plansmith.formatting import format_bytes
 
 _Result = TypeVar("_Result")
 
+_ZIPF = re.compile(r"zipf(?::(\d+(?:\.\d+)?))?")
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -225,9 +227,6 @@ class CopyLoader:
 
 def _pool_bytes(pool: MemoryPool) -> int:
     return pool.used_bytes if pool.server_bytes is None else pool.server_bytes
-
-
-_ZIPF = re.compile(r"zipf(?::(\d+(?:\.\d+)?))?")
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,12 @@ from plansmith.triton.server.process import group_bytes, is_measurable
 DEFAULT_SHARE = 0.9
 DEFAULT_TIMEOUT_SECONDS = 600.0
 
+Ending = Literal["share", "max-copies", "disk", "load-failed", "answer-failed", "server-lost", "interrupted"]
+"""Why no further copy was loaded: the share of memory is used, the number is reached, the disk is full, a copy does not
+load or does not answer, the server ended or cannot be asked, or somebody interrupted."""
+
+HOST = "host"
+
 
 @dataclass(frozen=True)
 class CapacityPlan:
@@ -60,11 +66,6 @@ class CapacityPlan:
             raise UsageError(
                 f"--timeout {self.timeout_seconds:g} is no time", remedy="give seconds above 0: --timeout 600"
             )
-
-
-Ending = Literal["share", "max-copies", "disk", "load-failed", "answer-failed", "server-lost", "interrupted"]
-"""Why no further copy was loaded: the share of memory is used, the number is reached, the disk is full, a copy does not
-load or does not answer, the server ended or cannot be asked, or somebody interrupted."""
 
 
 class Spread(Record):
@@ -231,9 +232,6 @@ def spread_of(values: Sequence[float]) -> Spread:
     if not values:
         return Spread()
     return Spread(count=len(values), median=round(statistics.median(values), 3), min=min(values), max=max(values))
-
-
-HOST = "host"
 
 
 class Meter(Protocol):

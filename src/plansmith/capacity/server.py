@@ -30,6 +30,10 @@ from plansmith.triton.server.server import TritonServer
 RESERVED_DISK_BYTES = 2**30
 """Of a disk, left to others."""
 
+_CPU_NOTE = "the release is for GPUs, and ran on the CPU here: there are no figures of GPU memory"
+_STANDIN_NOTE = "ONNX models answered through plansmith's stand-in backend: its memory and speed are not Triton's own"
+_DEATH_SECONDS = 1
+
 
 class DiskFull(Exception):
     """Disk full: the files of one more copy do not fit; the message says how much is left."""
@@ -82,10 +86,6 @@ class CopyFolders:
         """Remove the folders of a copy, if they exist."""
         for folder in self._folders.pop(number, []):
             shutil.rmtree(folder, ignore_errors=True)
-
-
-_CPU_NOTE = "the release is for GPUs, and ran on the CPU here: there are no figures of GPU memory"
-_STANDIN_NOTE = "ONNX models answered through plansmith's stand-in backend: its memory and speed are not Triton's own"
 
 
 @dataclass(frozen=True)
@@ -166,9 +166,6 @@ def _on_device(model: ServedModel, installation: Installation) -> CopiedRelease:
     assert model.manifest is not None
     target = load_target(model.manifest.target)
     return CopiedRelease(model, serving_device(installation, target, model.manifest.engine.kind))
-
-
-_DEATH_SECONDS = 1
 
 
 class CopyServer(ABC):

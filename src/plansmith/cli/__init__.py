@@ -50,7 +50,67 @@ _COMPLETES = "_PLANSMITH_COMPLETE"
 """Set by the scripts of shells that ask what fits."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+SECTIONS: dict[str, tuple[click.Command, ...]] = {
+    "First steps": (doctor_command, serve_env_group, init_command, compile_command, serve_command, infer_command),
+    "Look at models and releases": (
+        show_command,
+        inspect_command,
+        report_command,
+        diff_command,
+        history_command,
+        targets_command,
+        schema_command,
+    ),
+    "Judge and measure": (
+        lower_command,
+        validate_command,
+        check_command,
+        loadtest_command,
+        compare_command,
+        tune_command,
+        capacity_command,
+        zoo_command,
+    ),
+    "Publish and go back": (
+        publish_command,
+        pull_command,
+        sync_command,
+        versions_command,
+        promote_command,
+        pin_command,
+        rollback_command,
+        store_command,
+        sagemaker_group,
+    ),
+    "Operate many models": (
+        fleet_group,
+        status_command,
+        flows_group,
+        submit_command,
+        triggers_group,
+        verify_command,
+        prune_command,
+        gc_command,
+    ),
+}
+"""The commands, by what a person wants to do."""
+
+
+class _Sections(click.Group):
+    """Command group whose help lists its commands by section."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a table for each section."""
+        del ctx
+        width = max(len(name) for name in self.commands)
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                limit = formatter.width - 6 - width
+                rows = [(str(item.name).ljust(width), item.get_short_help_str(limit)) for item in commands]
+                formatter.write_dl(rows)
+
+
+@click.group(cls=_Sections, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="plansmith", message="%(prog)s %(version)s")
 def cli() -> None:
     """Turn a Hugging Face or timm model, or an ONNX file, into a validated, versioned Triton model repository.
@@ -71,47 +131,9 @@ def cli() -> None:
     """
 
 
-for command in (
-    capacity_command,
-    check_command,
-    compare_command,
-    compile_command,
-    diff_command,
-    doctor_command,
-    fleet_group,
-    flows_group,
-    gc_command,
-    history_command,
-    infer_command,
-    init_command,
-    inspect_command,
-    loadtest_command,
-    lower_command,
-    pin_command,
-    promote_command,
-    prune_command,
-    publish_command,
-    pull_command,
-    report_command,
-    rollback_command,
-    sagemaker_group,
-    schema_command,
-    serve_command,
-    serve_env_group,
-    show_command,
-    status_command,
-    store_command,
-    submit_command,
-    sync_command,
-    targets_command,
-    triggers_group,
-    tune_command,
-    validate_command,
-    verify_command,
-    versions_command,
-    zoo_command,
-):
-    cli.add_command(command)
+for commands in SECTIONS.values():
+    for command in commands:
+        cli.add_command(command)
 
 
 def main() -> NoReturn:

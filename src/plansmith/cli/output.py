@@ -29,6 +29,8 @@ _UNABLE_TERMINALS = {"", "dumb", "unknown"}
 _WRITABLE = "plansmith-writable"
 _PLAIN = {"…": "...", "·": "-", "–": "-", "→": "->", "✓": "+", "✗": "X"}
 
+_NARROWEST = 60
+
 
 def prepare_streams() -> None:
     """Prepare the standard streams for any reader and encoding; once, before anything is printed.
@@ -124,9 +126,6 @@ def _writable(error: UnicodeError) -> tuple[str | bytes, int]:
         return bytes([ord(first) - 0xDC00]), error.start + 1
     plain = _PLAIN.get(first) or first.encode("ascii", "backslashreplace").decode("ascii")
     return plain, error.start + 1
-
-
-_NARROWEST = 60
 
 
 def short(path: Path) -> str:

@@ -18,6 +18,21 @@ from plansmith.records.validation import ToleranceChange
 Calibration = Literal["auto", "minmax", "entropy", "percentile"]
 Quantisation = Literal["auto", "dynamic", "static"]
 
+SITE_VARIABLE = "PLANSMITH_SITE"
+"""Names folders with Python packages, separated by ":", for the `model.py` of PyTorch models on Triton."""
+
+OWNER_VARIABLE = "PLANSMITH_SERVER_ID"
+"""Tells the environments of Python models which server unpacked them (see `OWNER_FILE`)."""
+
+OWNER_FILE = ".server"
+"""In the folder of an unpacked environment: the id of its server."""
+
+CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+"""Modes of `torch.compile`, by its names."""
+
+EnvironmentChoice = Literal["image", "packed"]
+"""Who brings the packages of a Python model: the image of the server, or the model."""
+
 
 def _check_precision(value: Any) -> Any:
     """Refuse a value that is neither a precision nor "auto" with one error instead of one per alternative."""
@@ -82,19 +97,6 @@ class LoweringRequest(Record):
     max_metric_drop: float | None
 
 
-SITE_VARIABLE = "PLANSMITH_SITE"
-"""Names folders with Python packages, separated by ":", for the `model.py` of PyTorch models on Triton."""
-
-OWNER_VARIABLE = "PLANSMITH_SERVER_ID"
-"""Tells the environments of Python models which server unpacked them (see `OWNER_FILE`)."""
-
-OWNER_FILE = ".server"
-"""In the folder of an unpacked environment: the id of its server."""
-
-CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
-"""Modes of `torch.compile`, by its names."""
-
-
 def _check_mode(value: Any) -> Any:
     """Refuse a value that is neither a boolean nor a mode with one error instead of one per alternative."""
     if not isinstance(value, bool) and value not in get_args(CompileMode):
@@ -104,10 +106,6 @@ def _check_mode(value: Any) -> Any:
 
 TorchCompile = Annotated[bool | CompileMode, BeforeValidator(_check_mode)]
 """Whether a module goes through `torch.compile`, and how."""
-
-
-EnvironmentChoice = Literal["image", "packed"]
-"""Who brings the packages of a Python model: the image of the server, or the model."""
 
 
 class PythonOptions(Record):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from plansmith.config.pipeline import OLD_MODELS
-from plansmith.config.source_reference import Scheme, SourceReference, parse_reference
+from plansmith.config.source_reference import FILE_SUFFIXES, Scheme, SourceReference, parse_reference
 from plansmith.config.spec import (
     ModelSpec,
     NamedSpec,
@@ -44,6 +44,10 @@ _ADDED_TO = ("tensorrt", "pipeline")
 
 # What says where data come from; another place replaces all of it.
 _PLACE = {"path", "dataset", "entry_point", "subset", "split"}
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_DEFINED = "#/$defs/"
+_PART = "PartialModelSpec"
 
 
 @dataclass(frozen=True)
@@ -132,7 +136,7 @@ def name_of(values: Mapping[str, Any], folder: Path) -> str:
         return parse_reference(source, relative_to=folder).default_name
     except SourceError:  # what is wrong with it is said when the model's turn comes
         scheme, _, location = source.partition(":")
-        path = Path(location) if scheme == "onnx" else None
+        path = Path(location) if scheme in FILE_SUFFIXES else None
         return SourceReference(cast(Scheme, scheme), location, None, path).default_name
 
 
@@ -343,11 +347,6 @@ def _remedy(text: SpecText) -> str:
     instead = option_for(*next(iter(text.variables.items())))
     way = f", or leave it out and type {instead}" if instead else ""
     return f"a spec means the same everywhere, so write the value itself{way}; {text.way_out}"
-
-
-_DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_DEFINED = "#/$defs/"
-_PART = "PartialModelSpec"
 
 
 def spec_schema() -> dict[str, Any]:

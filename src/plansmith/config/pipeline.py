@@ -15,6 +15,12 @@ from plansmith.records.model import EngineKind, Record
 from plansmith.records.pipeline import RawInput, RawOutput
 from plansmith.records.validation import ToleranceChange
 
+OLD_MODELS = "beside"
+"""What `models` of a pipeline was called; read until the release after 0.1."""
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+_TAKEN = {"main", "model"}
+
 
 class DaliOptions(Record):
     """DALI settings: threads, and the GPU memory that its decoder preallocates.
@@ -115,14 +121,6 @@ class PipelineOptions(Record):
         if self.dali is not None and self.preprocessing != "dali":
             raise ValueError("dali: {…} is for preprocessing: dali; write both or neither")
         return self
-
-
-OLD_MODELS = "beside"
-"""What `models` of a pipeline was called; read until the release after 0.1."""
-
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
-
-_TAKEN = {"main", "model"}
 
 
 class CompanionModel(Record):

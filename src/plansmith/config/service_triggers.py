@@ -19,6 +19,20 @@ _OTHER = "\0"
 
 _States = frozenset[int]
 
+Change = Literal["alias", "stage", "tag", "created", "branch", "approved", "ready", "asked"]
+"""An alias or tag was set on a version, it reached a stage, a version was made, a branch moved, a package was approved,
+a folder is complete, or somebody asked."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_SECRET = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|block:[a-z0-9-]+")
+_MLFLOW_ALIAS = re.compile(r"[A-Za-z0-9_-]{1,255}")
+_RESERVED_ALIAS = re.compile(r"latest|v[0-9]+", re.IGNORECASE)
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
+_FEWEST_SECONDS = 5
+ConfidentialText = Annotated[str, Confidential()]
+Window = Annotated[Count, Field(ge=60, le=86_400)]
+"""Seconds, far below the time for which the inbox knows a delivery again."""
+
 
 def is_match(text: str, pattern: str) -> bool:
     """Whether a pattern matches a text; case-sensitive, and [ is an ordinary character."""
@@ -77,23 +91,6 @@ def _ends(states: _States, pattern: str) -> bool:
     return len(pattern) in states
 
 
-Change = Literal["alias", "stage", "tag", "created", "branch", "approved", "ready", "asked"]
-"""An alias or tag was set on a version, it reached a stage, a version was made, a branch moved, a package was approved,
-a folder is complete, or somebody asked."""
-
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-
-_SECRET = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|block:[a-z0-9-]+")
-
-_MLFLOW_ALIAS = re.compile(r"[A-Za-z0-9_-]{1,255}")
-
-_RESERVED_ALIAS = re.compile(r"latest|v[0-9]+", re.IGNORECASE)
-
-_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
-
-_FEWEST_SECONDS = 5
-
-
 def _check_secret(value: str) -> str:
     if not _SECRET.fullmatch(value):
         raise ValueError("must be env:VARIABLE, or block:NAME of a Secret block of Prefect; never the secret itself")
@@ -134,11 +131,6 @@ Name = Annotated[str, AfterValidator(_check_name)]
 Host = Annotated[str, AfterValidator(_check_host)]
 
 HttpUrl = Annotated[str, AfterValidator(_check_http), Confidential()]
-
-ConfidentialText = Annotated[str, Confidential()]
-
-Window = Annotated[Count, Field(ge=60, le=86_400)]
-"""Seconds, far below the time for which the inbox knows a delivery again."""
 
 
 class _Registry(Record):

@@ -1,4 +1,4 @@
-"""Source references: `hf:…`, `timm:…`, `onnx:…`, `mlflow:…` and `s3://…`, parsed into id, name, path or bucket."""
+"""Source references: `hf:`, `timm:`, `onnx:`, `torch:`, `mlflow:` and `s3://`, parsed into id, name, path or bucket."""
 
 from __future__ import annotations
 
@@ -20,6 +20,19 @@ _MLFLOW_FORMS = "write mlflow:models:/NAME@ALIAS, mlflow:models:/NAME/VERSION or
 _VERSION = re.compile(r"[1-9]\d{0,17}", re.ASCII)
 _ALIAS = re.compile(r"[\w-]{1,255}", re.ASCII)
 _LONGEST_NAME = 255
+
+ARCHIVE_SUFFIXES = (".tar.gz", ".tgz")
+"""How the keys of archives end, which hold a model each."""
+
+_S3_FORMS = (
+    "write s3://BUCKET/PREFIX or s3://BUCKET/KEY.tar.gz, with @ and the 64 digits of a revision where one is meant"
+)
+_PINNED = re.compile(r"(.+)@([0-9a-f]{64})")
+Scheme = Literal["hf", "timm", "onnx", "torch", "mlflow", "s3"]
+FILE_SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
+"""Schemes of sources that are one file, and how its name ends."""
+
+_HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 
 
 @dataclass(frozen=True)
@@ -88,15 +101,6 @@ def _no_model(location: str, message: str, remedy: str) -> UsageError:
     return UsageError(message, remedy=remedy)
 
 
-ARCHIVE_SUFFIXES = (".tar.gz", ".tgz")
-"""How the keys of archives end, which hold a model each."""
-
-_S3_FORMS = (
-    "write s3://BUCKET/PREFIX or s3://BUCKET/KEY.tar.gz, with @ and the 64 digits of a revision where one is meant"
-)
-_PINNED = re.compile(r"(.+)@([0-9a-f]{64})")
-
-
 @dataclass(frozen=True)
 class S3Uri:
     """S3 location of a model.
@@ -135,12 +139,6 @@ def read_s3_uri(text: str) -> S3Uri:
     return S3Uri(address.rstrip("/"), revision)
 
 
-Scheme = Literal["hf", "timm", "onnx", "torch", "mlflow", "s3"]
-_TYPED = {*get_args(Scheme)} - {"torch"}  # only what a registry or bucket has can be a module
-
-_HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
-
-
 @dataclass(frozen=True)
 class SourceReference:
     """Parsed source reference: `path` is set for a directory or file, otherwise `location` is an id or name.
@@ -163,7 +161,7 @@ class SourceReference:
         if self.path is not None:
             # Normalised, not resolved: a link is named as the person named it.
             normal = Path(os.path.normpath(self.path.absolute()))
-            last = normal.stem if self.scheme == "onnx" else normal.name
+            last = normal.stem if self.scheme in FILE_SUFFIXES else normal.name
         return name_from(last.rsplit("/", 1)[-1])
 
     @property
@@ -171,7 +169,7 @@ class SourceReference:
         """The absolute path; a linked directory is resolved, a linked file keeps its own folder."""
         if self.path is None:
             return None
-        return Path(os.path.normpath(self.path.absolute())) if self.scheme == "onnx" else self.path.resolve()
+        return Path(os.path.normpath(self.path.absolute())) if self.scheme in FILE_SUFFIXES else self.path.resolve()
 
 
 def is_model_scheme(scheme: Scheme) -> TypeGuard[SourceScheme]:
@@ -183,8 +181,9 @@ def parse_reference(text: str, *, relative_to: Path) -> SourceReference:
     """Parse a source reference.
 
     Args:
-        text: `hf:<id or directory>[@revision]`, `timm:<name or directory>`, `onnx:<file>`, `mlflow:models:/<name>` with
-            `@<alias>`, `/<version>` or `/latest`, or `s3://<bucket>/<prefix or key.tar.gz>[@revision]`.
+        text: `hf:<id or directory>[@revision]`, `timm:<name or directory>`, `onnx:<file>`, `torch:<file.pt2>`,
+            `mlflow:models:/<name>` with `@<alias>`, `/<version>` or `/latest`, or
+            `s3://<bucket>/<prefix or key.tar.gz>[@revision]`.
         relative_to: the folder that relative directories start from.
 
     Raises:
@@ -192,11 +191,11 @@ def parse_reference(text: str, *, relative_to: Path) -> SourceReference:
         SourceError: it can only be a directory or a file, and there is none.
     """
     scheme, colon, location = text.partition(":")
-    if not colon or scheme not in _TYPED:
+    if not colon or scheme not in get_args(Scheme):
         raise UsageError(
             f"cannot tell what {text!r} is",
             remedy=_meant(text, relative_to / text)
-            or "write hf:<id or directory>[@revision], timm:<name or directory>, onnx:<file>,"
+            or "write hf:<id or directory>[@revision], timm:<name or directory>, onnx:<file>, torch:<file.pt2>,"
             " mlflow:models:/<name>@<alias>, s3://<bucket>/<prefix>, or the path of a .yaml spec",
         )
     if scheme == "mlflow":
@@ -206,12 +205,12 @@ def parse_reference(text: str, *, relative_to: Path) -> SourceReference:
         uri = read_s3_uri(text)
         return SourceReference("s3", uri.address, uri.revision or None, None)
     if not location:
-        target = "an .onnx file" if scheme == "onnx" else "a model or a directory"
+        target = f"the {FILE_SUFFIXES[scheme]} file" if scheme in FILE_SUFFIXES else "a model or a directory"
         raise UsageError(f"nothing follows {scheme}:", remedy=f"name {target} after {scheme}:")
     scheme_name = cast(Scheme, scheme)
     directory = relative_to / Path(location).expanduser()
-    if scheme_name == "onnx":
-        return SourceReference(scheme_name, location, None, _file(directory))
+    if scheme in FILE_SUFFIXES:
+        return SourceReference(scheme_name, location, None, _file(directory, FILE_SUFFIXES[scheme]))
     if directory.is_dir():
         return SourceReference(scheme_name, location, None, directory)
     name, _, revision = location.partition("@")
@@ -222,8 +221,9 @@ def parse_reference(text: str, *, relative_to: Path) -> SourceReference:
 
 def _meant(text: str, path: Path) -> str:
     """Suggest the reference for a path given without its scheme; empty if the path does not exist."""
-    if path.is_file() and path.suffix == ".onnx":
-        return f"write onnx:{text}"
+    schemes = [scheme for scheme, suffix in FILE_SUFFIXES.items() if path.is_file() and path.suffix == suffix]
+    if schemes:
+        return f"write {schemes[0]}:{text}"
     config = path / "config.json"
     if not config.is_file():
         return ""
@@ -231,12 +231,12 @@ def _meant(text: str, path: Path) -> str:
     return f"write timm:{text}" if is_timm else f"write hf:{text}"
 
 
-def _file(path: Path) -> Path:
+def _file(path: Path, suffix: str) -> Path:
     if path.is_dir():
-        inside = sorted(p.name for p in path.glob("*.onnx"))
+        inside = sorted(p.name for p in path.glob(f"*{suffix}"))
         raise SourceError(
-            f"{path} is a directory, not an ONNX file",
-            remedy=f"name a file in it, such as {inside[0]}" if inside else "name the .onnx file",
+            f"{path} is a directory, not a {suffix} file",
+            remedy=f"name a file in it, such as {inside[0]}" if inside else f"name the {suffix} file",
             step="fetch",
         )
     if not path.is_file():

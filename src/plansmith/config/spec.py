@@ -133,9 +133,9 @@ class ModelSpec(Record):
 
     source: Annotated[str, Confidential()] = Field(
         description="Where the model comes from: hf:<id or directory>[@revision], timm:<name or directory>,"
-        " onnx:<file>, mlflow:models:/<name>@<alias> (or /<version>, /latest) or s3://<bucket>/<prefix or key.tar.gz>;"
-        " a path is relative to the spec.",
-        json_schema_extra={"pattern": "^((hf|timm|onnx):[^~]|mlflow:models:/.|s3://[A-Za-z0-9])"},
+        " onnx:<file>, torch:<file.pt2>, mlflow:models:/<name>@<alias> (or /<version>, /latest) or"
+        " s3://<bucket>/<prefix or key.tar.gz>; a path is relative to the spec.",
+        json_schema_extra={"pattern": "^((hf|timm|onnx|torch):[^~]|mlflow:models:/.|s3://[A-Za-z0-9])"},
     )
     source_override: SourceOverride | None = Field(
         default=None, description="How an event of a registry set the source; written by triggers alone."

@@ -13,15 +13,23 @@ from plansmith.formatting import format_bytes
 from plansmith.records.model import Device
 from plansmith.records.release import CONFIG_FILE, Manifest
 from plansmith.sagemaker.signatures import ServedModel
+from plansmith.triton.client.connection import SentModel
 from plansmith.triton.config.ensemble import put_members
 from plansmith.triton.config.model_config import parse_config, text_of, with_cpu_instances
 from plansmith.triton.repository.ensembles import members_of_script, read_config
 from plansmith.triton.repository.renamed import Content, RenamedRelease, renamed_contents
-from plansmith.triton.server.control import ModelControlClient, SentModel
+from plansmith.triton.server.control import ModelControlClient
 
 _VERSION = 1
 _TEXT_FILES = {".json", ".py"}
 """In which a script names the models that it asks."""
+
+MAX_MESSAGE_BYTES = 2**31 - 2**20
+"""Of the files of a model in one call: messages of gRPC have less than 2 GiB."""
+
+_PAUSE_SECONDS = 0.02
+_READY = "READY"
+_LOADED_STATES = {_READY, "LOADING", "UNLOADING"}
 
 
 @dataclass(frozen=True)
@@ -143,14 +151,6 @@ def _renamed_text(path: str, content: Content, members: Mapping[str, str]) -> Co
     for old, new in members.items():
         text = text.replace(old, new)
     return content if text == original else Content.of(text.encode())
-
-
-MAX_MESSAGE_BYTES = 2**31 - 2**20
-"""Of the files of a model in one call: messages of gRPC have less than 2 GiB."""
-
-_PAUSE_SECONDS = 0.02
-_READY = "READY"
-_LOADED_STATES = {_READY, "LOADING", "UNLOADING"}
 
 
 def require_sendable(model: ModelFolder) -> None:

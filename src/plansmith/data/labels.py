@@ -41,6 +41,20 @@ _GIVE_IT = "give it one, take the row out, or set metric: none under `data`"
 
 Kind = Literal["none", "class", "score", "tags", "answer"]
 
+_VECTORS = re.compile(r"embed|hidden|pool|feature|representation|vector", re.IGNORECASE)
+_FEWEST = 3
+"""Of fewer samples there is no nearest one, and no order of ranks."""
+
+_ANSWER = ("start_logits", "end_logits")
+_NEEDS: dict[Measured, str] = {
+    "none": "nothing",
+    "accuracy": "an output of class scores [batch, classes], and no labels other than classes",
+    "token-f1": "a list of tags a sample, and an output of class scores [batch, sequence, classes]",
+    "answer-f1": "answers with answer_start, and outputs called start_logits and end_logits",
+    "spearman": "pairs of texts with a number that says how alike they are, and an output of vectors",
+    "neighbours": "an output of vectors, such as embeddings or features",
+}
+
 
 @dataclass(frozen=True)
 class Span:
@@ -219,27 +233,9 @@ def _number(label: Any) -> float | None:
         return None
 
 
-_VECTORS = re.compile(r"embed|hidden|pool|feature|representation|vector", re.IGNORECASE)
-
-
 def names_vectors(output: str) -> bool:
     """Whether an output is named like vectors rather than scores."""
     return _VECTORS.search(output) is not None
-
-
-_FEWEST = 3
-"""Of fewer samples there is no nearest one, and no order of ranks."""
-
-_ANSWER = ("start_logits", "end_logits")
-
-_NEEDS: dict[Measured, str] = {
-    "none": "nothing",
-    "accuracy": "an output of class scores [batch, classes], and no labels other than classes",
-    "token-f1": "a list of tags a sample, and an output of class scores [batch, sequence, classes]",
-    "answer-f1": "answers with answer_start, and outputs called start_logits and end_logits",
-    "spearman": "pairs of texts with a number that says how alike they are, and an output of vectors",
-    "neighbours": "an output of vectors, such as embeddings or features",
-}
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,16 @@ from plansmith.data.tables import (
 from plansmith.errors import SourceError, UsageError, first_line
 from plansmith.records.model import Record
 
+READERS = {
+    ".txt": read_lines,
+    ".csv": lambda path: read_separated(path, ","),
+    ".tsv": lambda path: read_separated(path, "\t"),
+    ".jsonl": read_json,
+    ".json": read_json,
+    ".parquet": read_parquet,
+    ".npz": read_arrays,
+}
+
 
 def read_entry_point(name: str, folder: Path) -> Table:
     """Read the samples of `package.module:function`, each a mapping from columns to values.
@@ -120,17 +130,6 @@ def _on_path(folder: Path) -> Iterator[None]:
         yield
     finally:
         sys.path.remove(str(folder))
-
-
-READERS = {
-    ".txt": read_lines,
-    ".csv": lambda path: read_separated(path, ","),
-    ".tsv": lambda path: read_separated(path, "\t"),
-    ".jsonl": read_json,
-    ".json": read_json,
-    ".parquet": read_parquet,
-    ".npz": read_arrays,
-}
 
 
 class DataPlace(Record):

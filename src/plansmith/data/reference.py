@@ -40,6 +40,9 @@ _SMALL = 32
 # An output above this is stored for some samples of the batch only: all are computed, these are compared.
 STORED_OUTPUT_BYTES = 256 << 20
 
+Sizes = Mapping[str, int]
+"""One shape: the size of every named axis."""
+
 
 @dataclass(frozen=True)
 class StoredCase:
@@ -53,10 +56,6 @@ class StoredCase:
     answer: Arrays
     rows: NDArray[np.int64]
     labels: Arrays = field(default_factory=dict)
-
-
-Sizes = Mapping[str, int]
-"""One shape: the size of every named axis."""
 
 
 def first_sizes(able: Mapping[str, AxisRange]) -> tuple[dict[str, int], dict[str, int]]:

@@ -19,6 +19,30 @@ if TYPE_CHECKING:
 
 DIGEST_DIGITS = 16
 
+# Two texts that belong together, then a single one, as the data sets of the hub name them.
+_PAIRS = (
+    ("text", "text_pair"),
+    ("sentence1", "sentence2"),
+    ("sentence_1", "sentence_2"),
+    ("text1", "text2"),
+    ("premise", "hypothesis"),
+    ("question", "context"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("query", "passage"),
+    ("query", "document"),
+    ("anchor", "positive"),
+)
+_TEXTS = (
+    *("text", "sentence", "sentence1", "sentence_1", "content", "review", "document", "query", "question", "premise"),
+    *("tokens", "words", "title", "utterance", "tweet", "article", "body", "comment", "prompt"),
+)
+_IMAGES = ("image", "img", "images", "image_path", "file_name", "filename", "file_path", "filepath", "path", "file")
+_LABELS = (
+    *("label", "labels", "target", "targets", "score", "similarity_score", "similarity", "class", "category"),
+    *("answers", "answer", "ner_tags", "tags", "pos_tags", "fine_label", "coarse_label", "y"),
+)
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -107,31 +131,6 @@ def _size(value: Any) -> int:
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return sum(_size(v) for v in value)
     return int(getattr(value, "size", 1)) if hasattr(value, "dtype") else 1
-
-
-# Two texts that belong together, then a single one, as the data sets of the hub name them.
-_PAIRS = (
-    ("text", "text_pair"),
-    ("sentence1", "sentence2"),
-    ("sentence_1", "sentence_2"),
-    ("text1", "text2"),
-    ("premise", "hypothesis"),
-    ("question", "context"),
-    ("question1", "question2"),
-    ("question", "sentence"),
-    ("query", "passage"),
-    ("query", "document"),
-    ("anchor", "positive"),
-)
-_TEXTS = (
-    *("text", "sentence", "sentence1", "sentence_1", "content", "review", "document", "query", "question", "premise"),
-    *("tokens", "words", "title", "utterance", "tweet", "article", "body", "comment", "prompt"),
-)
-_IMAGES = ("image", "img", "images", "image_path", "file_name", "filename", "file_path", "filepath", "path", "file")
-_LABELS = (
-    *("label", "labels", "target", "targets", "score", "similarity_score", "similarity", "class", "category"),
-    *("answers", "answer", "ner_tags", "tags", "pos_tags", "fine_label", "coarse_label", "y"),
-)
 
 
 @dataclass(frozen=True)

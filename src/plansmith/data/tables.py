@@ -17,6 +17,13 @@ from plansmith.errors import EnvironmentFault, SourceError, first_line
 if TYPE_CHECKING:
     from PIL import Image
 
+# Python's own limit, 128 KiB, is shorter than a long document.
+_LONGEST_FIELD = 64 << 20
+_SHOWN = 60
+_WRITE_AGAIN = "write it again: numpy.savez(path, input_name=array, label=labels)"
+_ROWS_AT_ONCE = 256
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"})
+
 
 @dataclass(frozen=True)
 class Row:
@@ -41,11 +48,6 @@ class Table:
     columns: tuple[str, ...]
     rows: Callable[[Sequence[str]], Iterator[Row]]
     class_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-
-# Python's own limit, 128 KiB, is shorter than a long document.
-_LONGEST_FIELD = 64 << 20
-_SHOWN = 60
 
 
 def read_lines(path: Path) -> Table:
@@ -176,9 +178,6 @@ def _shortened(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-_WRITE_AGAIN = "write it again: numpy.savez(path, input_name=array, label=labels)"
-
-
 def read_arrays(path: Path) -> Table:
     """Read a .npz file.
 
@@ -211,9 +210,6 @@ def read_arrays(path: Path) -> Table:
 def _plain_text(value: Any) -> Any:
     """Convert texts to Python strings."""
     return str(value) if getattr(value, "dtype", None) is not None and value.dtype.kind == "U" else value
-
-
-_ROWS_AT_ONCE = 256
 
 
 def read_parquet(path: Path) -> Table:
@@ -271,9 +267,6 @@ def _class_names(metadata: dict[bytes, bytes]) -> dict[str, tuple[str, ...]]:
         if isinstance(inner, dict) and inner.get("_type") == "ClassLabel" and inner.get("names"):
             class_names[column] = tuple(map(str, inner["names"]))
     return class_names
-
-
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"})
 
 
 def image_files(folder: Path) -> list[Path]:

@@ -43,6 +43,11 @@ _LABEL = re.compile(r"\+[A-Za-z0-9.]+")
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 2, 60, 60
 
+R = TypeVar("R")
+_MOST_NAMED = 12
+_MUST = {"forced", "release"}
+"""Reasons that no version elsewhere does away with."""
+
 
 def differences(then: Fingerprint, now: Fingerprint) -> Iterator[Reason]:
     """Return the differences; values unknown here (empty) count as unchanged.
@@ -169,9 +174,6 @@ def _listed(phrases: Sequence[str]) -> str:
     return ", ".join(phrases[:_MOST_NAMED_CHANGES]) + (f" and {more} more" if more > 0 else "")
 
 
-R = TypeVar("R")
-
-
 class Stores:
     """Stores of a fleet: reports an unreachable store and does not query it again.
 
@@ -236,11 +238,6 @@ def _digests(store: Store, model: str) -> set[str]:
     """Return the digests of all versions that a store has or had."""
     catalogue = store.find_catalogue(model)
     return {version.digest for version in catalogue.versions} if catalogue is not None else set()
-
-
-_MOST_NAMED = 12
-_MUST = {"forced", "release"}
-"""Reasons that no version elsewhere does away with."""
 
 
 def plan_fleet(

@@ -18,6 +18,18 @@ from plansmith.steps.provenance.history import Failure, exit_code_of
 NEXT = "; next: "
 """Stands between what was wrong and what to do next."""
 
+State = Literal["fresh", "stale", "refused"]
+"""A model has nothing to do, is to be built, or cannot even be planned."""
+
+Ended = Literal["fresh", "published", "unchanged", "failed", "interrupted"]
+"""How a model of a fleet ended; "unchanged": built, and the newest version is the same."""
+
+PLAN_COLUMNS = ("model", "target", "state", "why")
+SUMMARY_COLUMNS = ("model", "target", "outcome", "took", "why")
+STATES: tuple[State, ...] = ("stale", "fresh", "refused")
+ENDS: tuple[Ended, ...] = ("published", "unchanged", "fresh", "failed", "interrupted")
+"""The order in which they are counted."""
+
 
 def failure_of(error: BaseException, step: str = "") -> Failure:
     """Format a failure, with its remedy.
@@ -50,13 +62,6 @@ def _place(error: BaseException) -> str:
     """Format the source line that raised an exception from other code."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-
-
-State = Literal["fresh", "stale", "refused"]
-"""A model has nothing to do, is to be built, or cannot even be planned."""
-
-Ended = Literal["fresh", "published", "unchanged", "failed", "interrupted"]
-"""How a model of a fleet ended; "unchanged": built, and the newest version is the same."""
 
 
 class PlannedModel(Record):
@@ -116,14 +121,6 @@ class FleetSummary(Record):
     def failed(self) -> tuple[ModelOutcome, ...]:
         """The models that should have a new version and have none."""
         return tuple(outcome for outcome in self.outcomes if outcome.ended in {"failed", "interrupted"})
-
-
-PLAN_COLUMNS = ("model", "target", "state", "why")
-SUMMARY_COLUMNS = ("model", "target", "outcome", "took", "why")
-
-STATES: tuple[State, ...] = ("stale", "fresh", "refused")
-ENDS: tuple[Ended, ...] = ("published", "unchanged", "fresh", "failed", "interrupted")
-"""The order in which they are counted."""
 
 
 class _Row(Protocol):

@@ -21,6 +21,9 @@ _DIGEST = re.compile(r"[0-9a-f]{40,64}")
 _SHORT_LETTERS = 7
 _REGISTRY_SCHEME = "mlflow:"
 
+UNKNOWN = "no spec of it was looked at"
+_LastRuns = dict[tuple[str, str], "LastRun"]
+
 
 class ReleaseSource(Record):
     """Source of a released model.
@@ -63,11 +66,6 @@ def source_of_release(manifest: Manifest) -> ReleaseSource:
         random_weights=source.random_weights,
         companion_count=len(manifest.beside),
     )
-
-
-UNKNOWN = "no spec of it was looked at"
-
-_LastRuns = dict[tuple[str, str], "LastRun"]
 
 
 class Newest(Record):

@@ -34,6 +34,13 @@ from plansmith.triton.repository.repository import ModelRepository
 _METRICS_PORTS = {"8000": "8002", "8001": "8002"}
 """The metrics port of a Triton on its default ports."""
 
+_NOTE = (
+    "batches, queue and resources of the server are unknown: SageMaker does not tell them with its answers; CloudWatch"
+    " has some, minutes later (plansmith sagemaker metrics)"
+)
+_CONFIG_SECONDS = 30
+_UNKNOWN_MODEL = "unknown model"
+
 
 @dataclass(frozen=True)
 class ServerPlace:
@@ -212,12 +219,6 @@ def _metrics(place: ServerPlace) -> str:
     return place.metrics or default_metrics(place.address)
 
 
-_NOTE = (
-    "batches, queue and resources of the server are unknown: SageMaker does not tell them with its answers; CloudWatch"
-    " has some, minutes later (plansmith sagemaker metrics)"
-)
-
-
 @dataclass(frozen=True)
 class EndpointPlace:
     """Endpoint in AWS, or a front end without AWS.
@@ -298,10 +299,6 @@ def _endpoint(place: EndpointPlace, options: RequestOptions) -> LoadTarget:
         service="endpoint",
         endpoint=Endpoint(name=place.name, region=runtime.region, profile=place.profile, variant=place.variant),
     )
-
-
-_CONFIG_SECONDS = 30
-_UNKNOWN_MODEL = "unknown model"
 
 
 def check_target(target: LoadTarget, timeout_seconds: float) -> dict[str, str]:

@@ -34,6 +34,13 @@ _GROUP, _USER, _SYSTEM = 2, 11, 12
 Gauges = Mapping[tuple[str, str], float]
 """By name of the metric and UUID of the GPU, which is empty for the host's."""
 
+_NS_PER_MS = 1e6
+Counters = Mapping[str, Mapping[tuple[str, ...], int]]
+"""By model, its counters by their path; summed over its versions, but for those that are separate."""
+
+_SAMPLE_SECONDS = 1.0
+_TIMEOUT_SECONDS = 5.0
+
 
 def read_gauges(place: str) -> Gauges | None:
     """Read the gauges at `host:port`; None if they cannot be read."""
@@ -108,12 +115,6 @@ def cpu_seconds_between(before: Mapping[int, float], after: Mapping[int, float])
 
 def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
-
-
-_NS_PER_MS = 1e6
-
-Counters = Mapping[str, Mapping[tuple[str, ...], int]]
-"""By model, its counters by their path; summed over its versions, but for those that are separate."""
 
 
 def counters_from_rows(rows: Iterable[Mapping[str, Any]], separate: Collection[str] = ()) -> Counters:
@@ -198,8 +199,6 @@ def _statistics(model: str, counters: Mapping[tuple[str, ...], int]) -> ModelSta
     )
 
 
-_SAMPLE_SECONDS = 1.0
-_TIMEOUT_SECONDS = 5.0
 _SETTLE_ATTEMPTS, _SETTLE_SECONDS = 5, 0.02
 
 

@@ -32,6 +32,10 @@ _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 _RAMP = re.compile(r"(\d{1,9}):(\d{1,9}):\+?(\d{1,9})x(.+)")
 _MAX_STAGES = 1000
 
+_FORM = "a plan of a load test is a mapping with `stages` or `phases`"
+_MIN_STEP_SECONDS = 10.0
+"""Users that come faster than one in this time come together: a shorter stage would have too few requests."""
+
 
 def read_duration(text: str, option: str) -> float:
     """Parse a duration into seconds: 200ms, 30s, 2m, 1h, or a number of seconds.
@@ -126,11 +130,6 @@ def read_ramp(text: str) -> tuple[Stage, tuple[Stage, ...]]:
     if len(users) > _MAX_STAGES:
         raise UsageError(f"--ramp {text!r} has {len(users)} stages", remedy="take a larger step")
     return Stage(users=first, seconds=seconds), tuple(Stage(users=count, seconds=seconds) for count in users)
-
-
-_FORM = "a plan of a load test is a mapping with `stages` or `phases`"
-_MIN_STEP_SECONDS = 10.0
-"""Users that come faster than one in this time come together: a shorter stage would have too few requests."""
 
 
 class Phase(Record):

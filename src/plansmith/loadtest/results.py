@@ -16,6 +16,10 @@ from plansmith.loadtest.stages import LoadPlan, Loop, Stage
 from plansmith.loadtest.target import LoadTarget
 from plansmith.records.model import Record
 
+Ending = Literal["done", "threshold", "server-lost", "client-lost", "interrupted"]
+_WIDTH = math.log(1.01)
+_MIN_MS = 1e-3
+
 
 class Latency(Record):
     """Latency figures of the answered requests, in milliseconds."""
@@ -199,9 +203,6 @@ class Second(Record):
     p95_ms: float | None = None
 
 
-Ending = Literal["done", "threshold", "server-lost", "client-lost", "interrupted"]
-
-
 class LoadReport(Record):
     """Report of a load test.
 
@@ -236,10 +237,6 @@ class LoadReport(Record):
     ending: Ending = "done"
     reason: str = ""
     notes: tuple[str, ...] = ()
-
-
-_WIDTH = math.log(1.01)
-_MIN_MS = 1e-3
 
 
 class Histogram:

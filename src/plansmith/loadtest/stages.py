@@ -36,6 +36,9 @@ Loop = Literal["closed", "open"]
 Positive = Annotated[Number, Field(gt=0)]
 Seconds = Annotated[Positive, Field(le=MAX_SECONDS)]
 
+_MAX_SHOWN = 40
+_TRACE_FORM = "write arrival times in seconds, one per line"
+
 
 class Stage(Record):
     """Load test stage: constant load or a ramp to it, as users, an arrival rate, or a trace."""
@@ -173,10 +176,6 @@ class LoadPlan(Record):
         else:
             warm_up = Stage(users=first.users or 1, spawn_rate=first.spawn_rate, seconds=WARM_UP_SECONDS)
         return self.model_copy(update={"warm_up": warm_up})
-
-
-_MAX_SHOWN = 40
-_TRACE_FORM = "write arrival times in seconds, one per line"
 
 
 @dataclass(frozen=True)

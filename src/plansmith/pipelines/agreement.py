@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from plansmith.records.model import Precision
-from plansmith.records.pipeline import Pipeline, RawAgreement, Script
+from plansmith.records.pipeline import Pipeline, RawAgreement
 from plansmith.records.validation import Tolerance, ValidationReport
 from plansmith.validation.comparison import LIMITS, compare_output, other_shape
 
@@ -268,6 +268,6 @@ def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def refusals(pipeline: Pipeline | Script) -> list[str]:
-    """Return why a pipeline or script must not be used: a line per wrong answer."""
+def refusals(pipeline: Pipeline) -> list[str]:
+    """Return why a pipeline must not be used: a line per wrong answer."""
     return [f"{agreement.case}: {failure}" for agreement in pipeline.agreements for failure in agreement.failures]

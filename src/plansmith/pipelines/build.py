@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from plansmith.compilers.python_backend.generation_parameters import Unanswerable
 from plansmith.config.spec import INPUT_DTYPES
 from plansmith.errors import EngineError, GateError, UsageError
-from plansmith.pipelines.agreement import RawLimits, compare, exact_limits, limits_of, widest
+from plansmith.pipelines.agreement import compare, exact_limits, limits_of
 from plansmith.pipelines.cases import read_case, store_case
 from plansmith.pipelines.dali.recipe import difference, recipe_from_settings
 from plansmith.pipelines.draft import Draft, DraftPart, run_parts, write_part
@@ -43,6 +42,14 @@ if TYPE_CHECKING:
 
 RAW_FOLDER = "reference/raw"
 """Where the cases lie, in the pipeline's folder and in the release."""
+
+SCRIPT_CASES = "reference/script"
+"""Where the cases lie, in the step's folder and in the release."""
+
+_OUTPUTS = "OUTPUTS"
+_DTYPES = {*INPUT_DTYPES, "string"}
+_FEWEST_DIMS = 2
+_Answer = Callable[["Arrays", Parameters], "Arrays"]
 
 
 def join(request: JoinRequest, progress: Progress) -> Pipeline:
@@ -134,30 +141,17 @@ def _agreement(draft: Draft, case: RawCase, out: Path, ask: ModelRunner, report:
     return compare(case.name, expected, answer, limits_of(report))
 
 
-SCRIPT_CASES = "reference/script"
-"""Where the cases lie, in the step's folder and in the release."""
-
-_OUTPUTS = "OUTPUTS"
-_DTYPES = {*INPUT_DTYPES, "string"}
-_FEWEST_DIMS = 2
-_BY_CHANCE = "asked twice, the script gives two answers"
-
-_Answer = Callable[[str, "Arrays", Parameters], "Arrays"]
-
-
 @dataclass(frozen=True)
 class _Model:
-    """Release model: a model of the release as a script calls it.
+    """Model of a release as its script calls it.
 
     Args:
         draft: what stands around it.
-        own: answers as the source's own library does.
-        served: answers as it is served.
+        answer: answers as the source's own library does.
     """
 
     draft: Draft
-    own: _Answer
-    served: _Answer
+    answer: _Answer
 
     @property
     def chain(self) -> dict[str, Any]:
@@ -168,10 +162,13 @@ class _Model:
 
 
 def script(request: ScriptRequest, progress: Progress) -> Script:
-    """Run a script on the release's raw cases, and compare its results on served and on reference answers.
+    """Run a script on the release's raw cases, where each model answers as its source's library does.
+
+    A running Triton has to give the same answers later (`check_served`).
 
     Raises:
         UsageError: the script cannot be used, fails, or refuses everything.
+        GateError: it answers the same request in two ways.
     """
     file, first = request.file, next(iter(request.folders.values()))
     try:
@@ -179,27 +176,23 @@ def script(request: ScriptRequest, progress: Progress) -> Script:
     except BadScript as error:
         raise UsageError(str(error), remedy="mend the script") from error
     outputs = outputs_of(module, request.pipeline.outputs, file.name)
-    limits = widest([limits_of(model.validation) for model in request.models.values()])
     cases: list[RawCase] = []
     refused: list[str] = []
-    agreements: list[RawAgreement] = []
-    with ExitStack() as stack:
-        models = {name: _model(stack, request, name, progress) for name in request.models}
-        for case in request.pipeline.cases:
-            progress(f"running the script on {case.name}")
-            feed = {name: array[: request.largest or None] for name, array in read_case(first / case.file)[0].items()}
-            own = {name: (model, _remembering(model.own)) for name, model in models.items()}
-            owed, again = (_run(module, case.name, feed, outputs, own) for _ in range(2))
-            answer = _run(
-                module, case.name, feed, outputs, {name: (model, model.served) for name, model in models.items()}
+    models = {name: _model(request, name, progress) for name in request.models}
+    for case in request.pipeline.cases:
+        progress(f"running the script on {case.name}")
+        feed = {name: array[: request.largest or None] for name, array in read_case(first / case.file)[0].items()}
+        answers = {name: (model, _remembering(model.answer)) for name, model in models.items()}
+        answer, again = (_run(module, case.name, feed, outputs, answers) for _ in range(2))
+        if not _is_equal(answer, again):
+            raise GateError(
+                f"request {case.name!r}: asked twice, the script gives two answers",
+                remedy="look at what it decides by, such as chance or what it keeps between requests",
             )
-            if isinstance(owed, Refused):
-                refused.append(case.name)
-            else:
-                cases.append(store_case(case.name, feed, owed, SCRIPT_CASES, request.out))
-            rows = len(next(iter(feed.values())))
-            chance = () if _is_equal(owed, again) else (_BY_CHANCE,)
-            agreements.append(_script_agreement(case.name, owed, answer, limits, rows=rows, failures=chance))
+        if isinstance(answer, Refused):
+            refused.append(case.name)
+        else:
+            cases.append(store_case(case.name, feed, answer, SCRIPT_CASES, request.out))
     if not cases:
         raise UsageError(f"{file.name} refuses every request that was tried", remedy="have it answer some")
     return Script(
@@ -207,7 +200,6 @@ def script(request: ScriptRequest, progress: Progress) -> Script:
         cases=tuple(cases),
         refused=tuple(refused),
         source="; ".join(dict.fromkeys(model.draft.source for model in models.values())),
-        agreements=tuple(agreements),
     )
 
 
@@ -244,23 +236,17 @@ def outputs_of(module: ModuleType, own: tuple[Tensor, ...], file: str) -> tuple[
     return outputs
 
 
-def _model(stack: ExitStack, request: ScriptRequest, name: str, progress: Progress) -> _Model:
+def _model(request: ScriptRequest, name: str, progress: Progress) -> _Model:
     job, folder = request.models[name], request.folders[name]
     plain, live = plan_around(job, progress)
     draft = with_dali_of(plain, job)
-    ask = stack.enter_context(model_runner(job, progress))
 
-    def own(_: str, feed: Arrays, parameters: Parameters) -> Arrays:
+    def answer(feed: Arrays, parameters: Parameters) -> Arrays:
         if parameters:
             return _require_parameters(draft, name)(feed, parameters)
         return answer_of_source(draft, live, folder, feed) if live is not None and draft.bounds else draft.ask(feed)
 
-    def served(case: str, feed: Arrays, parameters: Parameters) -> Arrays:
-        if parameters:
-            _require_parameters(draft, name)
-        return answer_of(draft, folder, ask, case, feed, parameters)
-
-    return _Model(draft, own, served)
+    return _Model(draft, answer)
 
 
 def _require_parameters(draft: Draft, name: str) -> Callable[[Arrays, Parameters], Arrays]:
@@ -289,7 +275,7 @@ def _run(
 
     def ask(model: str, inputs: Arrays, _: Sequence[str], parameters: Parameters) -> Arrays:
         try:
-            return models[model][1](case, inputs, parameters)
+            return models[model][1](inputs, parameters)
         except GateError as error:
             raise Refused(error.message) from None
         except Unanswerable as error:
@@ -310,10 +296,10 @@ def _remembering(answer: _Answer) -> _Answer:
     """Return a cached model that runs each request once: differences on a rerun come from the script alone."""
     cache: dict[Any, Arrays] = {}
 
-    def remembered(case: str, feed: Arrays, parameters: Parameters) -> Arrays:
+    def remembered(feed: Arrays, parameters: Parameters) -> Arrays:
         key = (*((name, _content(feed[name])) for name in sorted(feed)), *sorted(parameters.items()))
         if key not in cache:
-            cache[key] = answer(case, feed, parameters)
+            cache[key] = answer(feed, parameters)
         return cache[key]
 
     return remembered
@@ -328,22 +314,3 @@ def _is_equal(first: Arrays | Refused, second: Arrays | Refused) -> bool:
 def _content(array: NDArray[np.generic]) -> tuple[Any, ...]:
     values = tuple(array.flat) if array.dtype == object else array.tobytes()
     return array.shape, array.dtype.str, values
-
-
-def _script_agreement(
-    case: str,
-    owed: Arrays | Refused,
-    answer: Arrays | Refused,
-    limits: RawLimits,
-    *,
-    rows: int,
-    failures: tuple[str, ...],
-) -> RawAgreement:
-    if not isinstance(owed, Refused) and not isinstance(answer, Refused):
-        compared = compare(case, owed, answer, limits)
-        failures += compared.failures
-        return compared.model_copy(update={"same": compared.same and not failures, "failures": failures})
-    if isinstance(owed, Refused) != isinstance(answer, Refused):
-        answers = [f"refused ({side})" if isinstance(side, Refused) else "answered" for side in (answer, owed)]
-        failures += (f"it is {answers[0]}, and should be {answers[1]}",)
-    return RawAgreement(case=case, rows=rows, same=not failures, failures=failures)

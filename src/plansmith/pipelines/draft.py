@@ -61,6 +61,10 @@ class TritonPythonModel(ScriptModel):
     \"\"\"This script.\"\"\"
 """
 
+_REPORT = "nothing was published; please report this with the log"
+Scoring = Literal["softmax", "sigmoid", "none"]
+"""What makes scores of logits."""
+
 
 def part_text(step: type[Any]) -> str:
     """Return the model.py of a part: `step` is the class in `pipeline.served` that does the work."""
@@ -106,9 +110,6 @@ def files_in(folder: Path) -> tuple[str, ...]:
     """List the files of a version folder, the backend's entry file first."""
     files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     return tuple(sorted(files, key=lambda file: file != MODEL_FILE))
-
-
-_REPORT = "nothing was published; please report this with the log"
 
 
 @dataclass(frozen=True)
@@ -238,10 +239,6 @@ def run_parts(parts: Sequence[DraftPart], folders: Path, feed: Arrays) -> Arrays
             raise GateError(f"the part {part.name!r} refuses it: {answer.message}", remedy=_REPORT)
         arrays |= answer
     return arrays
-
-
-Scoring = Literal["softmax", "sigmoid", "none"]
-"""What makes scores of logits."""
 
 
 def scores_part(logits: Tensor, names: Sequence[str], *, scoring: Scoring) -> DraftPart:

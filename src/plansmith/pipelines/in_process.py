@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
     from plansmith.records.arrays import Arrays
 
+_ASKED_WORDS = (3, 8, 16, 24)
+_NO_PARAMETERS: Mapping[str, Any] = MappingProxyType({})
+
 
 def plan(
     live: LoadedModel,
@@ -77,9 +80,6 @@ def plan(
     from plansmith.pipelines.text.pipeline import plan_text
 
     return plan_text(live, folder, options, served, task=task, trust_remote_code=trust_remote_code)
-
-
-_ASKED_WORDS = (3, 8, 16, 24)
 
 
 def plan_generation(
@@ -184,9 +184,6 @@ class ModelRunner(Protocol):
     def __call__(self, name: str, arrays: Arrays, parameters: Mapping[str, Any] = ..., /) -> Arrays:
         """Run the model on a request, given the request's name, all available tensors, and parameters."""
         ...
-
-
-_NO_PARAMETERS: Mapping[str, Any] = MappingProxyType({})
 
 
 def plan_around(job: JoinJob, progress: Progress) -> tuple[Draft, LoadedModel | None]:

@@ -21,6 +21,9 @@ TensorFormat = Literal[
 ]
 """How an input or output lies in memory, by trtexec's names; `chw` is linear."""
 
+UNKNOWN = "unknown"
+"""The dtype of a layer that tells of none."""
+
 
 class Gpu(Record):
     """GPU of this machine, or a kind of GPU.
@@ -311,10 +314,6 @@ class Engine(Record):
         """
         component = self.components["model"]
         return component.file if component.external_files and self.kind is EngineKind.ONNXRUNTIME else ""
-
-
-UNKNOWN = "unknown"
-"""The dtype of a layer that tells of none."""
 
 
 def dtypes_of(layer: PlanLayer) -> str:

@@ -25,6 +25,12 @@ _POWER_OF_TEN = re.compile(f"[-+]?{_DIGITS}")
 _BYTES = re.compile("([0-9]+)([KMG])")
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
+Switch = Annotated[bool, Strict()]
+"""True or false, and not a word or number that might mean it."""
+
+HIDDEN = object()
+"""Stands in a problem of a confidential field for what was given."""
+
 
 def _read_number(value: Any) -> Any:
     return float(value) if isinstance(value, str) and _POWER_OF_TEN.fullmatch(value) else value
@@ -62,9 +68,6 @@ def matching(pattern: re.Pattern[str], message: str, *, or_empty: bool = False) 
 def _number_schema(sign: str, **limits: int) -> dict[str, Any]:
     return {"anyOf": [{"type": "number", **limits}, {"type": "string", "pattern": f"^{sign}{_DIGITS}$"}]}
 
-
-Switch = Annotated[bool, Strict()]
-"""True or false, and not a word or number that might mean it."""
 
 Count = Annotated[int, Strict(), BeforeValidator(read_count)]
 """A whole number."""
@@ -118,10 +121,6 @@ Cosine = Annotated[
     WithJsonSchema(_number_schema("[-+]?", minimum=-1, maximum=1)),
 ]
 """A number from -1 to 1."""
-
-
-HIDDEN = object()
-"""Stands in a problem of a confidential field for what was given."""
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,12 @@ BATCH = "batch"
 ANONYMOUS = "?"
 """Stands for the name of an axis that has none."""
 
+SourceScheme = Literal["hf", "timm", "onnx", "torch"]
+"""How a model's files are read: a folder of transformers or timm, an ONNX file, a folder with a PyTorch module."""
+
+BARE_SCHEMES = frozenset({"onnx", "torch"})
+"""Those of models that bring nothing beside themselves: no configuration, tokenizer or processor."""
+
 
 class Precision(StrEnum):
     """Precision: the format in which weights and activations are stored and computed."""
@@ -107,13 +113,6 @@ class FileEntry(Record):
     path: str
     bytes: int
     sha256: str
-
-
-SourceScheme = Literal["hf", "timm", "onnx", "torch"]
-"""How a model's files are read: a folder of transformers or timm, an ONNX file, a folder with a PyTorch module."""
-
-BARE_SCHEMES = frozenset({"onnx", "torch"})
-"""Those of models that bring nothing beside themselves: no configuration, tokenizer or processor."""
 
 
 class SourceModel(Record):

@@ -79,14 +79,14 @@ class Script(Record):
 
     `outputs`: what it answers with; `cases`: requests, and what it answers where each model answers as the source's own
     library does; `refused`: names of requests that it refuses of itself; `source`: these libraries, in words;
-    `agreements`: how its answers compare with those where the models answer as they are served.
+    `agreements`: in manifests of earlier builds, which compared its answers before a server was asked.
     """
 
     outputs: tuple[Tensor, ...]
     cases: tuple[RawCase, ...]
     refused: tuple[str, ...]
     source: str
-    agreements: tuple[RawAgreement, ...]
+    agreements: tuple[RawAgreement, ...] = ()
 
 
 class Pipeline(Record):

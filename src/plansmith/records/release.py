@@ -22,6 +22,35 @@ from plansmith.records.model import (
 from plansmith.records.pipeline import Pipeline, Script
 from plansmith.records.validation import ServedReport, ValidationReport
 
+Cause = Literal["new", "forced", "release", "spec", "source", "data", "target", "tools", "destination"]
+"""Why a model is built: there is no version, it was asked for, the version is missing or damaged, what it is made of
+changed, or a destination does not have it."""
+
+CONFIG_FILE = "config.pbtxt"
+MODEL_FOLDER = "model"
+"""Holds, in a release, what a version's folder shows to Triton."""
+
+BESIDE_FOLDER = "beside"
+"""Holds, in a release, by name what is kept of how the models beside its own were judged."""
+
+LOWERED_FILE = "lowered.json"
+MANIFEST_FILE = "manifest.json"
+OWN_NAMES = {
+    "build.log",
+    "config.pbtxt",
+    "configs",
+    "initial_state",
+    "manifest.json",
+    "members",
+    "model",
+    "reference",
+    "report.html",
+    "reproduce.sh",
+    "spec.yaml",
+    "warmup",
+}
+"""What is called so in a release, or by Triton beside a configuration; no file of the user's own may be."""
+
 
 class PackedDistribution(Record):
     """Distribution in a packed environment; `sha256` is that of its wheel."""
@@ -47,11 +76,6 @@ class PackedEnvironment(Record):
     bytes: int
     unpacked_bytes: int
     distributions: tuple[PackedDistribution, ...]
-
-
-Cause = Literal["new", "forced", "release", "spec", "source", "data", "target", "tools", "destination"]
-"""Why a model is built: there is no version, it was asked for, the version is missing or damaged, what it is made of
-changed, or a destination does not have it."""
 
 
 class Reason(Record):
@@ -102,15 +126,6 @@ class Fingerprint(Record):
     source_override: SourceOverride | None = None
     stored: dict[str, str] = Field(default_factory=dict)
     beside: dict[str, Fingerprint] = Field(default_factory=dict)
-
-
-CONFIG_FILE = "config.pbtxt"
-
-MODEL_FOLDER = "model"
-"""Holds, in a release, what a version's folder shows to Triton."""
-
-BESIDE_FOLDER = "beside"
-"""Holds, in a release, by name what is kept of how the models beside its own were judged."""
 
 
 class Member(Record):
@@ -267,9 +282,6 @@ class PublishedVersion(Record):
     publications: tuple[Publication, ...] = ()
 
 
-LOWERED_FILE = "lowered.json"
-
-
 class LoweredGraph(Record):
     """Lowered graph in a folder written by `plansmith lower`, with its metadata."""
 
@@ -279,22 +291,3 @@ class LoweredGraph(Record):
     data: DataSet | None
     validation: ValidationReport
     build_check: BuildCheck | None = None
-
-
-MANIFEST_FILE = "manifest.json"
-
-OWN_NAMES = {
-    "build.log",
-    "config.pbtxt",
-    "configs",
-    "initial_state",
-    "manifest.json",
-    "members",
-    "model",
-    "reference",
-    "report.html",
-    "reproduce.sh",
-    "spec.yaml",
-    "warmup",
-}
-"""What is called so in a release, or by Triton beside a configuration; no file of the user's own may be."""

@@ -10,6 +10,15 @@ from plansmith.records.engine import LayerSummary
 from plansmith.records.fields import Cosine, Share
 from plansmith.records.model import Device, Precision, Record, SpeedRatio
 
+Corner = Literal["min", "opt", "max"]
+"""A shape of an optimization profile."""
+
+Against = Literal["lowered", "fp32"]
+"""The graph that a plan was built from, or the one in FP32 that this was lowered from."""
+
+AGAINST: dict[Against, str] = {"lowered": "the lowered graph", "fp32": "the FP32 graph"}
+_BASELINES = {"eager": "PyTorch", "onnxruntime": "ONNX Runtime"}
+
 
 class Tolerance(Record):
     """Tolerance of the gate for one output, relative to the output's own magnitude (see comparison)."""
@@ -55,15 +64,6 @@ class OutputComparison(Record):
     min_cosine: float
     variance: float
     failures: tuple[str, ...]
-
-
-Corner = Literal["min", "opt", "max"]
-"""A shape of an optimization profile."""
-
-Against = Literal["lowered", "fp32"]
-"""The graph that a plan was built from, or the one in FP32 that this was lowered from."""
-
-AGAINST: dict[Against, str] = {"lowered": "the lowered graph", "fp32": "the FP32 graph"}
 
 
 class CornerComparison(Record):
@@ -296,9 +296,6 @@ class ServedReport(Record):
     worst_seconds: float
     checks: tuple[ServedCheck, ...]
     completed: dict[str, Any]
-
-
-_BASELINES = {"eager": "PyTorch", "onnxruntime": "ONNX Runtime"}
 
 
 def baseline_name(baseline: BaselineSpeed) -> str:

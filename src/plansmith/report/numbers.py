@@ -26,6 +26,9 @@ _INCOMPARABLE = 1e300
 EXACT_DB = 150.0
 """FP32 cannot tell signals apart that are nearer than this."""
 
+LOOSEST_COSINE = -1.0
+"""A limit that every cosine keeps, and so none."""
+
 
 def relative(value: float) -> str:
     """Format an error relative to the output's magnitude: 3.1 %, 0.42 %, 2.4 × 10⁻⁶."""
@@ -142,10 +145,6 @@ def relative_entropy(nats: float) -> str:
     if nats <= 0:
         return "0\N{NO-BREAK SPACE}nats"
     return f"{_significant(nats, 2) if nats >= 0.001 else scientific(nats)}\N{NO-BREAK SPACE}nats"
-
-
-LOOSEST_COSINE = -1.0
-"""A limit that every cosine keeps, and so none."""
 
 
 @dataclass(frozen=True)

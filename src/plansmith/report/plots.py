@@ -20,6 +20,13 @@ _MAX_RULES = 4
 STYLES = 6
 """The lines that a plot can tell apart."""
 
+_BAR_PART = 0.7
+"""The part of its place that a bar takes."""
+
+_MAX_BAR = 40.0
+_MAX_LABELS = 10
+LabelBox = tuple[float, float, float, float]
+
 
 @dataclass(frozen=True)
 class Tick:
@@ -171,12 +178,6 @@ def _runs(points: Points) -> Iterator[list[tuple[float, float]]]:
         yield run
 
 
-_BAR_PART = 0.7
-"""The part of its place that a bar takes."""
-_MAX_BAR = 40.0
-_MAX_LABELS = 10
-
-
 @dataclass(frozen=True)
 class Bars:
     """Bar values of one kind, one per position."""
@@ -275,8 +276,6 @@ def bar_plot(title: str, places: Sequence[str], bars: Sequence[Bars], format_val
 
 
 CHARACTER, LINE = 7.0, 11.0
-
-LabelBox = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)

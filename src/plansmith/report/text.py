@@ -35,6 +35,8 @@ _FEWEST_DIGITS, _MOST_DIGITS = 4, 9
 
 _ROUNDING = 1e-6
 
+BUILDERS = {"api": "TensorRT's Python API", "trtexec": "trtexec"}
+
 
 def recipe_lines(lowered: LoweredModel) -> Iterator[str]:
     """Return lines on how a graph was lowered, its size and its speed; none if it was not lowered."""
@@ -133,9 +135,6 @@ def _counted(operators: Mapping[str, int]) -> str:
     named = [f"{count} {operator}" for operator, count in islice(operators.items(), _MOST_OPERATORS)]
     others = sum(islice(operators.values(), _MOST_OPERATORS, None))
     return ", ".join([*named, f"{others} other nodes"] if others else named)
-
-
-BUILDERS = {"api": "TensorRT's Python API", "trtexec": "trtexec"}
 
 
 def check_lines(check: BuildCheck) -> Iterator[str]:
@@ -280,15 +279,13 @@ def describe_agreement(pipeline: Pipeline) -> str:
 
 
 def script_lines(script: Script | None) -> Iterator[str]:
-    """Return the outputs of a script and their agreement; none without a script."""
+    """Return the outputs of a script and what it answers; none without a script."""
     if script is None:
         return
     yield f"a script asks them, and answers with {', '.join(tensor.name for tensor in script.outputs)}"
     rows = sum(case.rows for case in script.cases)
-    others = [agreement for agreement in script.agreements if not agreement.same]
-    less = f"; not quite the same in {len(others)} of them" if others else ""
     left = f"; it refuses {', '.join(script.refused)}" if script.refused else ""
-    yield f"{rows} raw samples in {len(script.cases)} requests answered as with the sources' own libraries{less}{left}"
+    yield f"{rows} raw samples in {len(script.cases)} requests, answered with the sources' own libraries{left}"
 
 
 def pipeline_lines(pipeline: Pipeline | None) -> Iterator[str]:

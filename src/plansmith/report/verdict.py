@@ -30,6 +30,13 @@ from plansmith.report import numbers
 from plansmith.report.numbers import Margin
 from plansmith.validation.coverage import never_ran
 
+ENGINES = {
+    EngineKind.ONNXRUNTIME: "ONNX Runtime",
+    EngineKind.TENSORRT: "TensorRT",
+    EngineKind.PYTHON: "Triton's Python backend",
+}
+_FIRST_FAILURES = 5
+
 
 class ReportFacts(Record):
     """Facts on a release or refused compile; for the latter, `version` and all after the refusal are None or empty.
@@ -148,13 +155,6 @@ def unfinished(
 
 
 MODEL_FOLDER, MEMBERS_FOLDER = "model/", "members/"
-ENGINES = {
-    EngineKind.ONNXRUNTIME: "ONNX Runtime",
-    EngineKind.TENSORRT: "TensorRT",
-    EngineKind.PYTHON: "Triton's Python backend",
-}
-
-_FIRST_FAILURES = 5
 
 
 @dataclass(frozen=True)

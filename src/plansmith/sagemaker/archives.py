@@ -38,6 +38,19 @@ from plansmith.triton.repository.repository import ModelRepository
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb
 
+_MODIFIED = 315_532_800
+"""1980-01-01: there are programs that doubt 1970."""
+
+_CHUNK_BYTES = 2**20
+_BLOCK_BYTES = 0xFFFF
+_BLOCK_HEADER = struct.Struct("<BHH")
+_GZIP_HEADER = b"\x1f\x8b\x08\0" + b"\0\0\0\0" + b"\0\xff"  # deflate, no name, no time, no system
+_GZIP_TRAILER = struct.Struct("<II")
+_ENVIRONMENT = "EXECUTION_ENV_PATH"
+SUFFIX = ".tar.gz"
+_OTHER_ARCHIVES = {".gz", ".tar", ".tgz", ".zip"}
+_MOST_SHOWN = 8
+
 
 def write_archive_file(path: Path, size: int, stream: Callable[[], Iterator[bytes]]) -> tuple[str, bool]:
     """Write an archive unless it exists; waits for another process that writes the same one.
@@ -94,15 +107,7 @@ def _compare(path: Path, size: int, stream: Iterator[bytes]) -> str:
     )
 
 
-_MODIFIED = 315_532_800
-"""1980-01-01: there are programs that doubt 1970."""
-
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755
-_CHUNK_BYTES = 2**20
-_BLOCK_BYTES = 0xFFFF
-_BLOCK_HEADER = struct.Struct("<BHH")
-_GZIP_HEADER = b"\x1f\x8b\x08\0" + b"\0\0\0\0" + b"\0\xff"  # deflate, no name, no time, no system
-_GZIP_TRAILER = struct.Struct("<II")
 
 
 def archive_size(entries: Mapping[str, Content], folders: frozenset[str] = frozenset()) -> int:
@@ -211,9 +216,6 @@ def _filled(size: int) -> int:
     return -(-size // tarfile.RECORDSIZE) * tarfile.RECORDSIZE
 
 
-_ENVIRONMENT = "EXECUTION_ENV_PATH"
-
-
 def loaded_bytes(entries: Mapping[str, Content], capabilities: Iterable[str]) -> dict[str, int]:
     """Return the maximum bytes of loaded files, by compute capability; under "" for instances without a GPU.
 
@@ -247,13 +249,6 @@ def _config(content: Content) -> pb.ModelConfig:
 def _environment(config: pb.ModelConfig) -> str:
     """Return the environment file that a configuration refers to; empty if none."""
     return str(config.parameters[_ENVIRONMENT].string_value).rpartition("/")[2] if config.parameters else ""
-
-
-SUFFIX = ".tar.gz"
-
-_OTHER_ARCHIVES = {".gz", ".tar", ".tgz", ".zip"}
-
-_MOST_SHOWN = 8
 
 
 class Archive(Record):

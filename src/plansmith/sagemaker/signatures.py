@@ -46,6 +46,9 @@ _MAX_DIM = 2**31 - 1
 _ENSEMBLE = "ensemble"
 _FORM = 'write {"inputs": [{"name": …, "dtype": "float32", "dims": ["batch", 3]}], "outputs": […], "max_batch_size": 8}'
 
+_CASES = ("single", "traced", "min", "untraced", "opt")
+"""The cases of a reference in the order in which they serve as an example: small ones of usual inputs first."""
+
 
 @dataclass(frozen=True)
 class ServedModel:
@@ -227,10 +230,6 @@ def _read_configs(path: Path) -> dict[str, str]:
             remedy="name an archive of plansmith sagemaker package",
         )
     return configs
-
-
-_CASES = ("single", "traced", "min", "untraced", "opt")
-"""The cases of a reference in the order in which they serve as an example: small ones of usual inputs first."""
 
 
 @dataclass(frozen=True)

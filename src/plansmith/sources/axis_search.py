@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _FEWEST_STEPS = 2
 """An axis with fewer sizes than this besides its usual one does not move."""
 
+_SMALL = {"batch": 2}
+_SMALL_LENGTH = 16
+
 
 class AxisProbe:
     """Axis probe: runs a model at shapes, and records its message on refusal."""
@@ -172,10 +175,6 @@ def stepped(axis: AxisRange, step: int) -> AxisRange:
     if step == 1 or low > high:
         return axis
     return AxisRange(min=low, opt=min(max(round(axis.opt / step) * step, low), high), max=high, step=step)
-
-
-_SMALL = {"batch": 2}
-_SMALL_LENGTH = 16
 
 
 def explain_failure(

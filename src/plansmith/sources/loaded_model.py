@@ -26,6 +26,21 @@ if TYPE_CHECKING:
 
     from plansmith.records.arrays import Arrays
 
+SEQUENCE = "sequence"
+Align = Literal["", "tags", "answer"]
+"""Labels that stand at tokens, and so come out of the encoding."""
+
+_SHARE = 1e-3
+"""Sums in another order differ in the last bits: this is far more, and far less than what lots differ by."""
+
+# Measured on BERT of 8 layers (308 MiB in FP32, inputs of 3 x 32): the worker held 0.8 GiB with its libraries alone,
+# and beyond that 3.1 times the weights with TorchScript, 4.4 times with torch.export. What the first cannot do,
+# nothing can; activations of large shapes come on top.
+LIBRARIES_BYTES = 800 << 20
+TIMES_WEIGHTS = 3.1
+_FP32_BYTES = 4
+_PICKLES = ("*.bin", "*.pt", "*.pth")
+
 
 @contextmanager
 def left_as_it_was(module: torch.nn.Module) -> Iterator[None]:
@@ -112,9 +127,6 @@ def _refill(container: Any, before: Any) -> None:
         container.extend(before)
 
 
-SEQUENCE = "sequence"
-
-
 class Signature(Record):
     """Signature of a loaded model before its export.
 
@@ -129,10 +141,6 @@ class Signature(Record):
     limits: dict[str, int]
     mask_input: str | None
     shape_inputs: tuple[str, ...] = ()
-
-
-Align = Literal["", "tags", "answer"]
-"""Labels that stand at tokens, and so come out of the encoding."""
 
 
 @dataclass(frozen=True)
@@ -274,10 +282,6 @@ def enliven(module: torch.nn.Module, seed: int) -> None:
             tensor.add_(0.4 * torch.rand(tensor.shape, generator=generator) - 0.2)
 
 
-_SHARE = 1e-3
-"""Sums in another order differ in the last bits: this is far more, and far less than what lots differ by."""
-
-
 def changed_output(answer: Mapping[str, NDArray[np.generic]], again: Mapping[str, NDArray[np.generic]]) -> str | None:
     """Return the first output that differs by more than rounding, relative to its largest value; None without one.
 
@@ -292,16 +296,6 @@ def changed_output(answer: Mapping[str, NDArray[np.generic]], again: Mapping[str
         if again[name].shape != array.shape or not np.allclose(again[name], array, 0, most, equal_nan=True):
             return name
     return None
-
-
-# Measured on BERT of 8 layers (308 MiB in FP32, inputs of 3 x 32): the worker held 0.8 GiB with its libraries alone,
-# and beyond that 3.1 times the weights with TorchScript, 4.4 times with torch.export. What the first cannot do,
-# nothing can; activations of large shapes come on top.
-LIBRARIES_BYTES = 800 << 20
-TIMES_WEIGHTS = 3.1
-
-_FP32_BYTES = 4
-_PICKLES = ("*.bin", "*.pt", "*.pth")
 
 
 def require_memory(folder: Path, usable: int | None = None) -> None:

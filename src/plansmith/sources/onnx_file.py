@@ -13,6 +13,8 @@ from plansmith.errors import EnvironmentFault, SourceError
 if TYPE_CHECKING:
     import onnx
 
+_WRITE_AGAIN = "export or download the model again"
+
 
 def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Yield every stored tensor of a model: initializers and attributes, including subgraphs and functions."""
@@ -64,9 +66,6 @@ def _bytes(tensor: onnx.TensorProto) -> int:
     import onnx
 
     return math.prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-
-
-_WRITE_AGAIN = "export or download the model again"
 
 
 def read_graph(path: Path) -> onnx.ModelProto:

@@ -30,6 +30,40 @@ if TYPE_CHECKING:
 _LARGEST_UNGUARDED = 2
 """The least size that torch.export writes down of each axis that moves, and does not insist on."""
 
+_RECORD = re.compile(
+    r"data/weights/weight_\d+|data/constants/tensor_\d+|data/(?:weights|constants)/model_\w+_config\.json"
+    r"|models/model\.json|data/sample_inputs/model\.pt|archive_format|archive_version|byteorder|version"
+    r"|\.data/(?:version|serialization_id)|\.format_version|\.storage_alignment"
+)
+_CONFIG = re.compile(r"data/(?:weights|constants)/model_\w+_config\.json")
+_PAYLOAD = re.compile(r"weight_\d+|tensor_\d+")
+_OPERATOR = re.compile(
+    r"torch\.ops\.(?:aten|prims|torchvision|quantized_decomposed)\.\w+\.\w+"
+    r"|torch\.ops\.higher_order\.(?:cond|while_loop|wrap_with_set_grad_enabled|wrap_with_autocast)"
+    r"|_operator\.(?:add|sub|mul|floordiv|truediv|mod|pow|neg|pos|and_|or_|not_|eq|ne|lt|le|gt|ge|getitem)"
+    r"|math\.(?:trunc|floor|ceil|sqrt)|torch\.sym_(?:int|float|min|max|not|ite|sqrt)"
+)
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_FORM = re.compile(r'[\w\s\[\]{}:,.\\"-]*')  # of inputs and outputs, as JSON
+_OF_FILES = "from_file"  # an operator of aten that reads any file of this machine
+_NUMBER_OR_NAME = re.compile(r"[A-Za-z_]\w*|[-+]?[\d.]+(?:e[-+]?\d+)?")
+_FUNCTIONS = {
+    *("Symbol", "Integer", "Float", "Rational", "Add", "Mul", "Pow", "Max", "Min", "Mod", "PythonMod", "FloorDiv"),
+    *("CleanDiv", "CeilDiv", "CeilToInt", "FloorToInt", "TruncToInt", "TruncToFloat", "RoundToInt", "RoundDecimal"),
+    *("IntTrueDiv", "FloatTrueDiv", "ToFloat", "PowByNatural", "FloatPow", "ModularIndexing", "Where", "Identity"),
+    *("LShift", "RShift", "Equality", "Unequality", "GreaterThan", "StrictGreaterThan", "LessThan", "StrictLessThan"),
+    *("Eq", "Ne", "Ge", "Gt", "Le", "Lt", "And", "Or", "Not", "int_oo", "oo", "true", "false", "BooleanTrue"),
+    *("BooleanFalse", "L", "math", "torch", "max", "min"),
+}
+_ATTRIBUTES = {
+    *("size", "stride", "storage_offset", "dim", "floor", "ceil", "trunc", "sqrt", "inf", "isnan"),
+    *("sym_max", "sym_min", "sym_int", "sym_float", "sym_not", "sym_ite"),
+}
+_ARITHMETIC = (
+    *(ast.Expression, ast.Call, ast.keyword, ast.Load, ast.Subscript, ast.Compare, ast.BoolOp, ast.BinOp),
+    *(ast.UnaryOp, ast.operator, ast.unaryop, ast.boolop, ast.cmpop),
+)
+
 
 @dataclass(frozen=True)
 class Described:
@@ -56,6 +90,40 @@ class _Size:
     most: int | None
 
 
+def save_program(module: torch.nn.Module, example_inputs: Sequence[torch.Tensor], moving: Any, path: Path) -> None:
+    """Export a module with torch.export and save the program, with zeros in place of its example inputs.
+
+    Args:
+        module: as it is used in inference; it is left in its own mode.
+        example_inputs: its positional arguments, of a batch of two or more.
+        moving: the dims that vary, as `torch.export.export` takes `dynamic_shapes`; the first of each input when None.
+        path: of the file.
+
+    Raises:
+        UsageError: there are no example inputs, or torch.export cannot follow the module.
+    """
+    import torch
+
+    if not example_inputs:
+        raise UsageError(
+            "a module does not say what it takes", remedy="give example_inputs=(tensor, …), of a batch of two or more"
+        )
+    was_training = module.training
+    moving = [{0: torch.export.Dim.AUTO} for _ in example_inputs] if moving is None else moving
+    try:
+        program = torch.export.export(module.eval(), tuple(example_inputs), dynamic_shapes=moving)
+    except Exception as error:  # the module is anybody's code
+        raise UsageError(
+            f"torch.export cannot export the module: {first_line(error)}",
+            remedy="see torch.export.draft_export(module, example_inputs), or save it for hf: or timm: and name that",
+        ) from error
+    finally:
+        module.train(was_training)
+    program.example_inputs = (tuple(map(torch.zeros_like, example_inputs)), {})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.export.save(program, path)
+
+
 def load_program(path: Path) -> ExportedProgram:
     """Load a program file that is allowed to be loaded.
 
@@ -69,7 +137,7 @@ def load_program(path: Path) -> ExportedProgram:
     except Exception as error:  # of a file that another release wrote, PyTorch raises anything
         raise SourceError(
             f"PyTorch cannot load {path.name}: {first_line(error)}",
-            remedy="log it again from the CPU, with a release of PyTorch that is not newer than the one here",
+            remedy="export it again from the CPU, with a release of PyTorch that is not newer than the one here",
         ) from error
 
 
@@ -219,42 +287,7 @@ def _range(axis: Dim, usual: AxisRange, size: _Size) -> AxisRange:
     return AxisRange(min=min(low, high), opt=min(max(typical, low), high), max=high)
 
 
-_RECORD = re.compile(
-    r"data/weights/weight_\d+|data/constants/tensor_\d+|data/(?:weights|constants)/model_\w+_config\.json"
-    r"|models/model\.json|data/sample_inputs/model\.pt|archive_format|archive_version|byteorder|version"
-    r"|\.data/(?:version|serialization_id)|\.format_version|\.storage_alignment"
-)
-_CONFIG = re.compile(r"data/(?:weights|constants)/model_\w+_config\.json")
-_PAYLOAD = re.compile(r"weight_\d+|tensor_\d+")
 _GRAPH, _EXAMPLES = "models/model.json", "data/sample_inputs/model.pt"
-
-_OPERATOR = re.compile(
-    r"torch\.ops\.(?:aten|prims|torchvision|quantized_decomposed)\.\w+\.\w+"
-    r"|torch\.ops\.higher_order\.(?:cond|while_loop|wrap_with_set_grad_enabled|wrap_with_autocast)"
-    r"|_operator\.(?:add|sub|mul|floordiv|truediv|mod|pow|neg|pos|and_|or_|not_|eq|ne|lt|le|gt|ge|getitem)"
-    r"|math\.(?:trunc|floor|ceil|sqrt)|torch\.sym_(?:int|float|min|max|not|ite|sqrt)"
-)
-_NAME = re.compile(r"[A-Za-z_]\w*")
-_FORM = re.compile(r'[\w\s\[\]{}:,.\\"-]*')  # of inputs and outputs, as JSON
-_OF_FILES = "from_file"  # an operator of aten that reads any file of this machine
-
-_NUMBER_OR_NAME = re.compile(r"[A-Za-z_]\w*|[-+]?[\d.]+(?:e[-+]?\d+)?")
-_FUNCTIONS = {
-    *("Symbol", "Integer", "Float", "Rational", "Add", "Mul", "Pow", "Max", "Min", "Mod", "PythonMod", "FloorDiv"),
-    *("CleanDiv", "CeilDiv", "CeilToInt", "FloorToInt", "TruncToInt", "TruncToFloat", "RoundToInt", "RoundDecimal"),
-    *("IntTrueDiv", "FloatTrueDiv", "ToFloat", "PowByNatural", "FloatPow", "ModularIndexing", "Where", "Identity"),
-    *("LShift", "RShift", "Equality", "Unequality", "GreaterThan", "StrictGreaterThan", "LessThan", "StrictLessThan"),
-    *("Eq", "Ne", "Ge", "Gt", "Le", "Lt", "And", "Or", "Not", "int_oo", "oo", "true", "false", "BooleanTrue"),
-    *("BooleanFalse", "L", "math", "torch", "max", "min"),
-}
-_ATTRIBUTES = {
-    *("size", "stride", "storage_offset", "dim", "floor", "ceil", "trunc", "sqrt", "inf", "isnan"),
-    *("sym_max", "sym_min", "sym_int", "sym_float", "sym_not", "sym_ite"),
-}
-_ARITHMETIC = (
-    *(ast.Expression, ast.Call, ast.keyword, ast.Load, ast.Subscript, ast.Compare, ast.BoolOp, ast.BinOp),
-    *(ast.UnaryOp, ast.operator, ast.unaryop, ast.boolop, ast.cmpop),
-)
 
 
 def require_harmless(path: Path) -> None:
@@ -368,11 +401,11 @@ def _holds_tensors(content: bytes) -> bool:
     return True
 
 
-def load(folder: Path, *, allow_pickle: bool, inputs: Mapping[str, InputSpec]) -> LoadedModel:
-    """Load the module of a folder.
+def load(source: Path, *, allow_pickle: bool, inputs: Mapping[str, InputSpec]) -> LoadedModel:
+    """Load a program of torch.export, or the module of a folder.
 
     Args:
-        folder: holds model.pt2 or model.pth, and what MLflow says of it.
+        source: the program's file; or a folder with model.pt2 or model.pth, and what MLflow says of it.
         allow_pickle: whether loading may run code of whoever logged it.
         inputs: what the spec says of them.
 
@@ -380,9 +413,9 @@ def load(folder: Path, *, allow_pickle: bool, inputs: Mapping[str, InputSpec]) -
         SourceError: it cannot be loaded, or not without running code that nobody allowed.
         UsageError: inputs that it does not have.
     """
-    path, signed = folder / PROGRAM, signed_inputs(folder)
+    path, signed = (source, ()) if source.is_file() else (source / PROGRAM, signed_inputs(source))
     if not path.is_file():
-        return _of_pickle(_unpickled(folder / PICKLE, allow_pickle=allow_pickle), signed, inputs)
+        return _of_pickle(_unpickled(source / PICKLE, allow_pickle=allow_pickle), signed, inputs)
     if not allow_pickle:
         require_harmless(path)
     program = load_program(path)

@@ -32,6 +32,10 @@ _OTHER_RANGE = AxisRange(min=1, opt=16, max=64)
 _LARGEST_INTEGER = 7
 _SMALLEST_SIDE = 16
 
+_BATCH_LIKE = re.compile(r"\?|n|bs|b|(.*_)?batch(_?size|_?dim)?(_\d+)?", re.IGNORECASE)
+_SAME_VALUES = {"Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Clip"}
+_SAME_TABLE = {"Cast", "Identity", "DequantizeLinear"}
+
 
 def plan_drawn(
     tensors: Sequence[Tensor], specs: Mapping[str, InputSpec], bounds: Mapping[str, int] | None = None
@@ -132,11 +136,6 @@ def _draw(
     else:
         values = rng.integers(int(spec.low), int(spec.high), shape, endpoint=True)
     return values.astype(tensor.dtype)
-
-
-_BATCH_LIKE = re.compile(r"\?|n|bs|b|(.*_)?batch(_?size|_?dim)?(_\d+)?", re.IGNORECASE)
-_SAME_VALUES = {"Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Clip"}
-_SAME_TABLE = {"Cast", "Identity", "DequantizeLinear"}
 
 
 def name_inputs(tensors: Sequence[Tensor], specs: Mapping[str, InputSpec]) -> tuple[Tensor, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plansmith.config.source_reference import SourceReference, is_model_scheme
+from plansmith.config.source_reference import FILE_SUFFIXES, SourceReference, is_model_scheme
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import UsageError
 from plansmith.sources.timm import require_task
@@ -19,8 +19,8 @@ def refuse_unfitting(reference: SourceReference, spec: ModelSpec) -> None:
             "an ONNX file has the head that it was exported with: a task cannot change it",
             remedy="leave the task out, or compile the model that the file was exported from (hf:…, timm:…)",
         )
-    if reference.scheme == "onnx" and spec.random_weights:
-        raise UsageError("an ONNX file holds its weights: there are none to draw", remedy="leave random_weights out")
+    if reference.scheme in FILE_SUFFIXES and spec.random_weights:
+        raise UsageError("such a file holds its weights: there are none to draw", remedy="leave random_weights out")
     if reference.scheme == "onnx" and spec.device != "cpu":
         raise UsageError("an ONNX file is not exported: a GPU has nothing to do", remedy="leave device out")
     if not is_model_scheme(reference.scheme) and spec.random_weights:
@@ -42,8 +42,8 @@ def _refuse_for_module(spec: ModelSpec) -> None:
     settings = [name for name in ("task", "outputs") if getattr(spec, name)]
     if settings:
         raise UsageError(
-            f"a module of PyTorch has the outputs that it was logged with: {' and '.join(settings)} cannot change them",
-            remedy=f"leave {' and '.join(settings)} out, or log the model with mlflow.transformers.log_model",
+            f"a program of torch.export has its own outputs: {' and '.join(settings)} cannot change them",
+            remedy=f"leave {' and '.join(settings)} out, or name the model that it was made from (hf:…, timm:…)",
         )
     if spec.device != "cpu":
-        raise UsageError("a module that was logged in MLflow is exported on the CPU", remedy="leave device out")
+        raise UsageError("a program of torch.export is held on the CPU", remedy="leave device out")

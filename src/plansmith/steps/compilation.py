@@ -45,6 +45,8 @@ from plansmith.triton.server.live import ServerGroup
 from plansmith.triton.server.runtime import ServingRuntime, find_serving_runtime
 from plansmith.validation.gate import require_passed
 
+STEPS = tuple(step.name for steps in (MODEL_STEPS, RELEASE_STEPS) for step in steps)
+
 
 @dataclass(frozen=True)
 class _Judged:
@@ -143,9 +145,6 @@ def _require_sense(spec: ModelSpec) -> None:
             f"auto goes by speed, and {spec.engine} is not here to be timed",
             remedy="choose --precision int8, fp8, fp16 or bf16, or --engine onnxruntime",
         )
-
-
-STEPS = tuple(step.name for steps in (MODEL_STEPS, RELEASE_STEPS) for step in steps)
 
 
 class Compilation:

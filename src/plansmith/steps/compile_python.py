@@ -24,7 +24,7 @@ def require_pytorch(spec: ModelSpec, scheme: Scheme) -> None:
     """
     if scheme == "torch":
         raise UsageError(
-            "engine python serves models of transformers and timm, and a module of MLflow's flavour pytorch is neither",
+            "engine python serves models of transformers and timm, and a program of torch.export is neither",
             remedy="use --engine onnxruntime or tensorrt",
         )
     if scheme == "onnx":

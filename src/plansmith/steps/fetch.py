@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plansmith.compilers.export.requests import LoadRequest
-from plansmith.config.source_reference import RegisteredName, S3Uri, SourceReference, is_model_scheme
+from plansmith.config.source_reference import FILE_SUFFIXES, RegisteredName, S3Uri, SourceReference, is_model_scheme
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import EnvironmentFault, SourceError
 from plansmith.pipelines.detect import settled_task
@@ -81,7 +81,8 @@ def fetch(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> S
                 return None
             paths, is_cached = graph
         elif scheme == "torch":
-            paths = module_files(model.folder)
+            file = Path(model.location)
+            paths = [file] if file.is_file() else module_files(model.folder)
         else:
             paths = model_paths(model.folder, spec)
             directory.require_json(paths)
@@ -174,7 +175,7 @@ def _source_model(stages: StageRunner, spec: ModelSpec, reference: SourceReferen
     if not is_model_scheme(reference.scheme):
         return _registered(stages, spec, reference)
     if reference.path is not None and reference.full_path is not None:
-        folder = reference.full_path.parent if reference.scheme == "onnx" else reference.path
+        folder = reference.full_path.parent if reference.scheme in FILE_SUFFIXES else reference.path
         return _FetchedModel(folder, str(reference.full_path), None, cached=True, reference=reference)
     location, cached = reference.location, True
     if reference.scheme == "timm":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from plansmith.compilers.python_backend.model_folder import NUMPY
@@ -249,19 +249,10 @@ def _runnable(engine: Engine, lowered: StepResult[LoweredModel]) -> Path | None:
 
 def _require_agreement(pipeline: Pipeline) -> None:
     """Accept a pipeline only if its responses agree with those of the source's own library."""
-    require_no(
-        refusals(pipeline),
-        f"the pipeline does not answer as {pipeline.source} does",
-        remedy="nothing was published; please report this with the model, or leave `pipeline` out of the spec",
-    )
-
-
-def require_no(problems: Sequence[str], title: str, *, remedy: str) -> None:
-    """Require that there is no wrong answer.
-
-    Raises:
-        GateError: one is.
-    """
-    if problems:
+    if problems := refusals(pipeline):
         more = [f"… and {len(problems) - _MOST_TOLD} more"] if len(problems) > _MOST_TOLD else []
-        raise GateError("\n  ".join([f"{title}:", *problems[:_MOST_TOLD], *more]), remedy=remedy)
+        title = f"the pipeline does not answer as {pipeline.source} does:"
+        raise GateError(
+            "\n  ".join([title, *problems[:_MOST_TOLD], *more]),
+            remedy="nothing was published; please report this with the model, or leave `pipeline` out of the spec",
+        )

@@ -24,6 +24,8 @@ from plansmith.triton.repository.release import read_manifest
 _LEFT_OUT = {"Made", "Requests", "Latency", "Inputs", "Outputs", "Compared on"}
 """Facts of the report that differ between any two releases, or stand in other sections."""
 
+_DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,52}\b")
+
 
 @dataclass(frozen=True)
 class Side:
@@ -226,9 +228,6 @@ def _flat(value: Mapping[str, Any], above: str) -> _Facts:
 def _word(value: Any) -> str:
     """Format a value as in a spec."""
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-_DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,52}\b")
 
 
 def shorten_digests(text: str | None) -> str:

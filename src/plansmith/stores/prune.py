@@ -29,6 +29,12 @@ LIVE_SECONDS = 7 * 24 * 3600
 """What a loader said to be live counts as such for so long after its last report: it goes on serving while it cannot
 reach the store."""
 
+_DIGEST = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+_AT_ONCE = 100
+"""Contents are looked at once more, so many at a time, right before they go."""
+
+Kind = Literal["version", "list", "content", "report"]
+
 
 @dataclass(frozen=True)
 class Retention:
@@ -106,13 +112,6 @@ def _served(reports: Iterable[AgedReport]) -> dict[int, str]:
         if entry.seconds_ago < LIVE_SECONDS
         for number in (entry.report.wanted, *entry.report.serves)
     }
-
-
-_DIGEST = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
-_AT_ONCE = 100
-"""Contents are looked at once more, so many at a time, right before they go."""
-
-Kind = Literal["version", "list", "content", "report"]
 
 
 class PrunedItem(Record):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from plansmith.errors import RepositoryError
 from plansmith.formatting import format_bytes
@@ -26,7 +27,12 @@ from plansmith.system.digest import Digester, digest_of_files
 from plansmith.triton.repository.ensembles import repositories_in, repository_around
 from plansmith.triton.repository.release import require_same_interface, stands_for
 
+if TYPE_CHECKING:
+    from plansmith.triton.repository.repository import ModelRepository
+
 _ATTEMPTS = 5
+
+_SECONDS_BETWEEN_WORDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -262,9 +268,6 @@ def _of_digest(catalogue: Catalogue, digest: str) -> StoredVersion | None:
     return next((version for version in catalogue.standing() if version.digest == digest), None)
 
 
-_SECONDS_BETWEEN_WORDS = 0.1
-
-
 class Tally:
     """Byte counter: adds up the bytes that threads report, and reports progress now and then.
 
@@ -309,6 +312,23 @@ class Outgoing:
     folder: Path
     manifest: Manifest
     digester: Digester
+
+
+def outgoing_release(repository: ModelRepository, release: str) -> Outgoing:
+    """Return a release that may be published from its repository: MODEL, the leading one, or MODEL@VERSION.
+
+    Raises:
+        RepositoryError: there is none of that name, or it was withdrawn.
+    """
+    model, number = repository.find(release)
+    reason = repository.withdrawals(model).reason(number)
+    if reason is not None:
+        raise RepositoryError(
+            f"version {number} of {model} was withdrawn: {reason}",
+            remedy=f"name another: plansmith show {model} --repository {repository.root}",
+        )
+    digester = Digester(repository.store / "no-memo", read_only=True)
+    return Outgoing(repository.release(model, number), repository.manifest(model, number), digester)
 
 
 class Delivery:

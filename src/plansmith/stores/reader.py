@@ -22,6 +22,9 @@ B = TypeVar("B")
 
 _READERS = 8
 
+QUIET_SECONDS = 15 * 60
+"""A loader that has not reported for so long may be gone; it reports every few minutes."""
+
 
 @dataclass(frozen=True)
 class AgedReport:
@@ -87,10 +90,6 @@ def live_reports(store: Store, model: str) -> list[AgedReport]:
         if report is not None:
             reports.append(AgedReport(report, max(0.0, now - item.changed)))
     return reports
-
-
-QUIET_SECONDS = 15 * 60
-"""A loader that has not reported for so long may be gone; it reports every few minutes."""
 
 
 class LiveAt(Record):

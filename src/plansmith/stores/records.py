@@ -13,6 +13,8 @@ from plansmith.records.model import SCHEMA_VERSION, FileEntry, Record
 from plansmith.stores.backend.documents import utc_now
 from plansmith.stores.backend.object_store import Abilities
 
+_LONGEST_LINE = 50
+
 
 class Marker(Record):
     """Store marker: marks a folder or prefix as a store, with the target of its releases and the server's abilities.
@@ -116,9 +118,6 @@ class LiveReport(Record):
     serves: tuple[int, ...]
     failed: str | None = None
     seen: str
-
-
-_LONGEST_LINE = 50
 
 
 def promoted(catalogue: Catalogue, number: int, alias: str, share: float | None = None) -> Catalogue:

@@ -22,6 +22,8 @@ from plansmith.system.files import link_or_copy
 _LARGE_BYTES = 8 << 20
 _ROUNDS = 4
 
+_AT_ONCE = 4
+
 
 @dataclass(frozen=True)
 class TransferProgress:
@@ -158,9 +160,6 @@ def _send(objects: Objects, folder: Path, files: Sequence[FileEntry], moved: Mov
         if file.bytes >= _LARGE_BYTES:
             send(file)
     in_parallel(send, [file for file in files if file.bytes < _LARGE_BYTES])
-
-
-_AT_ONCE = 4
 
 
 class Damaged(Exception):

@@ -24,6 +24,13 @@ from plansmith.triton.repository.repository import ModelRepository
 
 Kind = Literal["repository", "store"]
 
+_READERS = 4
+Checked = Callable[[int, int], None]
+"""Told how many bytes were read so far, and of how many."""
+
+_Digest = Callable[[str, Moved], str | None]
+"""The SHA-256 of a content by its key; None where it is not told."""
+
 
 class Damage(Record):
     """Damage: something that differs from what was published.
@@ -77,19 +84,8 @@ class Verification(Record):
         return f"{shown}; {hidden}" if any(damage.hidden for damage in self.damages) else shown
 
 
-_READERS = 4
-
-
-Checked = Callable[[int, int], None]
-"""Told how many bytes were read so far, and of how many."""
-
-
 def unwatched(_bytes: int, _of_bytes: int) -> None:
     """Ignore progress: a no-op callback."""
-
-
-_Digest = Callable[[str, Moved], str | None]
-"""The SHA-256 of a content by its key; None where it is not told."""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,17 @@ from plansmith.errors import EnvironmentFault, RepositoryError
 _PAUSES = (0.01, 0.1, 0.5)
 _NAME = re.compile(r"\.?plansmith-(\d+)-")
 
+_STAGING_LOCK = ".lock"
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.EEXIST}
+# A disk with less room than this when a library failed for an unclear reason is taken for full.
+_ROOM_BYTES = 64 * 1024
+Waiting = Callable[[int | None], None]
+"""Told once that a lock is held by another: the process that holds it, where the kernel names one."""
+
+STAGING = "staging"
+LOCKS = "locks"
+
 
 def scratch_name(purpose: str) -> str:
     """Return the name, or its prefix, of a temporary item of this process: plansmith-<process>-<purpose>."""
@@ -83,16 +94,6 @@ def _is_abandoned_file(path: Path) -> bool:
         return is_of_dead_process(path.name) and path.lstat().st_uid == os.geteuid()
     except FileNotFoundError:
         return False
-
-
-_STAGING_LOCK = ".lock"
-
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-_UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.EEXIST}
-
-# A disk with less room than this when a library failed for an unclear reason is taken for full.
-_ROOM_BYTES = 64 * 1024
 
 
 def fsync_path(path: Path) -> None:
@@ -159,10 +160,6 @@ def write_file(path: Path, content: str | bytes, *, replace: bool) -> None:
         else:
             link_or_copy(staged, path)
             fsync_path(path.parent)
-
-
-Waiting = Callable[[int | None], None]
-"""Told once that a lock is held by another: the process that holds it, where the kernel names one."""
 
 
 class HeldByAnother(Exception):
@@ -385,8 +382,3 @@ def _is_full(place: Path) -> bool:
     usage = os.statvfs(next(path for path in (place, *place.parents) if path.exists()))
     writable = usage.f_blocks > 0 and not usage.f_flag & os.ST_RDONLY
     return writable and usage.f_bavail * usage.f_frsize < _ROOM_BYTES
-
-
-STAGING = "staging"
-
-LOCKS = "locks"

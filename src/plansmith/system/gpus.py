@@ -25,6 +25,13 @@ CPU_INFO = Path("/proc/cpuinfo")
 _VNNI = {"avx512_vnni", "avx_vnni"}
 _X86 = {"x86_64", "amd64", "i386", "i486", "i586", "i686", "x86"}
 
+LOCKS_VARIABLE = "PLANSMITH_GPU_LOCKS"
+"""Names another folder for the locks, such as one that containers on a GPU share."""
+
+_LOCKS = Path("/tmp/plansmith-gpus")  # noqa: S108 - shared by all users, whatever their TMPDIR; opened with care
+_LIBRARY = "libnvidia-ml.so.1"
+_SAMPLE_SECONDS = 0.1
+
 
 def sums_bytes_exactly(described: str | None = None, machine: str | None = None) -> bool:
     """Whether int8 dot products are exact: on x86 if the CPU reports VNNI, and on all other processors.
@@ -83,14 +90,6 @@ def _open_for_everybody(path: Path) -> int:
             file_number = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o666)
             os.fchmod(file_number, 0o666)
             os.close(file_number)
-
-
-LOCKS_VARIABLE = "PLANSMITH_GPU_LOCKS"
-"""Names another folder for the locks, such as one that containers on a GPU share."""
-
-_LOCKS = Path("/tmp/plansmith-gpus")  # noqa: S108 - shared by all users, whatever their TMPDIR; opened with care
-_LIBRARY = "libnvidia-ml.so.1"
-_SAMPLE_SECONDS = 0.1
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,9 @@ _SIGNS = (
     "MemoryError",
 )
 
+_NO_LIMIT = 2**60  # cgroup v1 says "unlimited" with a number close to 2**63
+_MEMINFO = Path("/proc/meminfo")
+
 
 def tells_of_memory(text: str) -> str | None:
     """Return the first line of a text that reports an out-of-memory error; None if there is none."""
@@ -113,11 +116,6 @@ def peak_bytes(proc: Path = Path("/proc/self/status")) -> int:
     fields = dict(line.split(":", 1) for line in proc.read_text().splitlines() if ":" in line)
     own = int(fields["VmHWM"].split()[0]) if "VmHWM" in fields else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return (own + resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) * 1024
-
-
-_NO_LIMIT = 2**60  # cgroup v1 says "unlimited" with a number close to 2**63
-
-_MEMINFO = Path("/proc/meminfo")
 
 
 @dataclass(frozen=True)

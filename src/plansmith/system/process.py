@@ -32,6 +32,12 @@ from plansmith.system.files import make_scratch, remove_scratch
 _POLL_SECONDS = 0.01
 _PROC = Path("/proc")
 
+_PR_SET_PDEATHSIG = 1
+_LOG_TAIL_LINES = 5
+_GONE_SECONDS = 5
+# The leader itself, and the `sleep`, outlive the signals that end others politely.
+_LEADER = "trap '' HUP INT TERM; read -r _; sleep {seconds:g}; kill -KILL 0"
+
 
 def signal_group(group: int, number: int) -> bool:
     """Send a signal to a process group, or check for processes with 0; return whether there are any."""
@@ -40,13 +46,6 @@ def signal_group(group: int, number: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-_PR_SET_PDEATHSIG = 1
-
-_LOG_TAIL_LINES = 5
-
-_GONE_SECONDS = 5
 
 
 def dying_with(parent: int) -> Callable[[], bool]:
@@ -110,10 +109,6 @@ def end_with(process: int, *, before: Callable[[], None], grace_seconds: float) 
             os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=follow, name=f"ends with {process}", daemon=True).start()
-
-
-# The leader itself, and the `sleep`, outlive the signals that end others politely.
-_LEADER = "trap '' HUP INT TERM; read -r _; sleep {seconds:g}; kill -KILL 0"
 
 
 class ProcessGroup:

@@ -15,6 +15,13 @@ from plansmith.errors import EnvironmentFault, UsageError
 BLOCK, _VARIABLE = "block:", "env:"
 """How a place begins that holds a secret: a block of Prefect, or a variable."""
 
+_ASKED_WITH = {
+    "hub": ("huggingface_hub", "triggers"),
+    "s3": ("boto3", "s3"),
+    "sagemaker": ("boto3", "s3"),
+}
+"""By type: the library, and the extra that brings it."""
+
 
 def read_triggered(path: Path, *, instead: str = "") -> ServiceConfig:
     """Read the configuration in a service's file, as `read_triggered_file`."""
@@ -86,14 +93,6 @@ def secret_problems(registries: Mapping[str, Registry], secrets: Mapping[str, Se
     for first, second in combinations(secrets, 2):
         if registries[first].type == registries[second].type and set(secrets[first]) & set(secrets[second]):
             yield f"{first} and {second} have a secret in common: what is sent to one is taken for the other, too"
-
-
-_ASKED_WITH = {
-    "hub": ("huggingface_hub", "triggers"),
-    "s3": ("boto3", "s3"),
-    "sagemaker": ("boto3", "s3"),
-}
-"""By type: the library, and the extra that brings it."""
 
 
 def require_libraries(registries: Mapping[str, Registry]) -> None:

@@ -27,6 +27,11 @@ _OURS = ("plansmith.deliveries", "plansmith.builds", "plansmith.pages", "plansmi
 _SERVERS = ("uvicorn.error", "asyncio")
 """The server's own logs; what they say of requests that are none would be a line for each of an attacker's."""
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_LOOK_SECONDS = 0.5
+_END_SECONDS = 60.0
+"""How long a worker may take to finish its entry: all questions of one run."""
+
 
 class _Line(logging.Formatter):
     """One-line log format: plansmith messages are one line already; messages of the server are joined into one."""
@@ -55,12 +60,6 @@ def log_as_json(stream: TextIO | None = None) -> None:
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(level)
-
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_LOOK_SECONDS = 0.5
-_END_SECONDS = 60.0
-"""How long a worker may take to finish its entry: all questions of one run."""
 
 
 class Service(Protocol):

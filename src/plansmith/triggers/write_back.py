@@ -31,6 +31,8 @@ _BY_WEIGHT: tuple[Verdict, ...] = ("cancelled", "failed", "refused", "published"
 _DIGEST_LENGTH = 8
 _NO_LABEL = re.compile(r"[^A-Za-z0-9_.-]")
 
+MOST_PROPERTIES = 50
+
 
 class Build(Record):
     """Result of a build of a model for a target.
@@ -191,8 +193,6 @@ class MlflowWriter:
 
 SAGEMAKER_FORM = Form(longest_name=128, longest_value=256, foreign=r"[^\w .:/=+\-@]", as_json=False)
 """What the metadata of a package takes: no JSON, which has braces and commas."""
-
-MOST_PROPERTIES = 50
 
 
 class SageMakerWriter:

@@ -34,6 +34,11 @@ _SPEC_FILE = "spec.yaml"
 _ARTIFACTS = "artifacts"
 _TUNING_FOLDER = "tuning"
 
+_BUILDS_FOLDER = "builds"
+_MAX_REASONS = 3
+_CONTROL_SECONDS = 30.0
+_TRITON = "triton"
+
 
 @dataclass(frozen=True)
 class TunedModel:
@@ -164,11 +169,6 @@ def digest_of_build(release: Path, manifest: Manifest) -> str:
     config.name = ""
     files = [(file.path, file.sha256) for file in manifest.files if MODEL_FOLDER in Path(file.path).parts[:-1]]
     return digest_of([sorted(files), text_of(config)])
-
-
-_BUILDS_FOLDER = "builds"
-_MAX_REASONS = 3
-_CONTROL_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -380,9 +380,6 @@ def _scratch_spec(spec: ModelSpec, name: str, repository: Path) -> ModelSpec:
             "triton": triton,
         }
     )
-
-
-_TRITON = "triton"
 
 
 def spec_changes(spec: ModelSpec, best: Configuration, current: Configuration) -> dict[str, Any]:

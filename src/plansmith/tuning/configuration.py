@@ -21,6 +21,23 @@ if TYPE_CHECKING:
 THREADS_PARAMETER = "intra_op_thread_count"
 """Parameter of Triton's ONNX Runtime backend: threads with which an instance computes one operator."""
 
+Preference = Literal["none", "full", "half"]
+"""Preferred batch sizes: none, the largest batch, or that and half of it."""
+
+PREFERENCES: tuple[Preference, ...] = ("none", "full", "half")
+QUEUE_DELAYS = (0, 100, 1000, 5000)
+"""Tried by default, in microseconds."""
+
+AXES = ("build", "max_batch_size", "preference", "queue_delay", "instances_and_threads")
+ORDERED_AXES = {"max_batch_size", "queue_delay"}
+"""Axes whose choices ascend; on the others, neighbours are not more alike than any two choices."""
+
+Point = tuple[int, ...]
+"""The number of the choice on each of `AXES`."""
+
+_MAX_GPU_INSTANCES = 4
+_MAX_CPU_INSTANCES = 8
+
 
 class Build(Record):
     """Build: the engine and precision that a configuration requires."""
@@ -155,24 +172,6 @@ def _threads(config: pb.ModelConfig) -> int:
             remedy="write a whole number, or leave it out",
         )
     return max(0, int(number[0]))
-
-
-Preference = Literal["none", "full", "half"]
-"""Preferred batch sizes: none, the largest batch, or that and half of it."""
-
-PREFERENCES: tuple[Preference, ...] = ("none", "full", "half")
-QUEUE_DELAYS = (0, 100, 1000, 5000)
-"""Tried by default, in microseconds."""
-
-AXES = ("build", "max_batch_size", "preference", "queue_delay", "instances_and_threads")
-ORDERED_AXES = {"max_batch_size", "queue_delay"}
-"""Axes whose choices ascend; on the others, neighbours are not more alike than any two choices."""
-
-Point = tuple[int, ...]
-"""The number of the choice on each of `AXES`."""
-
-_MAX_GPU_INSTANCES = 4
-_MAX_CPU_INSTANCES = 8
 
 
 class SearchSpace(Record):

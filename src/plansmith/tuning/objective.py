@@ -30,6 +30,8 @@ _EXAMPLES = "p95<50ms, error_rate<1%, memory<2G or throughput>100"
 _MIN_ERROR_RATE = 1e-3
 """The unit of a violation where the limit of the error rate is smaller, such as 0."""
 
+Objective = Literal["throughput", "latency", "cost"]
+
 
 class Constraint(Record):
     """Constraint: a lower limit on throughput, or an upper limit on anything else.
@@ -144,9 +146,6 @@ def _problem(name: str, sign: str, unit: str) -> str:
         return ""
     names = ", ".join(filter(None, units))
     return f"the unit {unit!r} is none of {names}" if unit else f"give the unit: one of {names}"
-
-
-Objective = Literal["throughput", "latency", "cost"]
 
 
 class Goal(Record):

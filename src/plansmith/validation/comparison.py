@@ -29,6 +29,16 @@ FEWEST_ELEMENTS = 8
 """A sample's answer of fewer numbers has no direction to speak of: two scores of 0.05 and -0.05 point the other way
 round after an error of 0.1. Such answers of all samples are taken together as one vector."""
 
+# Beside a model that amplifies roundings, so many times what it does to them itself; what is wrong in a graph begins
+# where the second tolerance ends.
+_ROUNDINGS = 4
+_WIDEST = Tolerance(max_relative=1e-3, quantile_relative=1e-3, min_cosine=0.9999, min_mean_cosine=0.9999)
+Moments = tuple[float, float, float]
+"""Squared length of the reference, of the candidate, and their product."""
+
+_ZERO_DEVIATION = 1e-6
+_LARGEST = float(np.finfo(np.float32).max)
+
 
 class Limits(NamedTuple):
     """Limits of the accuracy gate for a precision.
@@ -101,17 +111,6 @@ LIMITS = {
 }
 
 TOLERANCES = {precision: limits.tolerance for precision, limits in LIMITS.items()}
-
-# Beside a model that amplifies roundings, so many times what it does to them itself; what is wrong in a graph begins
-# where the second tolerance ends.
-_ROUNDINGS = 4
-_WIDEST = Tolerance(max_relative=1e-3, quantile_relative=1e-3, min_cosine=0.9999, min_mean_cosine=0.9999)
-
-Moments = tuple[float, float, float]
-"""Squared length of the reference, of the candidate, and their product."""
-
-_ZERO_DEVIATION = 1e-6
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 def compare_output(

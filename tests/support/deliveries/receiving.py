@@ -12,7 +12,7 @@ from plansmith.config.service_triggers import TriggersConfig
 from plansmith.triggers.inbox.entry import Delivery
 from plansmith.triggers.metrics import Metrics
 from plansmith.triggers.receiver.application import make_app
-from plansmith.triggers.registries import mlflow, webhook
+from plansmith.triggers.registries import webhook
 from plansmith.triggers.registries.delivery import Event
 
 from .asgi import Answer, ask
@@ -109,8 +109,3 @@ class Receiver:
 def signed_request(value: Any = ASKED, **more: Any) -> Sent:
     """A signed request of the hook."""
     return signed(webhook.HEADERS, value, **{"timestamp": str(int(NOW)), **more})
-
-
-def mlflow_delivery(value: Any, **more: Any) -> Sent:
-    """A signed delivery of MLflow."""
-    return signed(mlflow.HEADERS, value, **{"timestamp": str(int(NOW)), **more})

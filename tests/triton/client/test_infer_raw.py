@@ -1,12 +1,10 @@
-"""`plansmith infer` with what people have: texts, lines, files and parameters, sent to models that take strings."""
+"""`plansmith infer` with what people have: texts, files and parameters, sent to models that take strings."""
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,10 +31,6 @@ def data_of(answer: Any, output: str) -> Any:
     return answer.document["outputs"][output]["data"]
 
 
-def on_standard_input(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-
-
 @pytest.mark.slow
 def test_each_text_is_row(infer: Infer) -> None:
     """Each text is a row whatever is in it."""
@@ -58,28 +52,12 @@ def test_name_prefix_selects_input(infer: Infer) -> None:
 
 
 @pytest.mark.slow
-def test_one_question_for_all_contexts(infer: Infer, tmp_path: Path) -> None:
+def test_one_question_for_all_contexts(infer: Infer) -> None:
     """One question goes with all contexts."""
-    (tmp_path / "contexts.txt").write_text("Ada\nBob wrote Ada\n")
-    answer = infer("answers", "--text", "question=wrote Ada", "--lines", "context=contexts.txt", "--json")
+    contexts = ("--text", "context=Ada", "--text", "context=Bob wrote Ada")
+    answer = infer("answers", "--text", "question=wrote Ada", *contexts, "--json")
     results = [[record["word"] for record in json.loads(row)] for (row,) in data_of(answer, "entities")]
     assert results == [["Ada"], ["wrote", "Ada"]]
-    shown = infer("answers", "--text", "question=Ada", "--lines", "context=contexts.txt").stdout.splitlines()
-    assert [line[:17].strip() for line in shown[2:]] == ["Ada", "", "Bob wrote Ada", ""]
-
-
-@pytest.mark.slow
-def test_each_line_is_row(infer: Infer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each line is a row from a file or standard input."""
-    content = "\ufeffone\n\nthree\u2028still three\r\nvier 東京".encode()
-    (tmp_path / "lines.txt").write_bytes(content)
-    on_standard_input(monkeypatch, content)
-    for arguments in (("--lines", "lines.txt"), ("--lines", "text=lines.txt"), ("--lines", "-")):
-        rows = data_of(infer("shout", *arguments, "--json"), "said")
-        assert rows == [["ONE"], [""], ["THREE\u2028STILL THREE"], ["VIER 東京"]]
-    both = infer("shout", "--text", "first", "--lines", "lines.txt", "--json")
-    assert [row for (row,) in data_of(both, "said")][:2] == ["FIRST", "ONE"]
-    assert both.document["requests"] == 2
 
 
 @pytest.mark.slow
@@ -129,42 +107,6 @@ def test_parameters_go_with_batch_parts(address: Callable[[Protocol], str], prot
 
 
 @pytest.mark.slow
-def test_labels_stand_beside_their_scores(infer: Infer, tmp_path: Path) -> None:
-    (tmp_path / "cat.jpg").write_bytes(b"cat")
-    (tmp_path / "hound.jpg").write_bytes(b"a hound")
-    alone = infer("classes", "--file", "cat.jpg")
-    assert alone.stdout.splitlines() == [
-        "classes, version 1, answered",
-        "  label: string [1, 3] with score: float32 [1, 3]",
-        "    0.7500  3 bytes",
-        "    0.2000  tabby, tabby cat",
-        "    0.0500  Egyptian cat",
-    ]
-    two = infer("classes", "--file", "cat.jpg", "--file", "hound.jpg")
-    assert two.stdout.splitlines()[2:] == [
-        "    cat.jpg    0.7500 3 bytes  0.2000 tabby, tabby cat  0.0500 Egyptian cat",
-        "    hound.jpg  0.7500 7 bytes  0.2000 tabby, tabby cat  0.0500 Egyptian cat",
-    ]
-
-
-@pytest.mark.slow
-def test_json_laid_out_embeddings_shortened(infer: Infer) -> None:
-    """What stands in JSON is laid out, and embeddings are shortened."""
-    answer = infer("answers", "--text", "question=Ada wrote", "--text", "context=wrote Ada")
-    assert answer.stdout.splitlines()[2:] == [
-        "    word   start  score",
-        "    Ada    6      0.5000",
-        "    wrote  0      0.5000",
-    ]
-    vector = infer("pipe", "--text", "four", "--text", "")
-    assert vector.stdout.splitlines()[1:] == [
-        "  embedding: float32 [2, 16]",
-        "    four  norm 4.0000   4.0000   0.0000   0.0000   0.0000   0.0000   0.0000 …",
-        '    ""    norm 0.0000   0.0000   0.0000   0.0000   0.0000   0.0000   0.0000 …',
-    ]
-
-
-@pytest.mark.slow
 def test_strings_written_whole_to_files(infer: Infer, tmp_path: Path) -> None:
     """Strings are written to files that hold all of them."""
     arguments = ("shout", "--text", "ä", "--text", "", "--only", "said", "--output")
@@ -177,24 +119,13 @@ def test_strings_written_whole_to_files(infer: Infer, tmp_path: Path) -> None:
 
 FILES = {
     "a folder": (("--file", "."), (". is a folder", "--file")),
-    "a folder of lines": (("--lines", "."), (". is a folder",)),
     "no file": (("--file", "nope.jpg"), ("nope.jpg cannot be read: No such file", "name a file")),
     "no file by name": (("--file", "text=nope.jpg"), ("nope.jpg cannot be read: No such file",)),
-    "no lines": (("--lines", "nope.txt"), ("nope.txt cannot be read: No such file",)),
     "an empty file": (("--file", "empty"), ("empty is empty",)),
-    "an empty file of lines": (("--lines", "empty"), ("empty is empty: there is no line",)),
-    "nothing on standard input": (("--lines", "-"), ("standard input is empty",)),
-    "lines of bytes": (("--lines", "latin.txt"), ("latin.txt is no text in UTF-8: line 2 has the byte 0xe4", "iconv")),
-    "standard input twice": (("--lines", "-", "--input-json", "-"), ("standard input is to be read twice",)),
     "a name with a zero": (("--file", "a\0b"), ("cannot be read",)),
     "a parameter without a value": (("--text", "a", "--parameter", "x"), ("--parameter 'x' is not NAME=VALUE",)),
     "a parameter twice": (("--text", "a", "--parameter", "x=1", "--parameter", "x=2"), ("'x' is given twice",)),
     "a parameter of Triton's": (("--text", "a", "--parameter", "timeout=1"), ("'timeout' cannot be the name",)),
-    "a parameter with half a quote": (("--text", "a", "--parameter", 'x="1'), ("begins with a quote",)),
-    "a file behind no option": (
-        ("--file", "latin.txt", "other.jpg"),
-        ("'other.jpg' stands behind no option", "--file"),
-    ),
 }
 
 
@@ -205,8 +136,6 @@ def test_unreadable_file_told_before_asking(
 ) -> None:
     """What cannot be read is told before anything is asked."""
     (tmp_path / "empty").touch()
-    (tmp_path / "latin.txt").write_bytes(b"one\n\xe4\n")
-    on_standard_input(monkeypatch, b"")
     monkeypatch.setattr("plansmith.triton.client.Client", None)
     monkeypatch.setattr("plansmith.triton.server.server.TritonServer", None)
     check_refusal(infer("shout", *words, "--json"), 2, says)
@@ -217,22 +146,21 @@ MEANT = {
     "nothing of two": (("answers",), ("no input is given", '--text question="…" --text context="…"')),
     "one of two": (
         ("answers", "--text", "question=a"),
-        ("input 'context' is missing: it takes string [batch, 1]", 'pass --text context="…", too'),
+        ("input 'context' is missing: it takes string [batch, 1]",),
     ),
-    "none of two": (("answers", "--text", "a"), ("several inputs", "question, context", "--text question=…")),
+    "none of two": (("answers", "--text", "a"), ("which 2 inputs take", "input context: string", "--text question=…")),
     "a wrong name": (("answers", "--text", "contxt=a"), ("no input 'contxt'; 'context' is meant, perhaps",)),
-    "a close name": (("shout", "--text", "texts=a"), ("no input 'texts'; 'text' is meant", "--text text=texts=…")),
     "a wrong name of a file": (("classes", "--file", "picture=a.txt"), ("no input 'picture'",)),
     "numbers": (("echo", "--text", "value=3"), ("'value' takes int64", "--input value=VALUE")),
-    "no strings": (("moody", "--text", "hi"), ("takes no text and no bytes", "input mood: int32")),
+    "no strings": (("moody", "--text", "hi"), ("which no inputs take", "input mood: int32", "--input NAME=VALUE")),
     "given twice": (("shout", "--text", "a", "--input", "text=b"), ("'text' is given twice",)),
     "uneven": (
-        ("answers", "--text", "question=a", "--text", "question=b", "--lines", "context=a.txt"),
-        ("different numbers of rows: question 2, context 3", "a single one"),
+        ("answers", *("--text", "question=a") * 2, *("--text", "context=a") * 3),
+        ("batch is 2 in input 'question' and 3 in 'context'",),
     ),
     "of two sizes": (("pixels", "--file", "a.txt", "--file", "b.txt"), ("of 1 to 6 bytes", "one by one")),
     "a wrong output": (("shout", "--text", "a", "--only", "sad"), ("no output 'sad'",)),
-    "missing numbers": (("tiny", "--input", "a=1,2,3"), ("'ids' is missing", "--input ids=VALUE", "--random")),
+    "missing numbers": (("tiny", "--input", "a=1,2,3"), ("'ids' is missing: it takes int64 [batch, ?]",)),
 }
 
 
@@ -260,5 +188,4 @@ def test_documented_commands_accepted() -> None:
     lines = re.findall(r"^\s*(?:\$ )?plansmith infer (.*)$", f"{page}\n{infer_command.help}", re.MULTILINE)
     assert len(lines) > 10
     for line in lines:
-        context = infer_command.make_context("infer", shlex.split(line))
-        assert not context.params["others"], line
+        infer_command.make_context("infer", shlex.split(line))

@@ -11,6 +11,15 @@ from plansmith.cli.output import table
 from plansmith.errors import in_one_line
 from plansmith.formatting import format_bytes
 
+_ENDINGS = {
+    "max-copies": "no more were asked for",
+    "disk": "the disk is full",
+    "load-failed": "the next does not load",
+    "answer-failed": "a copy fails to answer",
+    "server-lost": "the server was lost",
+    "interrupted": "interrupted",
+}
+
 
 def report_lines(report: CapacityReport) -> Iterator[str]:
     """Return the report as lines."""
@@ -49,16 +58,6 @@ def copy_line(copy: LoadedCopy, pools: Sequence[MemoryPool]) -> str:
         f"copy {copy.number}: {copy.release} loaded in {copy.load_seconds:.2f} s, first answer {copy.first_ms:g} ms,"
         f" {growth}; in use: {used}"
     )
-
-
-_ENDINGS = {
-    "max-copies": "no more were asked for",
-    "disk": "the disk is full",
-    "load-failed": "the next does not load",
-    "answer-failed": "a copy fails to answer",
-    "server-lost": "the server was lost",
-    "interrupted": "interrupted",
-}
 
 
 def _spreads(report: CapacityReport) -> list[tuple[str, Spread, str]]:

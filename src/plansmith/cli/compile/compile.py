@@ -83,12 +83,6 @@ _OPTIONS = (
     click.option("--force/--no-force", default=None, help="Do every step again and publish a new version."),
 )
 
-
-def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add all compile options for `specs_from_arguments` to a command."""
-    return _NAME(source_options(reduce(lambda decorated, option: option(decorated), reversed(_OPTIONS), command)))
-
-
 _EPILOG = """\
 \b
 Examples:
@@ -99,6 +93,7 @@ Examples:
   plansmith compile mlflow:models:/ranker@champion
   plansmith compile s3://models/team/ranker
   plansmith compile onnx:model.onnx --name detector
+  plansmith compile torch:ranker.pt2                    # what torch.export.save wrote
   plansmith compile hf:./my-bert --precision int8 --data sentences.txt
   plansmith compile configs/models/resnet18-random.yaml --json
   plansmith compile timm:resnet18 --random-weights --publish s3://models/prod
@@ -108,6 +103,24 @@ Examples:
 Exit codes: 2 usage or spec, 3 source, 4 export, 5 gate not passed, 6 engine or target, 7 repository,
 8 served check, 9 something missing on this machine, 130 interrupted; of several models that of the first failure.
 """
+
+_LOWER_EPILOG = """\
+\b
+Examples:
+  plansmith lower hf:./my-bert --precision int8 --data sentences.txt
+  plansmith lower timm:./my-vit --precision fp16 --data images/ --output my-vit-fp16
+  plansmith lower hf:./my-bert --precision int8 --engine tensorrt --data sentences.txt
+  plansmith lower timm:./my-vit --precision fp16 --engine tensorrt --target triton-26.05 --check-build
+  plansmith lower spec.yaml --json
+
+Exit codes: 2 usage or spec, 3 source or data, 4 export or lowering, 5 not accurate enough, 6 refused by --check-build,
+9 something missing on this machine, 130 interrupted.
+"""
+
+
+def compile_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add all compile options for `specs_from_arguments` to a command."""
+    return _NAME(source_options(reduce(lambda decorated, option: option(decorated), reversed(_OPTIONS), command)))
 
 
 @click.command("compile", short_help="Compile a model and publish it as a version.", epilog=_EPILOG)
@@ -132,7 +145,7 @@ def compile_command(
 ) -> None:
     """Compile a model into a validated, versioned Triton model repository.
 
-    SOURCE is hf:<id or directory>[@revision], timm:<name or directory>, onnx:<file>,
+    SOURCE is hf:<id or directory>[@revision], timm:<name or directory>, onnx:<file>, torch:<file.pt2>,
     mlflow:models:/<name>@<alias> or s3://<bucket>/<prefix or key.tar.gz>; SPEC.yaml holds one or several
     models. All options but --model, --track, --dry-run, --json and --quiet can stand in a spec, with _ for -; the
     command line wins.
@@ -249,20 +262,6 @@ def _attempt(model: NamedSpec, manner: _CompileOptions) -> Outcome:
         return Failed(model.name, error.located(model=model.label))
     except OSError as error:
         return Failed(model.name, fault_from_os_error(error).located(model=model.label))
-
-
-_LOWER_EPILOG = """\
-\b
-Examples:
-  plansmith lower hf:./my-bert --precision int8 --data sentences.txt
-  plansmith lower timm:./my-vit --precision fp16 --data images/ --output my-vit-fp16
-  plansmith lower hf:./my-bert --precision int8 --engine tensorrt --data sentences.txt
-  plansmith lower timm:./my-vit --precision fp16 --engine tensorrt --target triton-26.05 --check-build
-  plansmith lower spec.yaml --json
-
-Exit codes: 2 usage or spec, 3 source or data, 4 export or lowering, 5 not accurate enough, 6 refused by --check-build,
-9 something missing on this machine, 130 interrupted.
-"""
 
 
 @click.command("lower", short_help="Write a lowered ONNX graph, judged on a CPU.", epilog=_LOWER_EPILOG)

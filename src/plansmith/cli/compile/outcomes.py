@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _SAID = {"profiles", "memory_pools", "optimization_level", "tf32"}
 
+_BACKENDS = {"onnxruntime": "ONNX Runtime", "tensorrt": "TensorRT", "python": "Python"}
+
 
 def build_lines(preview: BuildPreview) -> Iterator[str]:
     """Return the build spec, its unknown parts, and the trtexec command, ready to copy."""
@@ -121,9 +123,6 @@ def describe_publication(publication: Publication) -> str:
     sent = f"{format_bytes(publication.sent_bytes)} of {format_bytes(publication.total_bytes)} sent"
     view = ", and shown in its repository" if publication.view else ""
     return f"{state} {publication.place} as version {publication.version}{aliases}: {sent}{view}"
-
-
-_BACKENDS = {"onnxruntime": "ONNX Runtime", "tensorrt": "TensorRT", "python": "Python"}
 
 
 @dataclass(frozen=True)

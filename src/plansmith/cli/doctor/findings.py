@@ -19,6 +19,9 @@ from plansmith.formatting import count
 
 _MOST_COMMANDS = 5
 
+LIMIT_SECONDS = 60.0
+_KILLED_SECONDS = 2
+
 
 class Severity(StrEnum):
     """Severity of a finding."""
@@ -102,11 +105,6 @@ class Examination:
             "next": self.commands,
             "findings": [asdict(finding) for finding in self.findings],
         }
-
-
-LIMIT_SECONDS = 60.0
-
-_KILLED_SECONDS = 2
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,12 @@ _NEEDED_FOR = {
     "torchvision": "timm: models",
     "timm": "timm: models",
     "tritonclient": "the check on a running Triton",
+    "uv": "python: {environment: packed}",
 }
+
+NOT_IMPORTED = Finding(
+    COMPILE_AREA, "imports", Severity.OPTIONAL, "not tried: plansmith doctor --deep does so, and starts Triton"
+)
 
 
 def extra_requirements(extra: str) -> list[Requirement]:
@@ -91,11 +96,6 @@ def installed_version(distribution: str) -> str:
         return version(distribution)
     except PackageNotFoundError:
         return ""
-
-
-NOT_IMPORTED = Finding(
-    COMPILE_AREA, "imports", Severity.OPTIONAL, "not tried: plansmith doctor --deep does so, and starts Triton"
-)
 
 
 def stated(module: str) -> Probed | None:

@@ -29,6 +29,15 @@ _FEW_FILES = 512
 _SHARED = Path("/dev/shm")  # noqa: S108 - the kernel's, and Triton's choice
 _STUB = "Triton's Python backend"
 
+FOLDER_AREA = "Artifacts"
+_LITTLE_ROOM = 20 * 2**30
+_NO_ROOM = 2 * 2**30
+_ELSEWHERE = "plansmith compile --artifacts <folder on a local disk>"
+HARD_LINKS = "hard links"
+GPU_AREA = "GPU and TensorRT"
+_FOR_GPUS = "TensorRT plans, and models on GPU instances"
+_FOR_TENSORRT = "TensorRT plans, built here"
+
 
 def machine_findings() -> list[Finding]:
     """Check everything on the machine except the artifacts folder."""
@@ -107,13 +116,6 @@ def temporary_folder_finding(folder: Path, *, no_programs: bool) -> Finding:
     return Finding(
         AREA, "temporary folder", Severity.WARNING, detail, _STUB, "export TMPDIR=<folder where programs run>"
     )
-
-
-FOLDER_AREA = "Artifacts"
-
-_LITTLE_ROOM = 20 * 2**30
-_NO_ROOM = 2 * 2**30
-_ELSEWHERE = "plansmith compile --artifacts <folder on a local disk>"
 
 
 def folder_findings(artifacts: Path) -> list[Finding]:
@@ -197,18 +199,12 @@ def _locks(scratch: Path) -> bool:
         return False
 
 
-HARD_LINKS = "hard links"
 ATTEMPTS: dict[str, Callable[[Path], bool]] = {
     HARD_LINKS: _links_hard,
     "symbolic links": _links,
     "atomic renames": _renames_over,
     "locks": _locks,
 }
-
-GPU_AREA = "GPU and TensorRT"
-
-_FOR_GPUS = "TensorRT plans, and models on GPU instances"
-_FOR_TENSORRT = "TensorRT plans, built here"
 
 
 def gpu_findings(probed: Probed, torch: Probed, *, present: bool) -> list[Finding]:

@@ -31,6 +31,9 @@ _S3 = "stores and caches in S3"
 _INSTALL_FLOWS = "pip install 'plansmith[flows]'"
 _INSTALL_S3 = "pip install 'plansmith[s3]'"
 
+AREA = "Triton"
+_NEEDED_FOR = "the check on a running Triton, plansmith serve"
+
 
 def prefect_findings(client: Probed, server: Probed, *, fastapi: str, unmet: str = "") -> list[Finding]:
     """Check the Prefect package, the server that comes with it, and the configured API.
@@ -170,11 +173,6 @@ def _refusal(answer: dict[str, Any]) -> str:
     if "status" in answer:
         return f"answers with status {answer['status']}"
     return f"cannot be reached: {answer['error']}"
-
-
-AREA = "Triton"
-
-_NEEDED_FOR = "the check on a running Triton, plansmith serve"
 
 
 def serving_findings(installation: Installation | None, refusal: EnvironmentFault | None) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""Output of `plansmith infer`: the model's answers and their latency."""
+"""Answers of a model: printed for a person or as JSON, or written to a file."""
 
 from __future__ import annotations
 
@@ -7,158 +7,30 @@ import codecs
 import io
 import json
 import math
-import sys
+import textwrap
+import unicodedata
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from plansmith.cli.infer.rendering import Sheet, safe, shown_outputs
-from plansmith.cli.output import columns, short, write_output
+from plansmith.cli.output import printable, short, write_output
 from plansmith.errors import UsageError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from plansmith.cli.infer.inputs import InputArguments
     from plansmith.records.arrays import Arrays
     from plansmith.triton.client import Answer, Signature
 
-
-@dataclass(frozen=True)
-class Latency:
-    """Request latency in seconds: sequential requests, each measured by the client."""
-
-    requests: int
-    median: float
-    p90: float
-    p99: float
-    worst: float
-    mean: float
-
-    def summary(self) -> str:
-        """Return the latency in milliseconds, formatted for users."""
-        shown = ", ".join(f"{name} {value * 1e3:.3g} ms" for name, value in self._figures().items())
-        return f"{self.requests} requests, one after the other: {shown}; {1 / self.mean:.4g} a second"
-
-    def document(self) -> dict[str, Any]:
-        """Return the latency as JSON-ready fields."""
-        return {"requests": self.requests, **self._figures()}
-
-    def _figures(self) -> dict[str, float]:
-        return {"median": self.median, "p90": self.p90, "p99": self.p99, "worst": self.worst, "mean": self.mean}
-
-
-def latency_of(seconds: Sequence[float]) -> Latency:
-    """Return percentiles of measured times: the smallest value that such a share of them does not exceed."""
-    ordered = sorted(seconds)
-
-    def percentile(share: float) -> float:
-        return ordered[max(math.ceil(share * len(ordered)) - 1, 0)]
-
-    return Latency(
-        requests=len(ordered),
-        median=percentile(0.5),
-        p90=percentile(0.9),
-        p99=percentile(0.99),
-        worst=ordered[-1],
-        mean=sum(ordered) / len(ordered),
-    )
-
-
-@dataclass(frozen=True)
-class ModelAnswer:
-    """A model's answer, for output.
-
-    Args:
-        model: its name.
-        answer: the outputs.
-        signature: what the model says of them.
-        latency: of the same question asked again and again; None where it was asked once.
-    """
-
-    model: str
-    answer: Answer
-    signature: Signature
-    latency: Latency | None
-
-    def lines(self, names: Sequence[str] = (), *, width: int | None = None, values: bool = True) -> list[str]:
-        """Return lines with name, dtype and shape of each output and, on request, its values, shortened if many.
-
-        Args:
-            names: what a person knows each row of the batch by.
-            width: of the terminal; None for lines as long as they are.
-            values: show them.
-        """
-        times = f" in {self.answer.requests} requests" if self.answer.requests > 1 else ""
-        variant = f" of variant {self.answer.variant}" if self.answer.variant else ""
-        lines = [f"{self.model}, version {self.answer.version}{variant}, answered{times}"]
-        dtypes = {tensor.name: tensor.dtype for tensor in self.signature.outputs}
-        sheet = Sheet(width, names, batches=self.signature.max_batch_size > 0)
-        lines += shown_outputs(self.answer.outputs, dtypes, sheet, values=values)
-        return lines if self.latency is None else [*lines, self.latency.summary()]
-
-    def rows(self) -> int:
-        """Return the number of answered samples; none if the model does not batch."""
-        return len(next(iter(self.answer.outputs.values()))) if self.signature.max_batch_size else 0
-
-    def document(self) -> dict[str, Any]:
-        """Return the answer as JSON: nested lists; NaN and Inf as protobuf's JSON spells them.
-
-        A string that is no UTF-8 is `{"base64": "…"}` in place of the text.
-        """
-        outputs = document_of(self.answer.outputs, self.signature)
-        source = {"model": self.model, "version": self.answer.version, "requests": self.answer.requests}
-        variant = {"variant": self.answer.variant} if self.answer.variant else {}
-        seconds = {} if self.latency is None else {"seconds": self.latency.document()}
-        return {**source, **variant, "outputs": outputs, **seconds}
-
-    def write(self, path: Path, *, replace: bool) -> None:
-        """Write the outputs to a file atomically; errors as for `npz_of`."""
-        write_output(
-            path, npz_of(self.answer) if path.suffix == ".npz" else json.dumps(self.document()), replace=replace
-        )
-
-
-def document_of(outputs: Mapping[str, NDArray[Any]], signature: Signature) -> dict[str, Any]:
-    """Convert outputs to JSON values by name."""
-    dtypes = {tensor.name: tensor.dtype for tensor in signature.outputs}
-    return {
-        name: {"dtype": dtypes[name], "shape": list(array.shape), "data": _json_values(_plain(array).tolist())}
-        for name, array in outputs.items()
-    }
-
-
-def print_answer(
-    answered: ModelAnswer, arguments: InputArguments, *, output: Path | None, replace: bool, as_json: bool
-) -> None:
-    """Print an answer, and write it to a file if one is named.
-
-    Args:
-        answered: the answer.
-        arguments: the inputs, by which a person knows the rows of the answer.
-        output: the file, which `require_output` took; None for none.
-        replace: the file may be there.
-        as_json: print one JSON document.
-    """
-    if output is not None:
-        answered.write(output, replace=replace)
-    if as_json:
-        click.echo(json.dumps(answered.document()))
-        return
-    names = arguments.names(answered.signature, answered.rows())
-    for line in answered.lines(names, width=terminal_width(), values=output is None):
-        click.echo(line)
-    if output is not None:
-        click.echo(f"written to {short(output.absolute())}")
-
-
-def terminal_width() -> int | None:
-    """Return the terminal width in cells; None if standard output is not a terminal."""
-    return columns(sys.stdout) if sys.stdout.isatty() else None
+_MOST_BYTES = 24
+_MOST_NUMBERS = 6
+_MOST_VECTORS = 10
+# Bidirectional controls reorder all that follows in a line: Unicode technical report 36.
+_BIDIRECTIONAL = {*"\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"}
 
 
 def require_output(path: Path, *, replace: bool) -> None:
@@ -171,6 +43,68 @@ def require_output(path: Path, *, replace: bool) -> None:
         raise UsageError(f"{path} is neither .npz nor .json", remedy="name --output so")
     if path.exists() and not replace:
         raise UsageError(f"{path} is there already", remedy="choose another --output, or pass --force")
+
+
+def print_answer(
+    model: str, answer: Answer, signature: Signature, *, output: Path | None, replace: bool, as_json: bool
+) -> None:
+    """Print an answer, or write it to a file if one is named.
+
+    Args:
+        model: its name.
+        answer: the outputs, and the version that gave them.
+        signature: what the model says of its outputs.
+        output: the file, which `require_output` took; None for none.
+        replace: the file may be there.
+        as_json: print one JSON document, beside the file too.
+
+    Raises:
+        UsageError: the file cannot be written, or has no form for the strings.
+    """
+    document = ""
+    if as_json or (output is not None and output.suffix == ".json"):
+        source = {"model": model, "version": answer.version, "requests": answer.requests}
+        variant = {"variant": answer.variant} if answer.variant else {}
+        document = json.dumps({**source, **variant, "outputs": json_outputs(answer.outputs, signature)})
+    if output is not None:
+        write_output(output, document if output.suffix == ".json" else npz_of(answer), replace=replace)
+    if as_json:
+        click.echo(document)
+        return
+    by_variant = f" of variant {answer.variant}" if answer.variant else ""
+    times = f" in {answer.requests} requests" if answer.requests > 1 else ""
+    click.echo(f"{model}, version {answer.version}{by_variant}, answered{times}")
+    click.echo(f"written to {short(output.absolute())}" if output else format_outputs(answer.outputs, signature))
+
+
+def print_pieces(answers: Iterator[Arrays], signature: Signature, *, as_json: bool) -> None:
+    """Print each answer of a stream as it arrives.
+
+    Answers of one string are the pieces of one text; others are printed one by one. As JSON each is a document on a
+    line.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="backslashreplace")
+    is_text = False
+    for answer in answers:
+        text = _only_text(answer)
+        if as_json:
+            click.echo(json.dumps({"outputs": json_outputs(answer, signature)}))
+        elif text is not None:
+            is_text = True
+            click.echo(escape_controls(decoder.decode(text)), nl=False)
+        else:
+            click.echo(format_outputs(answer, signature))
+    if is_text:
+        click.echo(escape_controls(decoder.decode(b"", final=True)))
+
+
+def _only_text(answer: Arrays) -> bytes | None:
+    """Return the single string of a response; None if it holds more, or something else."""
+    values = list(answer.values())
+    if len(values) != 1 or values[0].dtype != object or values[0].size != 1:
+        return None
+    text: bytes = values[0].item()
+    return text
 
 
 def npz_of(answer: Answer) -> bytes:
@@ -195,11 +129,16 @@ def npz_of(answer: Answer) -> bytes:
     return file.getvalue()
 
 
-def _plain(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the same values with a native NumPy type."""
-    import numpy as np
+def json_outputs(outputs: Arrays, signature: Signature) -> dict[str, Any]:
+    """Convert outputs to JSON values by name: nested lists; NaN and Inf as protobuf's JSON spells them.
 
-    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+    A string that is no UTF-8 is `{"base64": "…"}` in place of the text.
+    """
+    dtypes = {tensor.name: tensor.dtype for tensor in signature.outputs}
+    return {
+        name: {"dtype": dtypes[name], "shape": list(array.shape), "data": _json_values(_plain(array).tolist())}
+        for name, array in outputs.items()
+    }
 
 
 def _json_values(values: Any) -> Any:
@@ -215,57 +154,87 @@ def _json_values(values: Any) -> Any:
     return values
 
 
-def require_streamable(options: Mapping[str, Any], output: Path | None, repeat: int | None) -> None:
-    """Check that the requested output can be streamed.
+def _plain(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the same values with a native NumPy type."""
+    import numpy as np
 
-    Raises:
-        UsageError: it cannot.
-    """
-    from plansmith.system.urls import read_address
-
-    protocol = options["protocol"] or (
-        read_address(options["url"]).protocol if "://" in (options["url"] or "") else "grpc"
-    )
-    if protocol != "grpc":
-        raise UsageError("answers come in pieces over gRPC alone", remedy="pass --protocol grpc, or a --url grpc://…")
-    if output is not None or repeat is not None:
-        option = "--output" if output is not None else "--repeat"
-        raise UsageError(f"{option} is for whole answers, and --stream for pieces", remedy="leave one of the two out")
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
-def print_pieces(answers: Iterator[Arrays], signature: Signature, *, as_json: bool, width: int | None) -> None:
-    """Print each answer as it arrives.
+def format_outputs(outputs: Arrays, signature: Signature) -> str:
+    """Format outputs for a person: a line with name, dtype and shape, and the values, which are shortened if many.
 
-    The pieces of a text become one text; where an answer is more than that, each is shown for itself. As JSON each is
-    one document on a line of its own.
-
-    Args:
-        answers: what the model gives.
-        signature: what it says of its outputs.
-        as_json: print JSON.
-        width: cells of a line of the terminal; None where there is none.
+    Labels stand beside their scores: `label` and `score`, `first_labels` and `first_scores`.
     """
     dtypes = {tensor.name: tensor.dtype for tensor in signature.outputs}
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="backslashreplace")
-    is_text = False
-    for answer in answers:
-        text = _only_text(answer)
-        if as_json:
-            click.echo(json.dumps({"outputs": document_of(answer, signature)}))
-        elif text is not None:
-            is_text = True
-            click.echo("\n".join(map(safe, decoder.decode(text).split("\n"))), nl=False)
+    batches = signature.max_batch_size > 0
+    scores = {name: score for name in outputs if (score := _score_of(name, outputs))}
+    lines = []
+    for name, array in outputs.items():
+        if name in scores.values():
+            continue
+        names = [name, scores[name]] if name in scores else [name]
+        lines.append("  " + " with ".join(f"{item}: {dtypes[item]} {list(outputs[item].shape)}" for item in names))
+        if name in scores:
+            values = _format_labels(array, outputs[scores[name]], batches=batches)
+        elif array.dtype == object:
+            values = "\n".join(map(_format_string, array.flat))
         else:
-            sheet = Sheet(width, batches=signature.max_batch_size > 0)
-            click.echo("\n".join(shown_outputs(answer, dtypes, sheet, values=True)))
-    if is_text:
-        click.echo(safe(decoder.decode(b"", final=True)))
+            values = _format_numbers(_plain(array), batches=batches)
+        lines.append(textwrap.indent(values, "    "))
+    return "\n".join(lines)
 
 
-def _only_text(answer: Arrays) -> bytes | None:
-    """Return the single string of a response; None if it holds more, or something else."""
-    values = list(answer.values())
-    if len(values) != 1 or values[0].dtype != object or values[0].size != 1:
-        return None
-    text: bytes = values[0].item()
-    return text
+def escape_controls(text: str) -> str:
+    """Escape what controls a terminal or reorders a line; line feeds, tabs and all that languages need stay."""
+    return "".join(
+        printable(c) if c in _BIDIRECTIONAL or (unicodedata.category(c) in {"Cc", "Cs"} and c not in "\n\t") else c
+        for c in text
+    )
+
+
+def _score_of(label: str, outputs: Arrays) -> str:
+    """Return the name of the scores of an output of labels; empty if it has none."""
+    name = label.replace("label", "score")
+    if name == label or name not in outputs or outputs[label].dtype != object:
+        return ""
+    return name if outputs[name].shape == outputs[label].shape and outputs[name].dtype.kind in "fV" else ""
+
+
+def _format_labels(labels: NDArray[Any], scores: NDArray[Any], *, batches: bool) -> str:
+    """Format one line for each sample; a single one has a line for each label."""
+    samples = len(labels) if batches else 1
+    rows = zip(labels.reshape(samples, -1), scores.astype(float).reshape(samples, -1), strict=True)
+    gap = "\n" if samples == 1 else "  "
+    return "\n".join(
+        gap.join(f"{score:.4f} {_format_string(label)}" for label, score in zip(*row, strict=True)) for row in rows
+    )
+
+
+def _format_string(item: bytes) -> str:
+    """Format a string of an answer: JSON is indented, and bytes that are no text are counted and cut."""
+    try:
+        text = item.decode()
+    except UnicodeDecodeError:
+        start = escape_controls(item[:_MOST_BYTES].decode(errors="backslashreplace"))
+        return f"{len(item)} bytes that are no text: {start}{'…' if len(item) > _MOST_BYTES else ''}"
+    if text.startswith(("{", "[")):
+        with suppress(ValueError, RecursionError):
+            text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    return escape_controls(text) or '""'
+
+
+def _format_numbers(array: NDArray[Any], *, batches: bool) -> str:
+    """Format numbers; a vector, such as an embedding, by its Euclidean norm and first and last values in one line."""
+    import numpy as np
+
+    edge = _MOST_NUMBERS // 2
+    if array.dtype.kind != "f" or array.ndim != batches + 1 or array.shape[-1] <= _MOST_NUMBERS:
+        return np.array2string(array, precision=6, threshold=_MOST_NUMBERS, edgeitems=edge)
+    rows = array.reshape(-1, array.shape[-1]).astype(float)
+    lines = [
+        f"norm {np.linalg.norm(row):.4f} {np.array2string(row, precision=4, threshold=_MOST_NUMBERS, edgeitems=edge)}"
+        for row in rows[:_MOST_VECTORS]
+    ]
+    more = len(rows) - _MOST_VECTORS
+    return "\n".join([*lines, *([f"… and {more} more, which --json or --output FILE gives"] if more > 0 else [])])

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from plansmith.steps.provenance.history import RunRecord
     from plansmith.triton.repository.repository import Version
 
+_HEAD = ("WHEN (UTC)", "MODEL", "OUTCOME", "GATE", "TOOK", "SOURCE")
+
 
 @click.command("show", short_help="The versions of a model, and one of them in full.")
 @click.argument("release", metavar="MODEL[@VERSION]", shell_complete=complete_model)
@@ -154,9 +156,6 @@ def schema_command(output: Path | None) -> None:
         click.echo(text, nl=False)
     else:
         write_output(output, text, replace=True)
-
-
-_HEAD = ("WHEN (UTC)", "MODEL", "OUTCOME", "GATE", "TOOK", "SOURCE")
 
 
 @click.command("history")

@@ -160,16 +160,7 @@ _RESULTS = (
     click.option("--dry-run", is_flag=True, help="Show the stages and requests; start and send nothing."),
 )
 
-
-def loadtest_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add all load test options, in the order of the help."""
-    options = (*_LOAD, *_REQUESTS, *_SERVER, *_WORKERS, *_RESULTS)
-    return reduce(lambda decorated, option: option(decorated), reversed(options), command)
-
-
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
-
-
 _EPILOG = """\
 \b
 Examples:
@@ -198,6 +189,12 @@ A plan:
 Exit codes: 0 the test came to its end, or to a threshold; 8 the server refused the first request, was lost, or
 answered none; 9 something is missing or not reached, or the client was saturated; 130 interrupted, with a report.
 """
+
+
+def loadtest_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add all load test options, in the order of the help."""
+    options = (*_LOAD, *_REQUESTS, *_SERVER, *_WORKERS, *_RESULTS)
+    return reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
 @click.command("loadtest", epilog=_EPILOG, short_help="Measure throughput and latency of served models under load.")

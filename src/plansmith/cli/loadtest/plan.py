@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from plansmith.loadtest.plan_file import ModelShare, PlanFile
     from plansmith.loadtest.stages import LoadPlan, StopConditions
 
+_SHAPE = re.compile(r"[1-9]\d*(x[1-9]\d*)*")
 _LOADS = ("users", "ramp", "rate", "trace", "plan")
 
 
@@ -197,7 +199,7 @@ def _data(path: Path) -> DataSpec:
 
 def _request_options(file: PlanFile | None, plan: LoadPlan, options: Mapping[str, Any]) -> RequestOptions:
     from plansmith.cli.infer.infer import read_parameters
-    from plansmith.cli.infer.inputs import read_document, read_shapes
+    from plansmith.cli.infer.inputs import read_document
     from plansmith.loadtest.payloads.source import RequestOptions
     from plansmith.system.urls import read_header
 
@@ -214,8 +216,19 @@ def _request_options(file: PlanFile | None, plan: LoadPlan, options: Mapping[str
         count=options["count"] or (file.requests if file is not None else 64),
         seed=plan.seed,
         requests=tuple(read_document(path) for path in options["requests"]),
-        shapes=read_shapes(options["shapes"]),
+        shapes=_shapes(options["shapes"]),
         parameters=read_parameters(options["parameters"]),
         headers=dict(read_header(text, "a --header") for text in options["headers"]),
         timeout_seconds=plan.timeout_seconds,
     )
+
+
+def _shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Parse the shapes of random inputs: each NAME=4x64, batch first."""
+    shapes = {}
+    for text in texts:
+        name, _, shape = text.partition("=")
+        if not name or not _SHAPE.fullmatch(shape):
+            raise UsageError(f"--shape {text!r} is not NAME=SIZES", remedy="write it like --shape input_ids=4x64")
+        shapes[name] = tuple(int(size) for size in shape.split("x"))
+    return shapes

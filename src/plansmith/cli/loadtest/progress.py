@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from plansmith.loadtest.runner.load_runner import Progress
     from plansmith.loadtest.stages import LoadPlan
 
+_LINE_SECONDS = 30.0
+
 
 def show_plan(target: RequestedTarget, test: RequestedTest, options: Mapping[str, Any]) -> None:
     """Print what the test would do; starts and sends nothing."""
@@ -82,9 +84,6 @@ def _stage_lines(plan: LoadPlan) -> list[str]:
     lines += [f"stops at {condition}" for condition in plan.stop_when.describe()]
     total = format_seconds(warm_up.seconds + stages[-1].end)
     return [*lines, f"Nothing was sent; it would take {total} with the warm-up."]
-
-
-_LINE_SECONDS = 30.0
 
 
 class LoadProgress(WithMovingLine):

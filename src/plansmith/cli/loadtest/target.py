@@ -124,7 +124,7 @@ def prepared(
 
 def opened_repository(target: RequestedTarget, test: RequestedTest, options: Mapping[str, Any]) -> Any:
     """Open the repository, which exposes all models of the test in their versions."""
-    from plansmith.cli.infer.client import opened_model
+    from plansmith.cli.serve.temporary import opened_model
 
     if options["metrics"]:
         raise UsageError("--metrics goes with --url", remedy="leave it out")
@@ -200,7 +200,7 @@ def _server(
     target: RequestedTarget, test: RequestedTest, options: Mapping[str, Any], *, quiet: bool
 ) -> Iterator[ServerPlace]:
     """Yield the running server, or one that is started for the test."""
-    from plansmith.cli.infer.client import served
+    from plansmith.cli.serve.temporary import served
     from plansmith.loadtest.connect import ServerPlace
     from plansmith.system.urls import Address, read_address
     from plansmith.triton.repository.repository import ModelRepository

@@ -59,6 +59,39 @@ _OPTIONS = (
     ),
 )
 
+_EPILOG_PLAN = """\
+\b
+Examples:
+  plansmith fleet plan configs/models
+  plansmith fleet plan configs/models --resolve --json
+  plansmith fleet plan bert.yaml resnets/ --target triton-26.03 --target sagemaker-26.05
+
+Exit codes: 0 whatever is stale; where models are refused, that of the first of them.
+"""
+
+_EPILOG_RUN = """\
+\b
+Examples:
+  plansmith fleet run configs/models
+  plansmith fleet run configs/models --model minilm --force
+  plansmith fleet run configs/models --publish s3://models/prod --json
+
+Exit codes: those of plansmith compile; of several failures that of the first; 130 interrupted.
+"""
+
+_HEAD = ("MODEL", "TARGET", "VERSION", "MADE (UTC)", "PRECISION", "ENGINE", "STATE", "LAST RUN (UTC)", "WHY")
+_MOST_NAMED = 12
+_STATES = ("stale", "fresh", "refused")
+_EPILOG = """\
+\b
+Examples:
+  plansmith status
+  plansmith status configs/models
+  plansmith status configs/models --resolve --json
+
+Exit codes: 0 whatever is stale; where specs are refused, that of the first of them.
+"""
+
 
 def fleet_options(*, required: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add `PLACE…` and the options that select models and their places.
@@ -135,27 +168,6 @@ def fleet_group() -> None:
     plansmith fleet plan configs/models
     plansmith fleet run configs/models
     """
-
-
-_EPILOG_PLAN = """\
-\b
-Examples:
-  plansmith fleet plan configs/models
-  plansmith fleet plan configs/models --resolve --json
-  plansmith fleet plan bert.yaml resnets/ --target triton-26.03 --target sagemaker-26.05
-
-Exit codes: 0 whatever is stale; where models are refused, that of the first of them.
-"""
-
-_EPILOG_RUN = """\
-\b
-Examples:
-  plansmith fleet run configs/models
-  plansmith fleet run configs/models --model minilm --force
-  plansmith fleet run configs/models --publish s3://models/prod --json
-
-Exit codes: those of plansmith compile; of several failures that of the first; 130 interrupted.
-"""
 
 
 @fleet_group.command("plan", epilog=_EPILOG_PLAN)
@@ -335,21 +347,6 @@ def _show_summary(summary: FleetSummary, *, as_json: bool) -> None:
 
 def _echo_table(rows: Sequence[Sequence[str]]) -> None:
     echo_lines(f"  {line}" for line in table([[printable(cell) for cell in row] for row in rows]))
-
-
-_HEAD = ("MODEL", "TARGET", "VERSION", "MADE (UTC)", "PRECISION", "ENGINE", "STATE", "LAST RUN (UTC)", "WHY")
-_MOST_NAMED = 12
-_STATES = ("stale", "fresh", "refused")
-
-_EPILOG = """\
-\b
-Examples:
-  plansmith status
-  plansmith status configs/models
-  plansmith status configs/models --resolve --json
-
-Exit codes: 0 whatever is stale; where specs are refused, that of the first of them.
-"""
 
 
 @click.command("status", epilog=_EPILOG, short_help="How the models stand: versions, what is stale and why, last runs.")

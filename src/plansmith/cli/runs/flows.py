@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _WORKER_OPTIONS = {"process": " --limit 4 --install-policy never"}
 """A fleet's run waits for those of its models: a worker takes up several."""
 
+_OUTCOMES = {"made": "would make", "changed": "would change", "removed": "would remove", "left": "is as it should be"}
+
 
 @click.group("flows", short_help="Run compiles on schedules and on other machines, with Prefect.")
 def flows_group() -> None:
@@ -121,9 +123,6 @@ def _listed(deployments: tuple[FlowDeployment, ...]) -> list[str]:
         )
         rows.append((deployment.label, when, json.dumps(deployment.parameters) if deployment.parameters else ""))
     return table(rows)
-
-
-_OUTCOMES = {"made": "would make", "changed": "would change", "removed": "would remove", "left": "is as it should be"}
 
 
 def _changed(changes: tuple[Change, ...], *, dry_run: bool) -> list[str]:

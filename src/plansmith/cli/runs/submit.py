@@ -17,6 +17,7 @@ from plansmith.cli.options import complete_file
 from plansmith.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
+    from plansmith.config.loader import SpecFile
     from plansmith.flows.runs.submitting import RunEnded, SubmittedRun, WantedCompile
 
 _EPILOG = """\
@@ -74,8 +75,10 @@ def submit_command(
     if source is None:
         _follow_known(follow, manner) if follow else _cancel(cancel, manner)
         return
-    compiles = _read(source, options, models)
-    _submit(compiles, pool, manner, dry=dry_run, wait=not no_wait)
+    from plansmith.cli.compile.specs import specs_from_arguments
+
+    file, base = specs_from_arguments(source, options, models)
+    _submit(file, base, pool, manner, dry=dry_run, wait=not no_wait)
 
 
 @dataclass(frozen=True)
@@ -86,36 +89,26 @@ class _SubmitOptions:
     quiet: bool
 
 
-def _read(source: str, options: dict[str, Any], models: tuple[str, ...]) -> list[WantedCompile]:
-    """Resolve the spec of a command line: folders relative to the working directory, sources to the spec."""
-    from plansmith.cli.compile.specs import specs_from_arguments
+def _submit(file: SpecFile, base: Path, pool: str | None, manner: _SubmitOptions, *, dry: bool, wait: bool) -> None:
+    """Start a flow run for each model and follow the runs."""
     from plansmith.config.loader import name_of
     from plansmith.config.spec import folder_of
-    from plansmith.flows.prefect_api.api import rooted
-    from plansmith.flows.runs.submitting import WantedCompile
+    from plansmith.flows.prefect_api.api import asking, require_api, rooted
 
-    file, base = specs_from_arguments(source, options, models)
-    return [
-        WantedCompile(
-            model=entry.name or name_of(entry.spec.model_dump(include={"name", "source"}), base),
-            target=entry.target or folder_of(entry.spec.target),
-            spec=rooted(entry.spec, Path.cwd()),
-            folder=base,
-        )
-        for entry in file.models
-    ]
-
-
-def _submit(
-    compilations: Sequence[WantedCompile], pool: str | None, manner: _SubmitOptions, *, dry: bool, wait: bool
-) -> None:
-    """Start a flow run for each model and follow the runs."""
-    from plansmith.flows.prefect_api.api import asking, require_api
-
+    names = [entry.name or name_of(entry.spec.model_dump(include={"name", "source"}), base) for entry in file.models]
     url = require_api()
     from plansmith.flows.deploy.deployments import ONE_MODEL, find_deployment
     from plansmith.flows.runs import submitting
 
+    compilations = [
+        submitting.WantedCompile(
+            model=name,
+            target=entry.target or folder_of(entry.spec.target),
+            spec=rooted(entry.spec, Path.cwd()),  # folders relative to the working directory, sources to the spec
+            folder=base,
+        )
+        for name, entry in zip(names, file.models, strict=True)
+    ]
     runs: list[SubmittedRun] = []
     with asking(url) as client:
         deployment = find_deployment(client, pool)

@@ -28,9 +28,7 @@ Exit codes: 2 usage or list, 5 a required share was missed, 9 something missing 
 _SHARE = click.FloatRange(0, 1)
 
 
-@click.command(
-    "zoo", short_help="Compile a list of small random models, and judge each beside PyTorch.", epilog=_EPILOG
-)
+@click.command("zoo", short_help="Compile small random models, and judge each beside PyTorch.", epilog=_EPILOG)
 @click.argument(
     "list_file", metavar="[LIST]", required=False, type=click.Path(path_type=Path), shell_complete=complete_file
 )

@@ -20,6 +20,8 @@ _LESS_NEEDED = ("size", "shapes", "time", "exporter")
 _GAP = 2
 _LONGEST_NOTE = 200
 
+_STYLES = {"right": "green", "wrong": "red", "failed": "red"}
+
 
 def table_lines(zoo: Zoo, width: int = 0) -> list[str]:
     """Return a row per entry with its notes below, then the totals.
@@ -105,9 +107,6 @@ def _format_share(part: Part) -> str:
         f"{part.right} of {part.entries} right ({share(part.right, part.entries):.1%}){explanation};"
         f" {part.moving} of {part.axes} axes move{moving}"
     )
-
-
-_STYLES = {"right": "green", "wrong": "red", "failed": "red"}
 
 
 class ZooProgress(WithMovingLine, Listener):

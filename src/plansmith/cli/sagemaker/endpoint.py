@@ -50,6 +50,19 @@ wait_option = click.option(
     help="How long to wait for the endpoint; it goes on by itself after that.",
 )
 
+_COLUMNS = ["variant", "serves", "instances", "scales", "weight", "type", "state"]
+_NAMES = ("deployer", "recommender", "operator", "execution", "recommender-role", "trust")
+_EPILOG = """\
+\b
+Examples:
+  plansmith sagemaker verify minilm-prod
+  plansmith sagemaker verify minilm-prod --since 1d --max-error-rate 0.1% --max-p99-ms 200
+  plansmith sagemaker verify minilm-prod --region eu-west-1 --json
+
+Exit codes: 0 when all is as it should be; 2 no such endpoint, region or limit; 8 something is not as it should be;
+9 AWS cannot be asked, or a permission is missing.
+"""
+
 
 def polling_for(wait_minutes: int) -> Polling:
     """Return the polling settings for waiting on an endpoint."""
@@ -66,9 +79,6 @@ def progress_to_stderr(*, quiet: bool) -> Progress:
             click.echo(line, err=True)
 
     return show
-
-
-_COLUMNS = ["variant", "serves", "instances", "scales", "weight", "type", "state"]
 
 
 @click.command("status", short_help="An endpoint now: its variants, instances, images and last events.")
@@ -198,9 +208,6 @@ def delete_command(
     click.echo(f"{count(plan.count, 'thing')} {'would be ' if dry_run else ''}deleted")
 
 
-_NAMES = ("deployer", "recommender", "operator", "execution", "recommender-role", "trust")
-
-
 @click.command("policy", short_help="Print the IAM policies that an endpoint needs, and no more.")
 @spec_argument
 @click.option("--only", type=click.Choice(_NAMES), help="Print one of them, as IAM takes it.")
@@ -242,18 +249,6 @@ def policy_command(spec: Path, only: str | None) -> None:
     }
     document = policies[only]() if only else {name: policies[name]() for name in _NAMES}
     click.echo(json.dumps(document, indent=2))
-
-
-_EPILOG = """\
-\b
-Examples:
-  plansmith sagemaker verify minilm-prod
-  plansmith sagemaker verify minilm-prod --since 1d --max-error-rate 0.1% --max-p99-ms 200
-  plansmith sagemaker verify minilm-prod --region eu-west-1 --json
-
-Exit codes: 0 when all is as it should be; 2 no such endpoint, region or limit; 8 something is not as it should be;
-9 AWS cannot be asked, or a permission is missing.
-"""
 
 
 @click.command("verify", epilog=_EPILOG, short_help="Whether an endpoint serves what was deployed, without failures.")

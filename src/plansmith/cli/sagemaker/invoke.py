@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from plansmith.cli.infer.infer import answer_options, input_options, require_no_arguments
+from plansmith.cli.infer.infer import answer_options, input_options
 from plansmith.cli.options import complete_file, repository_option
 from plansmith.cli.store.options import complete_served
 from plansmith.errors import UsageError
@@ -41,7 +41,6 @@ that is not reached, throttles, is not ready, has no memory (507) or may not be 
 
 @click.command("invoke", epilog=_EPILOG, short_help="Ask a model behind an endpoint.")
 @click.argument("endpoint", metavar="ENDPOINT")
-@click.argument("others", nargs=-1, metavar="")
 @click.option(
     "--model",
     metavar="MODEL[@VERSION]",
@@ -87,7 +86,6 @@ that is not reached, throttles, is not ready, has no memory (507) or may not be 
 @answer_options
 def invoke_command(
     endpoint: str,
-    others: tuple[str, ...],
     *,
     output: Path | None,
     as_json: bool,
@@ -104,19 +102,15 @@ def invoke_command(
     --check needs no inputs: it sends a small request that the release holds, or a random one where none is known, and
     fails where the answer has other outputs, shapes or numbers than the release allows.
     """
-    from plansmith.cli.infer.answers import ModelAnswer, print_answer, require_output
+    from plansmith.cli.infer.answers import print_answer, require_output
     from plansmith.cli.infer.infer import read_parameters
     from plansmith.cli.infer.inputs import read_input_arguments
     from plansmith.client import SageMakerClient
 
-    require_no_arguments(others)
     if output is not None and not dry_run:
         require_output(output, replace=options["force"])
     model = find_model(endpoint, options)
-    rows = options["texts"], options["lines"], options["files"]
-    arguments = read_input_arguments(
-        options["inputs"], options["input_json"], rows, options["shapes"], draw=options["draw"]
-    )
+    arguments = read_input_arguments(options)
     parameters = read_parameters(options["parameters"])
     if check and (not arguments.is_empty or parameters or options["only"] or dry_run or output is not None):
         raise UsageError("--check sends a request of its own", remedy="leave inputs, --dry-run and --output out")
@@ -138,8 +132,7 @@ def invoke_command(
             _print_invocations(endpoint, invocations, as_json=as_json)
             return
         answer = client.ask(feed, outputs=options["only"], parameters=parameters)
-    answered = ModelAnswer(model.name, answer, model.signature, None)
-    print_answer(answered, arguments, output=output, replace=options["force"], as_json=as_json)
+    print_answer(model.name, answer, model.signature, output=output, replace=options["force"], as_json=as_json)
 
 
 def find_model(endpoint: str, options: Mapping[str, Any]) -> ServedModel:

@@ -34,6 +34,26 @@ Examples:
 Exit codes: 2 no such endpoint, variant, region or time; 9 AWS cannot be asked, or a permission is missing.
 """
 
+_OFF = "off"
+_ALARMS_EPILOG = """\
+\b
+Limits, in percent or milliseconds:
+  5xx-percent [1], memory-percent [90], disk-percent [85]
+  p99-ms, overhead-p99-ms           latency of the container, and of SageMaker around it
+  gpu-percent, gpu-memory-percent   100 for each GPU
+  cpu-percent                       100 for each core
+  model-wait-ms, cache-hit-percent  of a multi-model endpoint; the latter goes off below its limit
+
+\b
+Examples:
+  plansmith sagemaker alarms minilm-prod --limit p99-ms=200 --dry-run
+  plansmith sagemaker alarms minilm-prod --limit p99-ms=200 --notify arn:aws:sns:eu-west-1:123456789012:on-call
+  plansmith sagemaker alarms minilm-prod --limit 5xx-percent=0.1 --limit disk-percent=off --variant green
+  plansmith sagemaker alarms minilm-prod --delete
+
+Exit codes: 2 no such endpoint, variant, region or limit; 9 AWS cannot be asked, or a permission is missing.
+"""
+
 
 @click.command(
     "metrics", epilog=_EPILOG, short_help="What CloudWatch has of an endpoint: latency, errors, utilization."
@@ -110,28 +130,6 @@ def _lines(metrics: EndpointMetrics) -> list[str]:
         if summary.absent:
             lines.append(f"  CloudWatch has no values of: {', '.join(summary.absent)}")
     return lines
-
-
-_OFF = "off"
-
-_ALARMS_EPILOG = """\
-\b
-Limits, in percent or milliseconds:
-  5xx-percent [1], memory-percent [90], disk-percent [85]
-  p99-ms, overhead-p99-ms           latency of the container, and of SageMaker around it
-  gpu-percent, gpu-memory-percent   100 for each GPU
-  cpu-percent                       100 for each core
-  model-wait-ms, cache-hit-percent  of a multi-model endpoint; the latter goes off below its limit
-
-\b
-Examples:
-  plansmith sagemaker alarms minilm-prod --limit p99-ms=200 --dry-run
-  plansmith sagemaker alarms minilm-prod --limit p99-ms=200 --notify arn:aws:sns:eu-west-1:123456789012:on-call
-  plansmith sagemaker alarms minilm-prod --limit 5xx-percent=0.1 --limit disk-percent=off --variant green
-  plansmith sagemaker alarms minilm-prod --delete
-
-Exit codes: 2 no such endpoint, variant, region or limit; 9 AWS cannot be asked, or a permission is missing.
-"""
 
 
 def _complete_limit(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

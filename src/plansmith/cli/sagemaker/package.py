@@ -42,6 +42,23 @@ for no image of SageMaker; 7 one that is not there, withdrawn, damaged or refuse
 name with other content; 9 a bucket that cannot be reached.
 """
 
+_STATUS: dict[str, ApprovalStatus] = {
+    "approved": "Approved",
+    "pending": "PendingManualApproval",
+    "rejected": "Rejected",
+}
+_REGISTER_EPILOG = """\
+\b
+Examples:
+  plansmith sagemaker register minilm --group minilm --upload s3://models/sagemaker
+  plansmith sagemaker register minilm@3 --group minilm --upload s3://models/sagemaker --status approved
+  plansmith sagemaker register minilm --group minilm --upload s3://models/sagemaker --dry-run
+
+Exit codes: 0 when it is registered; 2 options that do not fit together; 6 a release that was compiled for no image of
+SageMaker; 7 one that is not there, withdrawn or damaged, or other content under its name in S3; 9 no credentials, a
+permission that is missing, or AWS does not answer.
+"""
+
 
 @click.command("package", epilog=_EPILOG, short_help="Make archives (model.tar.gz) of releases for an endpoint.")
 @click.argument("models", nargs=-1, required=True, metavar="MODEL[@VERSION]...", shell_complete=complete_served)
@@ -245,25 +262,6 @@ def archive_warnings(archives: Sequence[Archive]) -> list[str]:
     if models:
         lines.append("    → compile with python: {environment: packed} in the spec, or make such an image")
     return lines
-
-
-_STATUS: dict[str, ApprovalStatus] = {
-    "approved": "Approved",
-    "pending": "PendingManualApproval",
-    "rejected": "Rejected",
-}
-
-_REGISTER_EPILOG = """\
-\b
-Examples:
-  plansmith sagemaker register minilm --group minilm --upload s3://models/sagemaker
-  plansmith sagemaker register minilm@3 --group minilm --upload s3://models/sagemaker --status approved
-  plansmith sagemaker register minilm --group minilm --upload s3://models/sagemaker --dry-run
-
-Exit codes: 0 when it is registered; 2 options that do not fit together; 6 a release that was compiled for no image of
-SageMaker; 7 one that is not there, withdrawn or damaged, or other content under its name in S3; 9 no credentials, a
-permission that is missing, or AWS does not answer.
-"""
 
 
 @click.command("register", epilog=_REGISTER_EPILOG, short_help="Make a release a version of a model package group.")

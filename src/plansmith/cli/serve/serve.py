@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from plansmith.triton.server.follower import Follower, Needs
     from plansmith.triton.server.server import TritonServer
 
+# Large models load for minutes; a person who waits can press Ctrl-C.
+_LOAD_SECONDS = 3600
+_LOOK_SECONDS = 0.5
+_PORT = click.IntRange(0, 65535)
+
 
 def is_multi_model() -> bool:
     """Whether the environment requests a multi-model endpoint."""
@@ -68,14 +73,6 @@ def front_end_start(repository: ModelRepository, models: Sequence[str]) -> Start
     loads = [f"--load-model={name}" for name in with_members(repository.root, [model]) if name != model]
     needed = " ".join([*server_arguments(shown_manifests(repository, [model])), *loads])
     return single_model_start(repository.root, {ADDITIONAL_ARGUMENTS: needed} | environment)
-
-
-# Large models load for minutes; a person who waits can press Ctrl-C.
-_LOAD_SECONDS = 3600
-
-_LOOK_SECONDS = 0.5
-
-_PORT = click.IntRange(0, 65535)
 
 
 @click.command("serve", short_help="Run Triton on a model repository until Ctrl-C.")

@@ -22,32 +22,8 @@ if TYPE_CHECKING:
     from plansmith.stores.records import Pointer
     from plansmith.stores.store import Store
 
-
-def renew_view(store: Store, model: str, alias: str, pointer: Pointer) -> None:
-    """Update the repository of a store, if it keeps one, to the current target of an alias.
-
-    Raises:
-        PlansmithError: of the kind of what went wrong; it says that the alias was moved, which a person who repeats a
-            rollback would move once more.
-    """
-    from plansmith.stores.repository_view import refresh_view
-
-    try:
-        refresh_view(store, model)
-    except PlansmithError as error:
-        share = f" --share {pointer.share}" if pointer.share is not None else ""
-        raise type(error)(
-            f"{alias} of {model} is version {pointer.version} now; only the repository in {store.place}, for a Triton "
-            f"that reads it there, was not renewed: {error.message}",
-            remedy=f"plansmith promote {model}@{pointer.version} {alias}{share} --store {store.typed}",
-            transient=error.transient,
-        ) from error
-
-
 STORE_VARIABLE = "PLANSMITH_STORE"
-
 _WHICH = f"pass --store with a folder or s3://bucket/prefix, or set {STORE_VARIABLE}"
-
 _REACH = (
     click.option("--endpoint-url", metavar="URL", help="Where another S3-compatible server answers."),
     click.option("--region", metavar="NAME", help="The bucket's region."),
@@ -71,8 +47,32 @@ _REACH = (
     ),
     click.option("--kms-key", metavar="ID", help="The key for aws:kms."),
 )
-
 _NAMES = ("endpoint_url", "region", "profile", "ca_bundle", "path_style", "encryption", "kms_key")
+T = TypeVar("T")
+_S3 = "s3://"
+_MOST_SECONDS = 3.0
+"""An S3 store is not waited for any longer; nothing is offered then."""
+
+
+def renew_view(store: Store, model: str, alias: str, pointer: Pointer) -> None:
+    """Update the repository of a store, if it keeps one, to the current target of an alias.
+
+    Raises:
+        PlansmithError: of the kind of what went wrong; it says that the alias was moved, which a person who repeats a
+            rollback would move once more.
+    """
+    from plansmith.stores.repository_view import refresh_view
+
+    try:
+        refresh_view(store, model)
+    except PlansmithError as error:
+        share = f" --share {pointer.share}" if pointer.share is not None else ""
+        raise type(error)(
+            f"{alias} of {model} is version {pointer.version} now; only the repository in {store.place}, for a Triton "
+            f"that reads it there, was not renewed: {error.message}",
+            remedy=f"plansmith promote {model}@{pointer.version} {alias}{share} --store {store.typed}",
+            transient=error.transient,
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -189,13 +189,6 @@ def _is_typed(name: str) -> bool:
 def _option_of(place: tuple[int | str, ...], option: str) -> str:
     """Return the command-line option that set a field of a Place."""
     return option if place == ("to",) else f"--{str(place[0]).replace('_', '-')}"
-
-
-T = TypeVar("T")
-
-_S3 = "s3://"
-_MOST_SECONDS = 3.0
-"""An S3 store is not waited for any longer; nothing is offered then."""
 
 
 def complete_stored_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -22,15 +22,22 @@ from plansmith.cli.store.options import (
     reach_options,
     store_options,
 )
-from plansmith.errors import RepositoryError, UsageError
+from plansmith.errors import UsageError
 
 if TYPE_CHECKING:
     from plansmith.records.destination import Destination, Location, Publication
-    from plansmith.stores.publication import Outgoing
     from plansmith.stores.records import LiveReport
     from plansmith.stores.sync.mirror import Pulled
     from plansmith.stores.sync.sync import Sync
-    from plansmith.triton.repository.repository import ModelRepository
+
+INTO = Path("artifacts") / "mirror"
+_EPILOG = """\
+\b
+Examples:
+  plansmith sync --store s3://models/prod --into /srv/models --once       # before Triton starts
+  plansmith sync --store s3://models/prod --into /srv/models --url grpc://127.0.0.1:8001
+  plansmith sync minilm --alias canary --store /mnt/store --into /srv/canary --url grpc://canary:8001
+"""
 
 
 @click.command("publish", short_help="Bring a release into a store: a folder or a prefix in S3.")
@@ -108,12 +115,12 @@ def _publish(
 ) -> Publication:
     from plansmith.cli.compile.progress import MovingLine
     from plansmith.cli.output import open_console
-    from plansmith.stores.publication import Delivery, Terms
+    from plansmith.stores.publication import Delivery, Terms, outgoing_release
     from plansmith.triton.repository.repository import ModelRepository
 
     repository = ModelRepository(root)
     delivery = Delivery(destination, relative_to=Path.cwd(), apart=(repository.root, repository.store))
-    leaving = _outgoing(repository, release)
+    leaving = outgoing_release(repository, release)
     terms = Terms(
         move_anyway=bool(wishes["aliases"]) or "@" in release,
         allow_interface_change=wishes["allow_interface_change"],
@@ -125,30 +132,7 @@ def _publish(
         return delivery.publish(leaving, terms, line.tell)
 
 
-def _outgoing(repository: ModelRepository, release: str) -> Outgoing:
-    """Return a release that may be published from its repository.
-
-    Raises:
-        RepositoryError: there is none of that name, or it was withdrawn.
-    """
-    from plansmith.stores.publication import Outgoing
-    from plansmith.system.digest import Digester
-
-    model, number = repository.find(release)
-    reason = repository.withdrawals(model).reason(number)
-    if reason is not None:
-        raise RepositoryError(
-            f"version {number} of {model} was withdrawn: {reason}",
-            remedy=f"name another: plansmith show {model} --repository {repository.root}",
-        )
-    digester = Digester(repository.store / "no-memo", read_only=True)
-    return Outgoing(repository.release(model, number), repository.manifest(model, number), digester)
-
-
-INTO = Path("artifacts") / "mirror"
-
-
-@click.command("pull", short_help="Bring a version of a store to this machine, and show it to Triton.")
+@click.command("pull", short_help="Bring a version of a store to this machine.")
 @click.argument("release", metavar="MODEL[@VERSION|@ALIAS]", shell_complete=complete_version)
 @click.option(
     "--into",
@@ -199,15 +183,6 @@ def _print(pulled: Pulled) -> None:
     click.echo(f"{pulled.model} version {pulled.version}: {'was here already' if pulled.unchanged else fetched}")
     click.echo(f"  release  {short(Path(pulled.release))}")
     click.echo(f"  shown    version {', '.join(map(str, pulled.shown))} in {short(Path(pulled.repository))}")
-
-
-_EPILOG = """\
-\b
-Examples:
-  plansmith sync --store s3://models/prod --into /srv/models --once       # before Triton starts
-  plansmith sync --store s3://models/prod --into /srv/models --url grpc://127.0.0.1:8001
-  plansmith sync minilm --alias canary --store /mnt/store --into /srv/canary --url grpc://canary:8001
-"""
 
 
 @click.command("sync", short_help="Keep a Triton on what a store's aliases stand for.", epilog=_EPILOG)

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from plansmith.stores.store import Store
     from plansmith.stores.verify import Verification
 
+_NAMED = 4
 
-@click.command("verify", short_help="Whether all that was published is there and unharmed.")
+
+@click.command("verify", short_help="Check that all that was published is there and unharmed.")
 @click.argument("model", required=False, shell_complete=complete_stored_model)
 @click.option("--quick", is_flag=True, help="Look at sizes and at kept digests, and read no contents.")
 @store_options(otherwise=LOCAL)
@@ -108,9 +110,6 @@ def _failure(verification: Verification) -> RepositoryError:
         }
     )
     return RepositoryError(f"not as it was published: {', '.join(broken)}", remedy=verification.remedy())
-
-
-_NAMED = 4
 
 
 @click.command("prune", short_help="Remove old versions from a store, and what none needs.")

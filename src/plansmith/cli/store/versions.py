@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 LOCAL = "the repository on this machine"
 """What a command works on that is given no store."""
 
+_CONTENTS = "objects"
+_DOCUMENTS = {"leases", "live", "models", "probe", "releases", "turns"}
+"""What the models and versions are told of by already, or concerns plansmith alone."""
+
 
 @click.command("versions", short_help="The versions of a model in a store or repository.")
 @click.argument("model", required=False, shell_complete=complete_stored_model)
@@ -246,7 +250,7 @@ def _change_note(title: str, line: Difference) -> str:
     return f" ({change})" if change else ""
 
 
-@click.command("store", short_help="What a store is: target, models, bytes, what can be relied on there.")
+@click.command("store", short_help="Describe a store: its target, models, size and server.")
 @click.option("--probe", is_flag=True, help="Ask the server anew what it does, and keep that.")
 @store_options()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -273,11 +277,6 @@ def store_command(*, probe: bool, store: Location, as_json: bool) -> None:
         click.echo(json.dumps(found.model_dump(mode="json")))
     else:
         echo_lines(_overview_lines(found))
-
-
-_CONTENTS = "objects"
-_DOCUMENTS = {"leases", "live", "models", "probe", "releases", "turns"}
-"""What the models and versions are told of by already, or concerns plansmith alone."""
 
 
 def _overview_lines(overview: Overview) -> list[str]:

@@ -22,6 +22,22 @@ if TYPE_CHECKING:
     from plansmith.triggers.inbox.entry import InboxEntry, State, WriteBack, WriteBackState
     from plansmith.triggers.inbox.inbox import Inbox
 
+_LIST = "list"
+_STATES = ("waiting", "in-work", "done", "set-aside")
+_MANY = 1_000_000
+_MOST = 2**63 - 1
+"""What a database counts to."""
+
+_WHERE = (
+    service_option("The file of the service whose inbox it is."),
+    click.option(
+        "--database",
+        metavar="URL",
+        help="The inbox itself, in place of the service's: sqlite:///FILE or postgresql://USER@HOST/DATABASE.",
+    ),
+)
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
 
 @contextmanager
 def opened(service: Path, database: str | None) -> Iterator[Inbox]:
@@ -78,9 +94,6 @@ def present(
     if problems:
         raise UsageError("; ".join(problems), remedy="plansmith triggers inbox list shows what there is")
     return tuple(sorted(states))
-
-
-_LIST = "list"
 
 
 class InboxGroup(click.Group):
@@ -172,22 +185,6 @@ def _why(entry: InboxEntry) -> str:
         return f"    {printable(entry.reason)}"
     next_try = f", again at {minute(entry.next_try_at.isoformat())}" if entry.state == "waiting" else ""
     return f"    {printable(entry.reason)} ({count(entry.attempts, 'attempt')}{next_try})"
-
-
-_STATES = ("waiting", "in-work", "done", "set-aside")
-_MANY = 1_000_000
-_MOST = 2**63 - 1
-"""What a database counts to."""
-
-_WHERE = (
-    service_option("The file of the service whose inbox it is."),
-    click.option(
-        "--database",
-        metavar="URL",
-        help="The inbox itself, in place of the service's: sqlite:///FILE or postgresql://USER@HOST/DATABASE.",
-    ),
-)
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
 def _on_inbox(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -131,7 +131,7 @@ def _run(watch: Watch, pollers: dict[str, Poller]) -> int:
     return signal_number
 
 
-@click.group("triggers", short_help="Have model registries start builds; what they told and what came of it.")
+@click.group("triggers", short_help="Have model registries start builds.")
 def triggers_group() -> None:
     """Start builds from model registries: their events are kept in an inbox until they have become runs.
 

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
 _MAX_ROWS = 8
 
+_PHASES: dict[Phase, str] = {
+    "screening": "screening: short runs of many configurations",
+    "halving": "halving: longer runs of the best",
+    "confirmation": "confirmation: the best and the current configuration in turn",
+}
+
 
 def format_measurement(measurement: Measurement) -> str:
     """Format a measurement briefly."""
@@ -161,13 +167,6 @@ def _format_instances(choices: Sequence[tuple[int, int]]) -> str:
     default = [str(instances) for instances, threads in choices if not threads]
     suffix = f", and {', '.join(default)} with the backend's default threads" if default else ""
     return f"{listed} (instances x threads){suffix}"
-
-
-_PHASES: dict[Phase, str] = {
-    "screening": "screening: short runs of many configurations",
-    "halving": "halving: longer runs of the best",
-    "confirmation": "confirmation: the best and the current configuration in turn",
-}
 
 
 class WithActivity(WithMovingLine):

@@ -47,27 +47,6 @@ PRICE_OPTIONS = (
     click.option("--usd-per-hour", metavar="USD", type=float, help="For the cost: the price of an hour."),
 )
 
-
-def read_price(instance_type: str, prices: Path | None, usd_per_hour: float | None) -> Price | None:
-    """Read the price from the options; None if they give none.
-
-    Raises:
-        UsageError: they name two, a type without a known price, or a file with problems.
-    """
-    from plansmith.sagemaker.prices import find_price, make_price, read_prices
-
-    if usd_per_hour is not None:
-        if prices is not None:
-            raise UsageError("--prices and --usd-per-hour are two prices", remedy="give one of them")
-        return make_price(usd_per_hour, instance_type)
-    if instance_type:
-        return find_price(instance_type, prices)
-    if prices is not None:
-        read_prices(prices)
-        raise UsageError("--prices is a list, and no instance type is named", remedy="add --instance-type TYPE")
-    return None
-
-
 SERVER_OPTIONS = (
     click.option(
         "--target",
@@ -96,45 +75,10 @@ REQUEST_OPTIONS = (
     click.option("--protocol", type=click.Choice(["http", "grpc"]), help="[grpc where the URL says so, else http]"),
     click.option("--encoding", type=click.Choice(["binary", "json"]), default="binary", show_default=True),
 )
-
-
-def read_protocol(options: Mapping[str, Any]) -> Protocol:
-    """Read the protocol of the requests.
-
-    Raises:
-        UsageError: the options name two servers, no address, or what the protocol does not have.
-    """
-    from plansmith.system.urls import read_address
-
-    if options["url"] and options["tritonserver"] is not None:
-        raise UsageError("--url and --tritonserver are two servers", remedy="name one")
-    protocol: Protocol = options["protocol"] or "http"
-    if options["url"]:
-        protocol = read_address(options["url"], options["protocol"]).protocol
-    if protocol == "grpc" and options["encoding"] == "json":
-        raise UsageError("gRPC has no JSON bodies", remedy="leave out --encoding, or use --protocol http")
-    return protocol
-
-
-def put_on_server(models: Iterable[TunedModel], options: Mapping[str, Any]) -> list[TunedModel]:
-    """Combine the models with the server of the options; errors as of `read_protocol`."""
-    from plansmith.system.urls import read_address
-
-    models, server = list(models), options["tritonserver"]
-    if options["url"]:
-        url = str(read_address(options["url"], options["protocol"]))
-        return [replace(model, url=url) for model in models]
-    if server is None:
-        return models
-    path = str(server.absolute())
-    return [replace(model, spec=model.spec.model_copy(update={"tritonserver": path})) for model in models]
-
-
 _FILE = click.Path(path_type=Path)
 _ENGINES = ("python", "onnxruntime", "tensorrt")
 _PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 _MAX_COPIES = 1024
-
 _MODEL = (
     click.option("--model", "picked", default="", metavar="NAME", help="Which model of a spec with several."),
     *SERVER_OPTIONS,
@@ -203,6 +147,58 @@ _RESULTS = (
     click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
     click.option("--quiet", is_flag=True, help="Print no progress."),
 )
+
+
+def read_price(instance_type: str, prices: Path | None, usd_per_hour: float | None) -> Price | None:
+    """Read the price from the options; None if they give none.
+
+    Raises:
+        UsageError: they name two, a type without a known price, or a file with problems.
+    """
+    from plansmith.sagemaker.prices import find_price, make_price, read_prices
+
+    if usd_per_hour is not None:
+        if prices is not None:
+            raise UsageError("--prices and --usd-per-hour are two prices", remedy="give one of them")
+        return make_price(usd_per_hour, instance_type)
+    if instance_type:
+        return find_price(instance_type, prices)
+    if prices is not None:
+        read_prices(prices)
+        raise UsageError("--prices is a list, and no instance type is named", remedy="add --instance-type TYPE")
+    return None
+
+
+def read_protocol(options: Mapping[str, Any]) -> Protocol:
+    """Read the protocol of the requests.
+
+    Raises:
+        UsageError: the options name two servers, no address, or what the protocol does not have.
+    """
+    from plansmith.system.urls import read_address
+
+    if options["url"] and options["tritonserver"] is not None:
+        raise UsageError("--url and --tritonserver are two servers", remedy="name one")
+    protocol: Protocol = options["protocol"] or "http"
+    if options["url"]:
+        protocol = read_address(options["url"], options["protocol"]).protocol
+    if protocol == "grpc" and options["encoding"] == "json":
+        raise UsageError("gRPC has no JSON bodies", remedy="leave out --encoding, or use --protocol http")
+    return protocol
+
+
+def put_on_server(models: Iterable[TunedModel], options: Mapping[str, Any]) -> list[TunedModel]:
+    """Combine the models with the server of the options; errors as of `read_protocol`."""
+    from plansmith.system.urls import read_address
+
+    models, server = list(models), options["tritonserver"]
+    if options["url"]:
+        url = str(read_address(options["url"], options["protocol"]))
+        return [replace(model, url=url) for model in models]
+    if server is None:
+        return models
+    path = str(server.absolute())
+    return [replace(model, spec=model.spec.model_copy(update={"tritonserver": path})) for model in models]
 
 
 def tune_options(command: Callable[..., Any]) -> Callable[..., Any]:

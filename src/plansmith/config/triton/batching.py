@@ -15,6 +15,8 @@ from plansmith.records.model import Record
 
 DEFAULT_DELAY_MICROSECONDS = 100
 
+_TRUTHS = ("int32_false_true", "fp32_false_true", "bool_false_true")
+
 
 def _read_level(value: Any) -> Any:
     """Parse a priority level used as a key: JSON turns it into text."""
@@ -102,9 +104,6 @@ class Oldest(Record):
     preferred_batch_size: tuple[Positive, ...] = Field(default=(), description="Batches that are sent off at once.")
     max_queue_delay_microseconds: Long = Field(default=0, description="How long requests wait to fill a batch.")
     preserve_ordering: Switch = Field(default=False, description="Answer in the order of the requests.")
-
-
-_TRUTHS = ("int32_false_true", "fp32_false_true", "bool_false_true")
 
 
 class Control(Record):

@@ -57,6 +57,10 @@ DataType = Literal[
 ]
 """An element type by Triton's names, without `TYPE_`."""
 
+InstanceKind = Literal["auto", "gpu", "cpu", "model"]
+_DIMS = "What clients send, without the batch, where not the graph's own sizes; Triton reshapes it."
+_RESHAPE = "What the model takes instead; the graph's own sizes when left out."
+
 
 class Filled:
     """Annotation of a list or mapping that must not be empty.
@@ -96,9 +100,6 @@ def exactly_one(record: Any, *names: str) -> None:
 def repeated(names: tuple[str, ...]) -> list[str]:
     """Return the names that occur more than once."""
     return sorted({name for name in names if names.count(name) > 1})
-
-
-InstanceKind = Literal["auto", "gpu", "cpu", "model"]
 
 
 class Resource(Record):
@@ -366,10 +367,6 @@ class Operations(Record):
     """Custom operator libraries."""
 
     op_library_filename: tuple[Text, ...] = Field(default=(), description="Libraries, where the server finds them.")
-
-
-_DIMS = "What clients send, without the batch, where not the graph's own sizes; Triton reshapes it."
-_RESHAPE = "What the model takes instead; the graph's own sizes when left out."
 
 
 class Reshape(Record):

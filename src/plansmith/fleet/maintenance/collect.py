@@ -24,6 +24,22 @@ from plansmith.stores.store import open_store
 from plansmith.stores.verify import Damage, Verification
 from plansmith.system.files import Waiting
 
+_NOTHING_YET = "nothing there yet"
+VERIFIED_COLUMNS = ("place", "version", "looked at", "found")
+COLLECTED_COLUMNS = ("place", "kind", "name", "why", "bytes", "state")
+_OUTCOMES = {
+    "right": "answers as its model did",
+    "wrong": "wrong",
+    "unasked": "not asked",
+    "incomparable": "not compared",
+}
+_ANSWERS = {
+    "right": "answered rightly",
+    "wrong": "wrongly or not at all",
+    "unasked": "could not be asked",
+    "incomparable": "could not be compared",
+}
+
 
 class RetainedVersion(Record):
     """Retained version of a store, with the reason."""
@@ -197,27 +213,6 @@ def _artifacts(grounds: CollectionScope, notes: Notes) -> list[Path]:
 
 def _retained_version(place: str, staying: Staying) -> RetainedVersion:
     return RetainedVersion(place=place, model=staying.model, version=staying.version, why=staying.why)
-
-
-_NOTHING_YET = "nothing there yet"
-
-VERIFIED_COLUMNS = ("place", "version", "looked at", "found")
-COLLECTED_COLUMNS = ("place", "kind", "name", "why", "bytes", "state")
-
-_OUTCOMES = {
-    "right": "answers as its model did",
-    "wrong": "wrong",
-    "unasked": "not asked",
-    "incomparable": "not compared",
-}
-
-
-_ANSWERS = {
-    "right": "answered rightly",
-    "wrong": "wrongly or not at all",
-    "unasked": "could not be asked",
-    "incomparable": "could not be compared",
-}
 
 
 def verified_counts(verified: Verified) -> str:

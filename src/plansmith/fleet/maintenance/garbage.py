@@ -50,6 +50,8 @@ RECORDS_KEPT = 1000
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Triton puts it; only names of ours are looked at
 
+_HELD_ALONE = Retention(keep=0, seconds=0)
+
 
 @dataclass(frozen=True)
 class Garbage:
@@ -331,9 +333,6 @@ def _freed(path: Path, links: Counter[tuple[int, int]]) -> int:
         if links[stat.st_dev, stat.st_ino] == stat.st_nlink:
             freed += stat.st_size
     return freed
-
-
-_HELD_ALONE = Retention(keep=0, seconds=0)
 
 
 class RemovedItem(Record):

@@ -35,6 +35,17 @@ SMALLEST_COSINE = 0.9999
 LARGEST_ERROR = 1e-3
 """Of the largest value of the reference, or of 1 where that is smaller."""
 
+Ask = Callable[["Arrays"], "Arrays"]
+_BASE_BATCH = 2
+_BASE_LENGTH = 20
+_BATCHES = (1, 3, 5)
+_LARGEST_TRIED = 512
+_FEWEST = 2
+"""A size of 1 is broadcast, and says nothing of an axis that nobody named."""
+
+_FEWEST_SIZES = 2
+"""Strides and patches round, so that now and then a single other size fits by chance."""
+
 
 def difference(reference: Arrays, answer: Arrays) -> str | None:
     """Describe the first wrong output; None if all are right.
@@ -76,18 +87,6 @@ def _error(r: NDArray[np.float64], c: NDArray[np.float64]) -> str | None:
 
 def _form(array: NDArray[np.generic]) -> str:
     return "x".join(map(str, array.shape)) or "scalar"
-
-
-Ask = Callable[["Arrays"], "Arrays"]
-
-_BASE_BATCH = 2
-_BASE_LENGTH = 20
-_BATCHES = (1, 3, 5)
-_LARGEST_TRIED = 512
-_FEWEST = 2
-"""A size of 1 is broadcast, and says nothing of an axis that nobody named."""
-_FEWEST_SIZES = 2
-"""Strides and patches round, so that now and then a single other size fits by chance."""
 
 
 @dataclass(frozen=True)

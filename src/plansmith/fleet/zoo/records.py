@@ -18,6 +18,10 @@ from plansmith.system.tasks import Task
 Outcome = Literal["right", "wrong", "failed"]
 """All answers right; the graph answers, some wrongly or its batch is fixed; there is no graph."""
 
+# Libraries wrap the number in errors of their own, and keep its words.
+_FULL = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+_KINDS = {"hf": "transformers", "timm": "timm"}
+
 
 class AxisFinding(Record):
     """Dynamic axis that PyTorch accepts at other sizes.
@@ -192,10 +196,6 @@ def cause_of(text: str) -> KnownCause | None:
     return next((cause for cause in CAUSES if re.search(cause.pattern, text)), None)
 
 
-# Libraries wrap the number in errors of their own, and keep its words.
-_FULL = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-
-
 def is_of_the_machine(error: BaseException) -> bool:
     """Whether an error or its cause is a lack of memory or disk space, or a missing installation."""
     return any(
@@ -216,9 +216,6 @@ def _reasons(error: BaseException | None) -> Iterator[BaseException]:
 def tells_of_the_machine(text: str) -> bool:
     """Whether a failure's message reports a lack of memory or a full disk."""
     return tells_of_memory(text) is not None or any(phrase in text for phrase in _FULL)
-
-
-_KINDS = {"hf": "transformers", "timm": "timm"}
 
 
 def summarise(rows: Sequence[ZooRow], seconds: float) -> Summary:

@@ -27,6 +27,11 @@ _PLACE = re.compile(r"^(image|video|audio|speech|vision|boi|eoi|boa|eoa).*_token
 _ID = re.compile(r"_token_(id|index)$")
 _USUAL_NAMES = ["input_ids", "attention_mask"]
 
+_USUAL_SIDE = 64
+_SAMPLING_RATE = 16000
+_HOP = 160
+SEED = 0
+
 
 def save_tokenizer(model: PreTrainedModel, folder: Path) -> Any:
     """Train a byte pair encoding, and save it in the form of a transformers tokenizer.
@@ -122,11 +127,6 @@ def _family(model: PreTrainedModel) -> Any:
     return getattr(transformers, name, None) if name and name != "TokenizersBackend" else None
 
 
-_USUAL_SIDE = 64
-_SAMPLING_RATE = 16000
-_HOP = 160
-
-
 def save_processors(model: PreTrainedModel, folder: Path) -> None:
     """Save a model's processors with it, each with the sizes of the model's configuration."""
     import transformers
@@ -210,9 +210,6 @@ def _feature_extractor(config: PretrainedConfig) -> Any:
         # An encoder such as Whisper's halves the frames, of which the extractor always makes a chunk's full number.
         settings["chunk_length"] = max(1, 2 * frames * _HOP // _SAMPLING_RATE)
     return family(**settings)
-
-
-SEED = 0
 
 
 def save(entry: ZooEntry, folder: Path) -> None:

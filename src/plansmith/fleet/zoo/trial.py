@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 
 Exporter = Literal["dynamo", "torchscript"]
 
+_Export = Callable[["LoadedModel", "Acceptance", Path], None]
+Fixed = dict[str, dict[int, int]]
+"""Sizes that the graph has fixed, by input and place."""
+
+_MOST_WRONG = 3
+_MAX_OPSET = 23
+
 
 def try_bare(live: LoadedModel, accepted: Acceptance, folder: Path) -> Iterator[BareResult]:
     """Export with each exporter as its documentation shows, and compare at every shape that PyTorch accepts.
@@ -48,9 +55,6 @@ def try_bare(live: LoadedModel, accepted: Acceptance, folder: Path) -> Iterator[
             problem=problem,
             seconds=round(time.monotonic() - began, 2),
         )
-
-
-_Export = Callable[["LoadedModel", "Acceptance", Path], None]
 
 
 def _judge(export: _Export, live: LoadedModel, accepted: Acceptance, path: Path) -> tuple[str, int]:
@@ -113,13 +117,6 @@ def _names(live: LoadedModel, accepted: Acceptance) -> dict[str, dict[int, str]]
         for place in axis.places:
             named[place.tensor][place.dim] = axis.names[0] if axis.names else f"axis_{number}"
     return named
-
-
-Fixed = dict[str, dict[int, int]]
-"""Sizes that the graph has fixed, by input and place."""
-
-_MOST_WRONG = 3
-_MAX_OPSET = 23
 
 
 def try_entry(entry: ZooEntry, folder: Path, progress: Progress, *, compare_bare: bool = False) -> ZooRow:

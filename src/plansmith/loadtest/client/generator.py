@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 _GRACE_SECONDS = 0.5
 """After the stage, in which due requests are still sent: a process that was held up for a moment catches up."""
 
+Emit = Callable[[dict[str, Any]], None]
+_SPARE_FILES = 100
+_REPORT_SECONDS = 0.5
+_TIMER_SECONDS = 0.05
+_DRAIN_SECONDS = 0.02
+_PAUSE_SECONDS = 0.2
+"""After a refused connection, which fails at once: a user that does not wait would do nothing but fail."""
+
 
 class OpenLoop:
     """Request scheduler of an open-loop stage.
@@ -87,16 +95,6 @@ class OpenLoop:
             send(due, is_behind)
         finally:
             self._slots.release()
-
-
-Emit = Callable[[dict[str, Any]], None]
-
-_SPARE_FILES = 100
-_REPORT_SECONDS = 0.5
-_TIMER_SECONDS = 0.05
-_DRAIN_SECONDS = 0.02
-_PAUSE_SECONDS = 0.2
-"""After a refused connection, which fails at once: a user that does not wait would do nothing but fail."""
 
 
 class LoadGenerator:

@@ -37,6 +37,13 @@ if TYPE_CHECKING:
 
 _PIECE_BYTES = 2**20
 
+MODULE = "plansmith.loadtest.client.process"
+_ALL_AT_ONCE = 1e6
+_POLL_SECONDS = 0.5
+_MISSED_HEARTBEATS = 10
+_FROM_ALL = {"prepare", "settle", "spent", "drain"}
+"""Events that are passed on when all clients have sent them."""
+
 
 def payload_sizes(target: LoadTarget) -> list[dict[str, int]]:
     """Return the file sizes of each model's payloads in bytes, by name."""
@@ -94,19 +101,11 @@ class PayloadReceiver:
                 stream.write(self._pieces.get())
 
 
-MODULE = "plansmith.loadtest.client.process"
-
 REFUSED, LOST = 3, 4
 """Exit codes of a worker: the lead process has another version, or is not heard any more."""
 
 _COMMAND, _EVENT = "plansmith-command", "plansmith-event"
 """Locust's messages to the clients, and from them."""
-
-_ALL_AT_ONCE = 1e6
-_POLL_SECONDS = 0.5
-_MISSED_HEARTBEATS = 10
-_FROM_ALL = {"prepare", "settle", "spent", "drain"}
-"""Events that are passed on when all clients have sent them."""
 
 
 class LeadProcess:

@@ -43,6 +43,20 @@ if TYPE_CHECKING:
 DEFAULT_REQUESTS = 64
 """Different requests per model, which are sent repeatedly."""
 
+_UNKNOWN = AxisRange(min=8, opt=8, max=64, step=8)
+"""A dynamic dim of unknown range: multiples of what networks halve and cut into patches."""
+
+_WORDS = AxisRange(min=4, opt=16, max=128)
+"""Words of a text."""
+
+_MAX_ATTEMPTS = 200
+"""Sizes that no optimization profile takes, one after the other, before the search ends."""
+
+_MAX_ROWS = 4096
+"""Rows that are read: enough for requests that differ."""
+
+_UINT8 = "uint8"
+
 
 @dataclass(frozen=True)
 class SizeMix:
@@ -83,13 +97,6 @@ def draw_size(generator: random.Random, axis: AxisRange) -> int:
     drawn = math.exp(generator.uniform(math.log(max(axis.min, 1)), math.log(axis.max)))
     size = round(drawn / axis.step) * axis.step
     return min(max(size, axis.min), axis.max)
-
-
-_UNKNOWN = AxisRange(min=8, opt=8, max=64, step=8)
-"""A dynamic dim of unknown range: multiples of what networks halve and cut into patches."""
-
-_WORDS = AxisRange(min=4, opt=16, max=128)
-"""Words of a text."""
 
 
 def random_inputs(
@@ -145,10 +152,6 @@ def _with_sentences(signature: Signature, arrays: dict[str, NDArray[Any]], gener
             texts = [sample_texts(1, count, offset=generator.randrange(1000))[0].strip() for count in counts]
             arrays[tensor.name] = np.array([text.encode() for text in texts], dtype=object).reshape(shape)
     return arrays
-
-
-_MAX_ATTEMPTS = 200
-"""Sizes that no optimization profile takes, one after the other, before the search ends."""
 
 
 @dataclass(frozen=True)
@@ -281,12 +284,6 @@ class ReleaseInputs:
 
 def _sample_shapes(arrays: Arrays) -> dict[str, tuple[int, ...]]:
     return {name: array.shape[1:] for name, array in arrays.items()}
-
-
-_MAX_ROWS = 4096
-"""Rows that are read: enough for requests that differ."""
-
-_UINT8 = "uint8"
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,21 @@ from plansmith.system.files import make_folder, storage_errors, write_file
 _PACKAGE = "plansmith.loadtest.report"
 _TEMPLATE = "loadtest.html"
 
+ALL_MODELS = "(all)"
+"""Stands for the model in the line of a whole stage where several models were tested."""
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+STAGE_COLUMNS = (
+    *("stage", "load", "loop", "users", "rate", "offered", "began_s", "seconds", "measured_s", "model"),
+    *("requests", "answered", "failed", "samples", "throughput", "samples_per_s"),
+    *("mean_ms", "min_ms", "p50_ms", "p90_ms", "p95_ms", "p99_ms", "max_ms"),
+    *("batch_size", "executions", "queue_ms", "compute_input_ms", "compute_ms", "compute_output_ms", "cache_hits"),
+    *("server_cores", "server_memory_bytes", "host_cpu", "gpu_utilization", "gpu_memory_bytes"),
+    *("client_cores", "client_late_ms", "client_sent_share", "client_saturated", "stopped", "failures"),
+)
+TIMELINE_COLUMNS = ("second", "stage", "users", "answered", "failed", "p50_ms", "p95_ms")
+_Cell = str | int | float | None
+
 
 def render_page(report: LoadReport) -> str:
     """Render the HTML page."""
@@ -103,23 +118,6 @@ def _facts(report: LoadReport) -> Iterator[tuple[str, str]]:
 
 REPORT_FILE, PAGE_FILE = "report.json", "report.html"
 STAGES_FILE, TIMELINE_FILE = "stages.csv", "timeline.csv"
-
-ALL_MODELS = "(all)"
-"""Stands for the model in the line of a whole stage where several models were tested."""
-
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-
-STAGE_COLUMNS = (
-    *("stage", "load", "loop", "users", "rate", "offered", "began_s", "seconds", "measured_s", "model"),
-    *("requests", "answered", "failed", "samples", "throughput", "samples_per_s"),
-    *("mean_ms", "min_ms", "p50_ms", "p90_ms", "p95_ms", "p99_ms", "max_ms"),
-    *("batch_size", "executions", "queue_ms", "compute_input_ms", "compute_ms", "compute_output_ms", "cache_hits"),
-    *("server_cores", "server_memory_bytes", "host_cpu", "gpu_utilization", "gpu_memory_bytes"),
-    *("client_cores", "client_late_ms", "client_sent_share", "client_saturated", "stopped", "failures"),
-)
-TIMELINE_COLUMNS = ("second", "stage", "users", "answered", "failed", "p50_ms", "p95_ms")
-
-_Cell = str | int | float | None
 
 
 def store_report(report: LoadReport, folder: Path) -> None:

@@ -25,6 +25,12 @@ _MAX_ERROR_RATE = 0.01
 _FEW_REQUESTS = 100
 """Of fewer answers, the slowest percent is not even one."""
 
+HEADS = ("LOOP", "REQ/S", "p50", "p90", "p95", "p99", "FAILED", "BATCH", "QUEUE", "CPU", "MEMORY", "GPU", "GPU MEM")
+"""Columns behind the load."""
+
+_WITHHELD = "-"
+_MIN_NAME = 8
+
 
 def summary(report: LoadReport) -> tuple[str, ...]:
     """Return the findings, one sentence each, most important first."""
@@ -178,13 +184,6 @@ def format_list(names: Sequence[str], limit: int = 3) -> str:
     """Format a list: A, B and C; A, B and 7 more."""
     parts = list(names[:limit]) if len(names) <= limit else [*names[: limit - 1], f"{len(names) - limit + 1} more"]
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
-HEADS = ("LOOP", "REQ/S", "p50", "p90", "p95", "p99", "FAILED", "BATCH", "QUEUE", "CPU", "MEMORY", "GPU", "GPU MEM")
-"""Columns behind the load."""
-
-_WITHHELD = "-"
-_MIN_NAME = 8
 
 
 @dataclass(frozen=True)

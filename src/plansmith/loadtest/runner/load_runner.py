@@ -42,6 +42,9 @@ _LAST_CHECK_SECONDS = 10.0
 
 INTERRUPTED = "it was interrupted"
 
+_HIDDEN = "…"
+"""Stands in reports for the values of headers, which may be secrets."""
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -395,10 +398,6 @@ class LoadRunner:
             reason = f"{self._target.label} is lost: {error.message}"
             self._stages[-1].stopped = reason
             raise LoadEnd("server-lost", reason) from error
-
-
-_HIDDEN = "…"
-"""Stands in reports for the values of headers, which may be secrets."""
 
 
 def require_locust() -> None:

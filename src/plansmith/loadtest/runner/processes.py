@@ -32,6 +32,11 @@ _WAIT_SECONDS = 300.0
 _POLL_SECONDS = 0.5
 _MAX_PORT = 65535
 
+_END_SECONDS = 5
+_START_SECONDS = 60
+_MAX_STOP_SECONDS = 10
+_HOST = "127.0.0.1"
+
 
 class RemoteWorkers(Record):
     """Remote workers: the client processes on other machines that a driver waits for.
@@ -154,12 +159,6 @@ def _fault(status: int, place: str) -> EnvironmentFault:
         f"a client process of the load test at {place} {how} before the test was over",
         remedy="see above, and how the test ended on the driver",
     )
-
-
-_END_SECONDS = 5
-_START_SECONDS = 60
-_MAX_STOP_SECONDS = 10
-_HOST = "127.0.0.1"
 
 
 class ClientLost(Exception):

@@ -19,6 +19,22 @@ from plansmith.loadtest.target import LoadTarget
 _MIN_INTERVAL_SECONDS = 10
 """Seconds before a confidence interval is calculated: of fewer batch means it says little."""
 
+_BUSY_CORES = 0.9
+_MANY_DELAYS = 200
+_MIN_SENT = 0.99
+_MIN_RATE_SECONDS = 5.0
+"""Over a shorter time a rate per minute says little."""
+
+_MORE_PROCESSES = "use more client processes (--processes)"
+_ELSEWHERE = (
+    "the client gets too little CPU, or its requests are large: run it on a machine where nothing else is busy, or with"
+    " smaller requests"
+)
+_REFUSED_SECONDS = 5.0
+_SERVER_SILENT_SECONDS = 30.0
+_SERVER_TIMES_SLOWEST = 10
+_GRACE_SECONDS = 5.0
+
 
 @dataclass
 class StageTotals:
@@ -156,19 +172,9 @@ class Totals:
         return tuple(timeline)
 
 
-_BUSY_CORES = 0.9
 _LATE_MS, _LATE_PART = 20.0, 0.1
 """A client is late whose delay is above this, and above this part of the p99 latency."""
-_MANY_DELAYS = 200
-_MIN_SENT = 0.99
 _SILENT_SECONDS, _TIMES_SLOWEST = 5.0, 10
-_MIN_RATE_SECONDS = 5.0
-"""Over a shorter time a rate per minute says little."""
-_MORE_PROCESSES = "use more client processes (--processes)"
-_ELSEWHERE = (
-    "the client gets too little CPU, or its requests are large: run it on a machine where nothing else is busy, or with"
-    " smaller requests"
-)
 
 
 @dataclass(frozen=True)
@@ -331,12 +337,6 @@ def flat_throughput(stop: StopConditions, before: StageResult, after: StageResul
         f"throughput was {rates[1]:.4g}/s at {after.stage.label} and {rates[0]:.4g}/s at {before.stage.label}: it grew"
         f" by less than {stop.flat_throughput:.1%}"
     )
-
-
-_REFUSED_SECONDS = 5.0
-_SERVER_SILENT_SECONDS = 30.0
-_SERVER_TIMES_SLOWEST = 10
-_GRACE_SECONDS = 5.0
 
 
 class Liveness:

@@ -13,6 +13,17 @@ _TASK, _RECOGNITION = "audio-classification", "automatic-speech-recognition"
 _CLASSIFIERS = ("ForSequenceClassification", "ForAudioClassification")
 _RECOGNISER = "ForCTC"
 
+SOUNDS = RawKind(
+    name="audio",
+    plural="sounds",
+    lacking={"onnx": "an ONNX file has no feature extractor", "timm": "timm has no feature extractor"},
+    fitting=TRANSFORMERS,
+    processor="feature extractor",
+    variable="feature_extractor",
+    takes=lambda _, folder: takes_sounds(folder),
+    output=lambda _, folder, task: sound_output(folder, task),
+)
+
 
 def takes_sounds(folder: Path) -> bool:
     """Whether a transformers directory defines how audio becomes the model's input.
@@ -34,15 +45,3 @@ def sound_output(folder: Path, task: str) -> RawOutput:
     if named.endswith(_RECOGNISER) and task in {"", _RECOGNITION}:
         return "transcript"
     return "labels" if task == _TASK or (not task and named.endswith(_CLASSIFIERS)) else "tensors"
-
-
-SOUNDS = RawKind(
-    name="audio",
-    plural="sounds",
-    lacking={"onnx": "an ONNX file has no feature extractor", "timm": "timm has no feature extractor"},
-    fitting=TRANSFORMERS,
-    processor="feature extractor",
-    variable="feature_extractor",
-    takes=lambda _, folder: takes_sounds(folder),
-    output=lambda _, folder, task: sound_output(folder, task),
-)

@@ -33,6 +33,18 @@ FILTERS_FILE = "mel_filters.npy"
 _KALDI_FRAME, _KALDI_HOP, _KALDI_BINS, _KALDI_LOWEST = 400, 160, 512, 20
 _KALDI_FLOOR = 1.192092955078125e-07
 
+AUDIO = "audio"
+"""The ensemble's input: sound files."""
+
+_LONGEST_SECONDS = 3600.0
+"""Of a question: more than any has."""
+
+_CTC_TOKENIZER = "Wav2Vec2CTCTokenizer"
+_LENGTHS = 97
+"""Of sounds that the count of frames is checked for."""
+
+_Behind = tuple[tuple[DraftPart, ...], tuple[Tensor, ...], "Callable[[Arrays], Arrays]"]
+
 
 @dataclass(frozen=True)
 class SoundRecipe:
@@ -219,17 +231,6 @@ def wav(samples: NDArray[np.float64], rate: int, *, bits: int = 16, floats: bool
     return b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks
 
 
-AUDIO = "audio"
-"""The ensemble's input: sound files."""
-
-_LONGEST_SECONDS = 3600.0
-"""Of a question: more than any has."""
-
-_CTC_TOKENIZER = "Wav2Vec2CTCTokenizer"
-_LENGTHS = 97
-"""Of sounds that the count of frames is checked for."""
-
-
 @dataclass(frozen=True)
 class _Model:
     """Model view: the model as the audio parts see it.
@@ -378,9 +379,6 @@ def _sound_part(model: _Model, raw: Tensor, *, compressed: bool) -> DraftPart:
         requirements=("soundfile",) if compressed else (),
         write=write,
     )
-
-
-_Behind = tuple[tuple[DraftPart, ...], tuple[Tensor, ...], "Callable[[Arrays], Arrays]"]
 
 
 def _labels(model: _Model, options: PipelineOptions) -> _Behind:

@@ -39,6 +39,17 @@ _DEADLINE_SECONDS = 300
 _LOG_LINES = 8
 _TO_PYTHON = "or write preprocessing: python into the spec"
 
+ENCODED = Tensor(name="encoded_images", dtype="uint8", dims=(BATCH, "encoded_bytes"))
+"""What goes from one to the other: DALI's backend takes numbers, of equal shape within a request."""
+
+JOINS_REQUESTS = False
+"""Whether Triton may join requests for DALI.
+
+Its backend answers all requests of an execution with one error (DaliModelInstance::Execute of
+github.com/triton-inference-server/dali_backend), so that an image that is damaged in a way only decoding shows would
+harm requests of others. A request of several images is one batch all the same.
+"""
+
 
 def serialise_pipeline(
     recipe: Recipe,
@@ -145,17 +156,6 @@ def _ask(request: Mapping[str, Any], site: Path) -> dict[str, Any]:
 
 ENCODED_PART, DALI_PART = "encoded", "dali"
 """The names of the parts, in their order."""
-
-ENCODED = Tensor(name="encoded_images", dtype="uint8", dims=(BATCH, "encoded_bytes"))
-"""What goes from one to the other: DALI's backend takes numbers, of equal shape within a request."""
-
-JOINS_REQUESTS = False
-"""Whether Triton may join requests for DALI.
-
-Its backend answers all requests of an execution with one error (DaliModelInstance::Execute of
-github.com/triton-inference-server/dali_backend), so that an image that is damaged in a way only decoding shows would
-harm requests of others. A request of several images is one batch all the same.
-"""
 
 
 @dataclass(frozen=True)

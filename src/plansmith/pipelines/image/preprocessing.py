@@ -18,6 +18,29 @@ MOST_PIXELS = 89_478_485
 Step = Mapping[str, Any]
 """One step of `pipeline.served.framing`."""
 
+_WHO = "timm's transform"
+_TO_TENSOR = {"MaybeToTensor", "ToTensor"}
+# What a processor of its own kind would change.
+_WORK = (
+    "preprocess",
+    "_preprocess",
+    "_preprocess_image_like_inputs",
+    "_prepare_images_structure",
+    "_standardize_kwargs",
+    "resize",
+    "center_crop",
+    "rescale",
+    "normalize",
+    "rescale_and_normalize",
+    "pad",
+    "process_image",
+    "convert_to_rgb",
+    "_fuse_mean_std_and_rescale_factor",
+)
+_WARPED_FROM = 384
+_YOLOS_MULTIPLE = 16
+_CHANNELS = 3
+
 
 @dataclass(frozen=True)
 class Agreement:
@@ -175,10 +198,6 @@ def inexpressible(subject: str, problem: str) -> SourceError:
     )
 
 
-_WHO = "timm's transform"
-_TO_TENSOR = {"MaybeToTensor", "ToTensor"}
-
-
 def recipe_from_transform(transform: Any, channels: int, *, upright: bool) -> ImageRecipe:
     """Convert the evaluation transform of `timm.data.create_transform` to a recipe.
 
@@ -240,28 +259,6 @@ def _numbers(values: Any) -> Sequence[float]:
 
 def _named(step: Any) -> str:
     return " ".join(repr(step).split())
-
-
-# What a processor of its own kind would change.
-_WORK = (
-    "preprocess",
-    "_preprocess",
-    "_preprocess_image_like_inputs",
-    "_prepare_images_structure",
-    "_standardize_kwargs",
-    "resize",
-    "center_crop",
-    "rescale",
-    "normalize",
-    "rescale_and_normalize",
-    "pad",
-    "process_image",
-    "convert_to_rgb",
-    "_fuse_mean_std_and_rescale_factor",
-)
-_WARPED_FROM = 384
-_YOLOS_MULTIPLE = 16
-_CHANNELS = 3
 
 
 def recipe_of(processor: Any) -> ImageRecipe:

@@ -29,6 +29,14 @@ _ORIENTATION = 0x0112
 _QUARTER_TURN = 6
 _QUALITY = 90
 
+# timm's names of weights say what they were trained on last: "a1_in1k", "augreg_in21k_ft_in1k".
+_IMAGENET = re.compile(r"(^|_)in(1k|12k|21k|22k)$")
+_DIGITS = 6
+"""Of an object's score behind the point."""
+
+Ranked = tuple[list[str], list[float]]
+"""Labels and their scores, the likeliest first."""
+
 
 def image_questions(raw: str, *, max_batch: int, one_size: bool = False) -> dict[str, dict[str, NDArray[np.generic]]]:
     """Return image requests by name; deterministic.
@@ -84,16 +92,6 @@ def _encoded(image: Image, file_format: str, **options: Any) -> bytes:
         options["quality"] = _QUALITY
     image.save(out, file_format, **options)
     return out.getvalue()
-
-
-# timm's names of weights say what they were trained on last: "a1_in1k", "augreg_in21k_ft_in1k".
-_IMAGENET = re.compile(r"(^|_)in(1k|12k|21k|22k)$")
-
-_DIGITS = 6
-"""Of an object's score behind the point."""
-
-Ranked = tuple[list[str], list[float]]
-"""Labels and their scores, the likeliest first."""
 
 
 @dataclass(frozen=True)

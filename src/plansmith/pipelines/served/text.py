@@ -16,6 +16,12 @@ TOKENIZER_FILE = "tokenizer.json"
 
 Rows = list[Any]  # a text each, or a pair of texts
 
+_VALUES = {
+    "input_ids": lambda row: row.ids,
+    "attention_mask": lambda row: row.attention_mask,
+    "token_type_ids": lambda row: row.type_ids,
+}
+
 
 class TextStep:
     """Text step: tokenizes texts, or pairs of texts.
@@ -118,13 +124,6 @@ class TextStep:
                 spans[place, begin : begin + count] = token_spans(row) if side is None else word_spans(row, side)
             arrays[self._settings["spans"]] = spans
         return arrays
-
-
-_VALUES = {
-    "input_ids": lambda row: row.ids,
-    "attention_mask": lambda row: row.attention_mask,
-    "token_type_ids": lambda row: row.type_ids,
-}
 
 
 def _without_nothing(rows: list[Encoding]) -> list[Encoding] | Refusal:

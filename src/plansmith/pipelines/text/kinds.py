@@ -49,6 +49,18 @@ _CROSS_FILE = "config_sentence_transformers.json"
 _PAIR_LABELS = ("entail", "contradict", "equivalent", "duplicate", "paraphrase")
 _PAIR_HEAD = "ForNextSentencePrediction"
 
+TEXTS = RawKind(
+    name="text",
+    plural="texts",
+    lacking={"onnx": "an ONNX file has no tokenizer", "timm": "timm's models read images"},
+    fitting=TRANSFORMERS,
+    processor="tokenizer",
+    variable="tokenizer",
+    takes=lambda _, folder: has_tokenizer(folder),
+    output=lambda _, folder, task: text_output(folder, task),
+    untold="; or name the task that the weights were trained for (`task`)",
+)
+
 
 def text_output(folder: Path, task: str) -> RawOutput:
     """Return the output kind of a text model, by the requested task or its configuration.
@@ -76,16 +88,3 @@ def takes_pairs(folder: Path, task: str) -> bool:
         return True
     names: dict[str, Any] = config.get("id2label") or {}
     return any(word in str(name).lower() for name in names.values() for word in _PAIR_LABELS)
-
-
-TEXTS = RawKind(
-    name="text",
-    plural="texts",
-    lacking={"onnx": "an ONNX file has no tokenizer", "timm": "timm's models read images"},
-    fitting=TRANSFORMERS,
-    processor="tokenizer",
-    variable="tokenizer",
-    takes=lambda _, folder: has_tokenizer(folder),
-    output=lambda _, folder, task: text_output(folder, task),
-    untold="; or name the task that the weights were trained for (`task`)",
-)

@@ -27,6 +27,9 @@ _ROWS = 8
 _WORDS = (1, 40, 12, 90, 5, 25)
 _MOST_TOKENS_OF_A_WORD = 8
 
+_DIGITS = 6
+"""Of a tag's score behind the point."""
+
 
 def text_questions(
     columns: Sequence[str], *, max_batch: int, longest: int, empty: bool, complete: Callable[[str], str] = str
@@ -84,10 +87,6 @@ def as_texts(texts: Sequence[str]) -> NDArray[np.generic]:
     array = np.empty((len(texts), 1), object)
     array[:, 0] = [text.encode() for text in texts]
     return array
-
-
-_DIGITS = 6
-"""Of a tag's score behind the point."""
 
 
 @dataclass(frozen=True)

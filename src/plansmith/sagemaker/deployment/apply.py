@@ -49,6 +49,15 @@ _INVERSES = {
     "create_model": ("delete_model", "ModelName"),
 }
 
+_SINGLE_ANSWER_TYPES = (None, "infer")
+_BODY_REMEDY = "name a smaller request in smoke_test.body, or write smoke_test: false"
+# What was created a moment ago may not be known everywhere yet:
+# docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateEndpoint.html.
+_DEPENDENT = {"create_endpoint_config", "create_endpoint", "update_endpoint"}
+_ENDPOINT_OPERATIONS = {"create_endpoint", "update_endpoint"}
+_ATTEMPTS = 5
+_PAUSE_SECONDS = 2.0
+
 
 def roll_back(
     account: Account, plan: DeploymentPlan, executed: Sequence[Call], polling: Polling, progress: Progress
@@ -169,10 +178,6 @@ class _Rollback:
 
 def _serves(endpoint: dict[str, Any], config: str) -> bool:
     return bool(endpoint["EndpointStatus"] == IN_SERVICE and endpoint["EndpointConfigName"] == config)
-
-
-_SINGLE_ANSWER_TYPES = (None, "infer")
-_BODY_REMEDY = "name a smaller request in smoke_test.body, or write smoke_test: false"
 
 
 class SmokeRequest(Record):
@@ -355,14 +360,6 @@ def _client(request: SmokeRequest, model: ServedModel) -> SageMakerClient:
         target_model=request.target_model,
         target_variant=request.variant,
     )
-
-
-# What was created a moment ago may not be known everywhere yet:
-# docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateEndpoint.html.
-_DEPENDENT = {"create_endpoint_config", "create_endpoint", "update_endpoint"}
-_ENDPOINT_OPERATIONS = {"create_endpoint", "update_endpoint"}
-_ATTEMPTS = 5
-_PAUSE_SECONDS = 2.0
 
 
 @dataclass

@@ -20,6 +20,9 @@ DELETING = "Deleting"
 TRANSITIONAL = ("Creating", "Updating", "SystemUpdating", "RollingBack")
 """States of an endpoint that end by themselves."""
 
+T = TypeVar("T")
+_MAX_FAULTS = 5
+
 
 class EndpointState(Record):
     """State of an endpoint.
@@ -207,11 +210,6 @@ def _resources(account: Account, kind: str, names: list[str]) -> dict[str, Resou
             arn = description[f"{field}Arn"]
             states[name] = ResourceState(arn=arn, tags=account.tags(arn))
     return states
-
-
-T = TypeVar("T")
-
-_MAX_FAULTS = 5
 
 
 class StillPendingError(Exception):

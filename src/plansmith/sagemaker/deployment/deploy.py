@@ -51,6 +51,8 @@ from plansmith.system.aws.client import has_credentials
 from plansmith.system.aws.service import Call, require_valid
 from plansmith.system.tasks import Progress
 
+_MAX_EVENTS = 5
+
 
 @dataclass(frozen=True)
 class PlannedDeployment:
@@ -300,9 +302,6 @@ def _owned_names(account: Account, kind: str, field: str) -> Iterator[str]:
 
 def _delete_call(operation: str, field: str, name: str) -> Call:
     return Call(service="sagemaker", operation=operation, parameters={field: name})
-
-
-_MAX_EVENTS = 5
 
 
 class VariantStatus(VariantDescription):

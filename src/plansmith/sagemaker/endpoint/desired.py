@@ -30,6 +30,27 @@ POLICY_PREFIX = "plansmith-"
 POLICY_FIELD = "TargetTrackingScalingPolicyConfiguration"
 _DIMENSION = "sagemaker:variant:DesiredInstanceCount"
 
+_VERSION_COMPATIBLE = "--backend-config=tensorrt,version-compatible=true"
+VariantArchives = Mapping[str, tuple[Archive, ...]]
+"""The archives of each variant, by its name: one, or of a multi-model variant any number."""
+
+Plans = Mapping[str, tuple[ArchivePlan, ...]]
+OWNER_TAG = "plansmith:endpoint"
+"""The tag of all that was created for an endpoint; its value is the endpoint's name."""
+
+RELEASES_TAG = "plansmith:releases"
+"""The tag of a model that lists the releases in its archives."""
+
+VERIFIED_TAG = "plansmith:verified"
+"""The tag of an endpoint that names the last configuration that came into service and passed its smoke test, if any."""
+
+_NAME_LENGTH = 63
+_TAG_LENGTH = 256
+_DIGEST_LENGTH = 12
+_JOB_STEM_LENGTH = 47  # of 64 characters, -0123456789ab-99 takes 16
+_MORE = re.compile(r"and (\d+) more$")
+_ARCHIVE = re.compile(r"(-\d+-[0-9a-f]{8}|/payload-[0-9a-f]{12})\.tar\.gz$")
+
 
 def resource_id(endpoint: str, variant: str) -> str:
     """Return the name of a variant in Application Auto Scaling."""
@@ -130,9 +151,6 @@ def _utilization_metric(name: str, endpoint: str, variant: str) -> dict[str, Any
     }
 
 
-_VERSION_COMPATIBLE = "--backend-config=tensorrt,version-compatible=true"
-
-
 @dataclass(frozen=True)
 class Image:
     """Container image of a variant.
@@ -201,12 +219,6 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-VariantArchives = Mapping[str, tuple[Archive, ...]]
-"""The archives of each variant, by its name: one, or of a multi-model variant any number."""
-
-Plans = Mapping[str, tuple[ArchivePlan, ...]]
-
-
 def plan_variant_archives(spec: EndpointSpec, output: Path) -> Plans:
     """Check that the archives of all variants can be written; writes nothing.
 
@@ -262,23 +274,6 @@ def _target(variant: VariantSpec) -> Target | None:
     if variant.image.version is None:
         return None
     return container_target(variant.image.version, "gpu" if known_instance(variant.instance_type).gpus else "cpu")
-
-
-OWNER_TAG = "plansmith:endpoint"
-"""The tag of all that was created for an endpoint; its value is the endpoint's name."""
-
-RELEASES_TAG = "plansmith:releases"
-"""The tag of a model that lists the releases in its archives."""
-
-VERIFIED_TAG = "plansmith:verified"
-"""The tag of an endpoint that names the last configuration that came into service and passed its smoke test, if any."""
-
-_NAME_LENGTH = 63
-_TAG_LENGTH = 256
-_DIGEST_LENGTH = 12
-_JOB_STEM_LENGTH = 47  # of 64 characters, -0123456789ab-99 takes 16
-_MORE = re.compile(r"and (\d+) more$")
-_ARCHIVE = re.compile(r"(-\d+-[0-9a-f]{8}|/payload-[0-9a-f]{12})\.tar\.gz$")
 
 
 class ArchiveUpload(Record):

@@ -25,6 +25,9 @@ _PARTITION = "aws"
 _REGION = re.compile(r"[a-z]{2,3}(-[a-z]+)+-\d")
 _ECR_HOST = re.compile(r"(\d{12})\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/([^:@]+)")
 
+_PREFIX = "ml."
+_GIB = 2**30
+
 
 class _Partition(Record):
     name: str
@@ -174,10 +177,6 @@ def _images_table() -> _ImagesTable:
 
     text = (files("plansmith") / "configs" / "sagemaker" / "images.yaml").read_text(encoding="utf-8")
     return _ImagesTable.model_validate(yaml.safe_load(text))
-
-
-_PREFIX = "ml."
-_GIB = 2**30
 
 
 class _Size(Record):

@@ -34,6 +34,9 @@ _SECURITY_GROUP, _SUBNET = re.compile(r"sg-[0-9a-z]+"), re.compile(r"subnet-[0-9
 _MAX_VARIANTS = 10
 _OWN_TAGS = "plansmith:"
 
+KmsKey = Annotated[str, matching(_KEY, "must be a key of KMS: its ID, its ARN or alias/NAME", or_empty=True)]
+_KINDS = ("variants", "shadow_variants")
+
 
 def _check_region(value: str) -> str:
     if not is_region(value):
@@ -69,7 +72,6 @@ def _read_smoke_test(value: object) -> object:
 
 
 Bucket = Annotated[str, AfterValidator(_check_bucket)]
-KmsKey = Annotated[str, matching(_KEY, "must be a key of KMS: its ID, its ARN or alias/NAME", or_empty=True)]
 
 
 class DataCapture(Record):
@@ -172,9 +174,6 @@ class EndpointSpec(Record):
             name: the resource's.
         """
         return f"arn:{partition_of(self.region)}:sagemaker:{self.region}:{self.account}:{kind}/{name.lower()}"
-
-
-_KINDS = ("variants", "shadow_variants")
 
 
 def find_contradictions(spec: EndpointSpec) -> Iterator[Problem]:

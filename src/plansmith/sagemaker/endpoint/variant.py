@@ -58,6 +58,13 @@ VARIABLE_FIELDS = {
 }
 """The field of `Environment` for each variable that the start script reads, without SAGEMAKER_TRITON_."""
 
+_NAME_FORM = "a name has at most 63 letters, digits and -, and begins and ends with a letter or digit"
+Name = Annotated[str, matching(_NAME, _NAME_FORM)]
+ModelName = Annotated[str, matching(_MODEL, "is no MODEL or MODEL@VERSION, such as bert or bert@3")]
+Account = Annotated[str, matching(_ACCOUNT, "an account has 12 digits; write them in quotes", or_empty=True)]
+Port = Annotated[Count, Field(ge=1, le=65535)]
+Timeout = Annotated[Count, Field(ge=60, le=3600)]
+
 
 def _check_instance(value: str) -> str:
     if find_instance(value) is None:
@@ -81,15 +88,6 @@ def _check_variable(value: str) -> str:
     if value.startswith(_RESERVED_PREFIX) and not value.startswith(VARIABLE_PREFIX):
         raise ValueError(f"variables that begin with {_RESERVED_PREFIX} are reserved for SageMaker")
     return value
-
-
-_NAME_FORM = "a name has at most 63 letters, digits and -, and begins and ends with a letter or digit"
-
-Name = Annotated[str, matching(_NAME, _NAME_FORM)]
-ModelName = Annotated[str, matching(_MODEL, "is no MODEL or MODEL@VERSION, such as bert or bert@3")]
-Account = Annotated[str, matching(_ACCOUNT, "an account has 12 digits; write them in quotes", or_empty=True)]
-Port = Annotated[Count, Field(ge=1, le=65535)]
-Timeout = Annotated[Count, Field(ge=60, le=3600)]
 
 
 class ImageOverride(Record):

@@ -30,6 +30,9 @@ _COMPARED = (
 
 Change = Literal["create", "update", "unchanged"]
 
+DEFAULT_LIMITS: Mapping[str, float] = {"5xx-percent": 1.0, "memory-percent": 90.0, "disk-percent": 85.0}
+"""What every endpoint should keep, whatever its models."""
+
 
 @dataclass(frozen=True)
 class AlarmKind:
@@ -65,9 +68,6 @@ ALARM_KINDS = (
     AlarmKind("cache-hit-percent", "ModelCacheHit", "Average", "%", 0.01, below=True),
 )
 """The kinds of alarms. The average of errors, of which each request counts 0 or 1, is the error rate."""
-
-DEFAULT_LIMITS: Mapping[str, float] = {"5xx-percent": 1.0, "memory-percent": 90.0, "disk-percent": 85.0}
-"""What every endpoint should keep, whatever its models."""
 
 
 class AlarmChange(Record):

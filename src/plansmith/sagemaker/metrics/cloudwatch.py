@@ -23,6 +23,20 @@ INSTANCE_NAMESPACE = "/aws/sagemaker/Endpoints"
 
 PERCENTILES = ("p50", "p90", "p99")
 
+TOTAL_LATENCY = "TotalLatency"
+"""The mean latency of container and overhead together: each request counts once in both, so that means add up.
+Percentiles do not, and CloudWatch has none of the sum. The way between client and SageMaker is in none of them."""
+
+MAX_QUERIES = 500
+Points = list[tuple[datetime, float]]
+_DAY = 86400
+_RETENTION = ((15 * _DAY, 60), (63 * _DAY, 300), (455 * _DAY, 3600))
+_PERIODS = (60, 300, 900, 3600, 6 * 3600, _DAY)
+_USUAL_POINTS = 300
+_MAX_POINTS = 2000
+MAX_PERIOD_SECONDS = 30 * _DAY
+"""The longest period that CloudWatch's console offers."""
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -82,15 +96,8 @@ METRICS = (
     _loading("ModelUnloadingTime", "model unloading"),
 )
 
-TOTAL_LATENCY = "TotalLatency"
-"""The mean latency of container and overhead together: each request counts once in both, so that means add up.
-Percentiles do not, and CloudWatch has none of the sum. The way between client and SageMaker is in none of them."""
 
 METRICS_BY_NAME = {metric.name: metric for metric in METRICS}
-
-MAX_QUERIES = 500
-
-Points = list[tuple[datetime, float]]
 
 
 @dataclass(frozen=True)
@@ -180,15 +187,6 @@ def _result_points(result: dict[str, Any], endpoint: str) -> Points:
     return [
         (time.astimezone(UTC), float(value)) for time, value in zip(result["Timestamps"], result["Values"], strict=True)
     ]
-
-
-_DAY = 86400
-_RETENTION = ((15 * _DAY, 60), (63 * _DAY, 300), (455 * _DAY, 3600))
-_PERIODS = (60, 300, 900, 3600, 6 * 3600, _DAY)
-_USUAL_POINTS = 300
-_MAX_POINTS = 2000
-MAX_PERIOD_SECONDS = 30 * _DAY
-"""The longest period that CloudWatch's console offers."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,60 @@ _AVERAGES_OF_SHARES = {"ModelCacheHit"}
 _STATISTIC_LABELS = {"Average": "mean", "Maximum": "largest", "SampleCount": "count", "Sum": ""}
 _ERRORS = ("Invocation4XXErrors", "Invocation5XXErrors", "InvocationModelErrors")
 
+_PACKAGE = "plansmith.sagemaker.metrics"
+_TEMPLATE = "endpoint.html"
+_DAY = 86400
+_MAX_NOTCHES = 5
+_NOTCH_STEPS = (300, 900, 1800, 3600, 7200, 21600, 43200, _DAY, 2 * _DAY, 7 * _DAY, 30 * _DAY, 90 * _DAY)
+_PLOTS: tuple[tuple[str, Unit, tuple[tuple[str, str, str], ...]], ...] = (
+    ("Container latency", "ms", tuple((name, "ModelLatency", name) for name in PERCENTILES)),
+    (
+        "Mean latency and its parts",
+        "ms",
+        (
+            ("total", TOTAL_LATENCY, AVERAGE),
+            ("container", "ModelLatency", AVERAGE),
+            ("overhead", "OverheadLatency", AVERAGE),
+        ),
+    ),
+    ("Invocations", "count", (("all", "Invocations", SUM), ("per instance", "InvocationsPerInstance", SUM))),
+    (
+        "Errors",
+        "count",
+        (
+            ("4XX", "Invocation4XXErrors", SUM),
+            ("5XX", "Invocation5XXErrors", SUM),
+            ("model", "InvocationModelErrors", SUM),
+        ),
+    ),
+    ("GPU", "percent", (("utilization", "GPUUtilization", AVERAGE), ("memory", "GPUMemoryUtilization", AVERAGE))),
+    (
+        "CPU, memory and disk",
+        "percent",
+        (
+            ("CPU", "CPUUtilization", AVERAGE),
+            ("memory", "MemoryUtilization", AVERAGE),
+            ("disk", "DiskUtilization", AVERAGE),
+        ),
+    ),
+    (
+        "Loaded models per instance",
+        "count",
+        (("mean", "LoadedModelCount", AVERAGE), ("largest", "LoadedModelCount", "Maximum")),
+    ),
+    ("Requests to a loaded model", "percent", (("cache hits", "ModelCacheHit", AVERAGE),)),
+    (
+        "Loading and unloading of models",
+        "ms",
+        (
+            ("waiting", "ModelLoadingWaitTime", AVERAGE),
+            ("downloading", "ModelDownloadingTime", AVERAGE),
+            ("loading", "ModelLoadingTime", AVERAGE),
+            ("unloading", "ModelUnloadingTime", AVERAGE),
+        ),
+    ),
+)
+
 
 @dataclass(frozen=True)
 class MetricRow:
@@ -105,62 +159,6 @@ def _cell(variant: VariantMetrics, name: str, statistic: str) -> str:
 
 def _label(name: str) -> str:
     return "total latency" if name == TOTAL_LATENCY else METRICS_BY_NAME[name].label
-
-
-_PACKAGE = "plansmith.sagemaker.metrics"
-_TEMPLATE = "endpoint.html"
-_DAY = 86400
-_MAX_NOTCHES = 5
-_NOTCH_STEPS = (300, 900, 1800, 3600, 7200, 21600, 43200, _DAY, 2 * _DAY, 7 * _DAY, 30 * _DAY, 90 * _DAY)
-
-_PLOTS: tuple[tuple[str, Unit, tuple[tuple[str, str, str], ...]], ...] = (
-    ("Container latency", "ms", tuple((name, "ModelLatency", name) for name in PERCENTILES)),
-    (
-        "Mean latency and its parts",
-        "ms",
-        (
-            ("total", TOTAL_LATENCY, AVERAGE),
-            ("container", "ModelLatency", AVERAGE),
-            ("overhead", "OverheadLatency", AVERAGE),
-        ),
-    ),
-    ("Invocations", "count", (("all", "Invocations", SUM), ("per instance", "InvocationsPerInstance", SUM))),
-    (
-        "Errors",
-        "count",
-        (
-            ("4XX", "Invocation4XXErrors", SUM),
-            ("5XX", "Invocation5XXErrors", SUM),
-            ("model", "InvocationModelErrors", SUM),
-        ),
-    ),
-    ("GPU", "percent", (("utilization", "GPUUtilization", AVERAGE), ("memory", "GPUMemoryUtilization", AVERAGE))),
-    (
-        "CPU, memory and disk",
-        "percent",
-        (
-            ("CPU", "CPUUtilization", AVERAGE),
-            ("memory", "MemoryUtilization", AVERAGE),
-            ("disk", "DiskUtilization", AVERAGE),
-        ),
-    ),
-    (
-        "Loaded models per instance",
-        "count",
-        (("mean", "LoadedModelCount", AVERAGE), ("largest", "LoadedModelCount", "Maximum")),
-    ),
-    ("Requests to a loaded model", "percent", (("cache hits", "ModelCacheHit", AVERAGE),)),
-    (
-        "Loading and unloading of models",
-        "ms",
-        (
-            ("waiting", "ModelLoadingWaitTime", AVERAGE),
-            ("downloading", "ModelDownloadingTime", AVERAGE),
-            ("loading", "ModelLoadingTime", AVERAGE),
-            ("unloading", "ModelUnloadingTime", AVERAGE),
-        ),
-    ),
-)
 
 
 @dataclass(frozen=True)

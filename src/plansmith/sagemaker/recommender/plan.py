@@ -41,6 +41,35 @@ _KEY = "recommendation_job.payload"
 _DIGEST_LENGTH = 12
 _ANY_REGION = "us-east-1"  # nothing is sent there
 
+DESCRIBE_JOB = "describe_inference_recommendations_job"
+CREATE_JOB = "create_inference_recommendations_job"
+PAYLOADS = "payloads"
+"""The folder of sample requests, below the endpoint's prefix."""
+
+_MAX_REPEATS = 99
+_DESCRIPTION_LENGTH = 128
+_SINGLE_ANSWER_TYPES = (None, "infer")
+_DEFAULT_JOB_SECONDS = 45 * 60
+_SECONDS_PER_HOUR = 3600
+_MAX_NEW_USERS = 3
+"""Users who begin a phase or join in a minute, by AWS's guide to load tests."""
+
+_TASKS = {
+    "image-classification": ("COMPUTER_VISION", "IMAGE_CLASSIFICATION"),
+    "object-detection": ("COMPUTER_VISION", "OBJECT_DETECTION"),
+    "image-segmentation": ("COMPUTER_VISION", "IMAGE_SEGMENTATION"),
+    "image-feature-extraction": ("COMPUTER_VISION", "OTHER"),
+    "text-generation": ("NATURAL_LANGUAGE_PROCESSING", "TEXT_GENERATION"),
+    "text2text-generation": ("NATURAL_LANGUAGE_PROCESSING", "TEXT_GENERATION"),
+    "fill-mask": ("NATURAL_LANGUAGE_PROCESSING", "FILL_MASK"),
+    "text-classification": ("NATURAL_LANGUAGE_PROCESSING", "CLASSIFICATION"),
+    "token-classification": ("NATURAL_LANGUAGE_PROCESSING", "CLASSIFICATION"),
+    "question-answering": ("NATURAL_LANGUAGE_PROCESSING", "OTHER"),
+    "feature-extraction": ("NATURAL_LANGUAGE_PROCESSING", "OTHER"),
+    "sentence-similarity": ("NATURAL_LANGUAGE_PROCESSING", "OTHER"),
+}
+"""Domain and task of SageMaker by plansmith's task."""
+
 
 class Payload(Record):
     """Sample payload: requests for a job.
@@ -116,36 +145,6 @@ def _read_files(files: Sequence[str]) -> dict[str, bytes]:
             raise UsageError(f"two sample requests are called {file.name}", remedy="rename one of them")
         bodies[file.name] = body
     return bodies
-
-
-DESCRIBE_JOB = "describe_inference_recommendations_job"
-CREATE_JOB = "create_inference_recommendations_job"
-PAYLOADS = "payloads"
-"""The folder of sample requests, below the endpoint's prefix."""
-
-_MAX_REPEATS = 99
-_DESCRIPTION_LENGTH = 128
-_SINGLE_ANSWER_TYPES = (None, "infer")
-_DEFAULT_JOB_SECONDS = 45 * 60
-_SECONDS_PER_HOUR = 3600
-_MAX_NEW_USERS = 3
-"""Users who begin a phase or join in a minute, by AWS's guide to load tests."""
-
-_TASKS = {
-    "image-classification": ("COMPUTER_VISION", "IMAGE_CLASSIFICATION"),
-    "object-detection": ("COMPUTER_VISION", "OBJECT_DETECTION"),
-    "image-segmentation": ("COMPUTER_VISION", "IMAGE_SEGMENTATION"),
-    "image-feature-extraction": ("COMPUTER_VISION", "OTHER"),
-    "text-generation": ("NATURAL_LANGUAGE_PROCESSING", "TEXT_GENERATION"),
-    "text2text-generation": ("NATURAL_LANGUAGE_PROCESSING", "TEXT_GENERATION"),
-    "fill-mask": ("NATURAL_LANGUAGE_PROCESSING", "FILL_MASK"),
-    "text-classification": ("NATURAL_LANGUAGE_PROCESSING", "CLASSIFICATION"),
-    "token-classification": ("NATURAL_LANGUAGE_PROCESSING", "CLASSIFICATION"),
-    "question-answering": ("NATURAL_LANGUAGE_PROCESSING", "OTHER"),
-    "feature-extraction": ("NATURAL_LANGUAGE_PROCESSING", "OTHER"),
-    "sentence-similarity": ("NATURAL_LANGUAGE_PROCESSING", "OTHER"),
-}
-"""Domain and task of SageMaker by plansmith's task."""
 
 
 class JobEstimate(Record):

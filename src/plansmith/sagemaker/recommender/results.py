@@ -35,6 +35,10 @@ _SECONDS_PER_MINUTE = 60
 _MARGIN = 3
 """More requests under way than so many times the users tell that a unit is wrong."""
 
+_MINUTES_PER_HOUR = 60
+_MILLION = 1e6
+_ENDING = (*ENDED, "STOPPING", "DELETING")
+
 
 class Recommendation(Record):
     """Recommendation: a configuration with its expected figures; None where AWS gives none.
@@ -245,10 +249,6 @@ def _count(value: Any) -> int | None:
     return None if number is None else round(number)
 
 
-_MINUTES_PER_HOUR = 60
-_MILLION = 1e6
-
-
 class LoadTestFigures(Record):
     """Figures of a load test's best stage.
 
@@ -333,9 +333,6 @@ def _own_cost(recommendation: Recommendation, own: LoadTestFigures) -> float | N
 
 def _percent(value: float | None, own: float | None) -> float | None:
     return (value - own) / own * 100 if value is not None and own else None
-
-
-_ENDING = (*ENDED, "STOPPING", "DELETING")
 
 
 def start_job(account: Account, planned: PlannedJob, progress: Progress, transfer: Moved = untold) -> None:

@@ -24,6 +24,10 @@ _MODES: dict[str, Literal["mean", "first"]] = {
     "pooling_mode_cls_token": "first",
 }
 
+MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+_FEWEST = 1
+"""Weights are whole: a sum below this is of nothing but padding. (The package's own bound is 0 in FP16.)"""
+
 
 def class_names(folder: Path) -> dict[str, int]:
     """Return class names and their ids: of transformers (id2label) or timm (label_names); none if only defaults.
@@ -80,12 +84,6 @@ def pooling_of(folder: Path, task: str, outputs: Sequence[str]) -> Literal["none
         return _MODES.get(mode, "none")
     on = [key for key, value in config.items() if key.startswith("pooling_mode_") and value is True]
     return _MODES.get(on[0], "none") if len(on) == 1 else "none"
-
-
-MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
-
-_FEWEST = 1
-"""Weights are whole: a sum below this is of nothing but padding. (The package's own bound is 0 in FP16.)"""
 
 
 def pool(mode: str, tokens: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:

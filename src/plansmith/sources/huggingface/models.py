@@ -66,6 +66,9 @@ _MORE: dict[str, tuple[str, ...]] = {
     "time-series-prediction": ("AutoModelForTimeSeriesPrediction",),
 }
 
+_NUMBER = re.compile(r"\d+")
+_NAMED = 3
+
 
 def choose_class(folder: Path, *, trust_remote_code: bool, task: str) -> tuple[type[PreTrainedModel], PretrainedConfig]:
     """Choose the class of a model, and read its configuration.
@@ -212,10 +215,6 @@ def _automatic_class(folder: Path, automatic: str) -> Any:
     """Return the class of the model's own code that an auto class maps to."""
     reference = read_config(folder).get("auto_map", {}).get(automatic)
     return _remote_class(folder, reference.rpartition(".")[2]) if isinstance(reference, str) else None
-
-
-_NUMBER = re.compile(r"\d+")
-_NAMED = 3
 
 
 def read_model(

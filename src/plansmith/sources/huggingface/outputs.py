@@ -31,6 +31,34 @@ SOUND = ("audio", "speech", "encoder")
 
 _DEEPEST = 3
 
+# Tensors that a server has no use for: the past of a decoder or of a recurrent model, and what training adds up.
+_DROPPED = re.compile(
+    r"^(past_key_values|cache_params|mems|state|past_buckets_states|rope_deltas)$|(^|_)(loss|losses|router_logits)$"
+)
+# What a loss in the middle of a decoder is taken of: given to whoever asks for it by name.
+_FOR_LOSSES = re.compile(r"^(auxiliary_|intermediate_|init(ial)?_reference_points|enc_(outputs|topk)_|denoising_)")
+_HIDDEN = "output_hidden_states"
+_ON_REQUEST = {
+    _HIDDEN: re.compile(r"hidden_states_\d+$"),
+    "output_attentions": re.compile(r"attentions_\d+$"),
+}
+_QUIET = {"use_cache": False, _HIDDEN: False, "output_attentions": False, "return_dict": True}
+ZERO_SHOT = "zero-shot-image-classification"
+"""The task, by the name of its pipeline in transformers."""
+
+SCORES = "logits_per_image"
+"""The output: of every image, the score of each of its texts."""
+
+TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+"""The inputs [batch, texts, tokens], as far as a model has them."""
+
+_ARCHITECTURES = {"chinese_clip": "ChineseCLIPModel", "clip": "CLIPModel", "metaclip_2": "MetaClip2Model"}
+"""By the type that a configuration names: the class that has both an image's and a text's encoder."""
+
+_BATCH = AxisRange(min=1, opt=2, max=8)
+_USUAL_LENGTH = 16
+"""Tokens of a label in its sentence."""
+
 
 @dataclass(frozen=True)
 class Fact:
@@ -133,20 +161,8 @@ def _nested(config: Any, depth: int) -> Iterator[tuple[str, Any]]:
                 yield from _nested(part, depth - 1)
 
 
-# Tensors that a server has no use for: the past of a decoder or of a recurrent model, and what training adds up.
-_DROPPED = re.compile(
-    r"^(past_key_values|cache_params|mems|state|past_buckets_states|rope_deltas)$|(^|_)(loss|losses|router_logits)$"
-)
-# What a loss in the middle of a decoder is taken of: given to whoever asks for it by name.
-_FOR_LOSSES = re.compile(r"^(auxiliary_|intermediate_|init(ial)?_reference_points|enc_(outputs|topk)_|denoising_)")
 # Kept for whoever asks by name: a model gives them only when it is told to.
 _TOKENS, _POOLED = "last_hidden_state", "pooler_output"
-_HIDDEN = "output_hidden_states"
-_ON_REQUEST = {
-    _HIDDEN: re.compile(r"hidden_states_\d+$"),
-    "output_attentions": re.compile(r"attentions_\d+$"),
-}
-_QUIET = {"use_cache": False, _HIDDEN: False, "output_attentions": False, "return_dict": True}
 
 
 class Answering:
@@ -240,23 +256,6 @@ def _flat(named: Iterable[tuple[str, Any]], before: str = "") -> Iterator[Output
 
 def _numbered(values: Iterable[Any], word: str = "") -> Iterator[tuple[str, Any]]:
     return ((f"{word}{i}", value) for i, value in enumerate(values))
-
-
-ZERO_SHOT = "zero-shot-image-classification"
-"""The task, by the name of its pipeline in transformers."""
-
-SCORES = "logits_per_image"
-"""The output: of every image, the score of each of its texts."""
-
-TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-"""The inputs [batch, texts, tokens], as far as a model has them."""
-
-_ARCHITECTURES = {"chinese_clip": "ChineseCLIPModel", "clip": "CLIPModel", "metaclip_2": "MetaClip2Model"}
-"""By the type that a configuration names: the class that has both an image's and a text's encoder."""
-
-_BATCH = AxisRange(min=1, opt=2, max=8)
-_USUAL_LENGTH = 16
-"""Tokens of a label in its sentence."""
 
 
 def is_zero_shot(folder: Path, task: str) -> bool:

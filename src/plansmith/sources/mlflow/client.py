@@ -27,6 +27,16 @@ API = "/api/2.0/mlflow-artifacts/artifacts"
 
 _EXAMPLE = "s3://models/mlflow,https://artifacts.example.com"
 
+INSTALL = "pip install 'plansmith[mlflow]'"
+_RETRIES = 2
+_SECONDS_TO_ANSWER = 30
+_CHUNK_BYTES = 1 << 20
+_MOST_ANSWER_BYTES = 64 << 20
+_MOST_HOPS = 5
+_ANY = "/api/2.0/mlflow"
+_NUMBER = re.compile(r"[1-9]\d{0,17}", re.ASCII)
+_DEEPEST = 8
+
 
 @dataclass(frozen=True)
 class ArtifactLocation:
@@ -132,16 +142,7 @@ def _refused(of: str, address: str, remedy: str) -> SourceError:
     )
 
 
-INSTALL = "pip install 'plansmith[mlflow]'"
-
 _TRACKING, _REGISTRY = "MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI"
-_RETRIES = 2
-_SECONDS_TO_ANSWER = 30
-_CHUNK_BYTES = 1 << 20
-_MOST_ANSWER_BYTES = 64 << 20
-_MOST_HOPS = 5
-_ANY = "/api/2.0/mlflow"
-_NUMBER = re.compile(r"[1-9]\d{0,17}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -384,9 +385,6 @@ def _bounded(answer: Any, most: int) -> Iterator[bytes]:
         if left < 0:
             raise ValueError("the answer is larger than any of MLflow's")
         yield piece
-
-
-_DEEPEST = 8
 
 
 class ServedFiles:

@@ -29,6 +29,9 @@ _ABOUT_THE_MODEL = {
 }
 _TAKEN = "log it as transformers, sentence_transformers, onnx or pytorch, and register that"
 
+_S3_ENDPOINT = "MLFLOW_S3_ENDPOINT_URL"
+"""Says to MLflow's clients where S3 is, if it is not AWS's own."""
+
 
 @dataclass(frozen=True)
 class FlavorFiles:
@@ -245,10 +248,6 @@ def _matching(files: Iterable[RemoteFile], wishes: FlavorOptions) -> list[Remote
 def _is_in_module(name: str) -> bool:
     folder, _, rest = name.partition("/")
     return bool(_MODULE_FOLDER.fullmatch(folder)) and "/" not in rest
-
-
-_S3_ENDPOINT = "MLFLOW_S3_ENDPOINT_URL"
-"""Says to MLflow's clients where S3 is, if it is not AWS's own."""
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,15 @@ def module_files(folder: Path) -> list[Path]:
 
 
 def signed_inputs(folder: Path) -> tuple[Tensor, ...]:
-    """Return the inputs in the signature of an MLmodel file, with "?" for dynamic sizes; none if not of tensors.
+    """Return the inputs in the signature of an MLmodel file, with "?" for dynamic sizes; none without one of tensors.
 
     Raises:
         SourceError: the signature is damaged.
     """
     import yaml
 
+    if not (folder / MODEL_FILE).is_file():
+        return ()
     try:
         signature = yaml.safe_load((folder / MODEL_FILE).read_bytes()).get("signature") or {}
         columns = json.loads(signature.get("inputs") or "[]")

@@ -48,6 +48,12 @@ PLACE_VARIABLE = "PLANSMITH_SHARED_CACHE"
 _LEFT_ALONE_SECONDS = 300.0
 _SECONDS_PER_DAY = 86400.0
 
+Moving = Callable[[str, str, float], None]
+"""Told which step something is sent or fetched for, what in words, and which part of it, from 0 to 1, is there."""
+
+_KINDS = {CACHE: "cache entry", TIMING: "timing cache"}
+_EVERY_VERSION = Retention(keep=sys.maxsize, seconds=0)
+
 
 class SharedPlace:
     """Shared store access of a compile: optional; after a failure it pauses for a while, reported once.
@@ -133,10 +139,6 @@ def find_shared_place(
         raise UsageError(
             f"{PLACE_VARIABLE}: {message}", remedy=f"export {PLACE_VARIABLE}=s3://bucket/prefix, or a folder"
         ) from None
-
-
-Moving = Callable[[str, str, float], None]
-"""Told which step something is sent or fetched for, what in words, and which part of it, from 0 to 1, is there."""
 
 
 class SharedEntry(Record):
@@ -364,10 +366,6 @@ class SharedTimingCaches(TimingCaches):
 
 def _files(objects: Objects, key: Key) -> list[ObjectMetadata]:
     return [item for item in objects.below(timing_key(key.name)) if is_sha256(name_in(item.key))]
-
-
-_KINDS = {CACHE: "cache entry", TIMING: "timing cache"}
-_EVERY_VERSION = Retention(keep=sys.maxsize, seconds=0)
 
 
 @dataclass(frozen=True)

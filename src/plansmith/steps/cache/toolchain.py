@@ -293,7 +293,7 @@ _TOOLS = {
     "package": ("tritonclient", "protobuf"),
     "check_served": ("tritonclient", "numpy"),
     "check_served_python": ("tritonclient", *_PYTORCH_TOOLS),
-    "environment": ("packaging",),
+    "environment": ("packaging", "uv"),
     "zoo": _EXPORT_TOOLS,
 }
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from plansmith.config.data import DataSpec
-from plansmith.config.source_reference import SourceReference, is_model_scheme, parse_reference
+from plansmith.config.source_reference import FILE_SUFFIXES, SourceReference, is_model_scheme, parse_reference
 from plansmith.config.spec import ModelSpec
 from plansmith.config.targets import is_target_file, load_target
 from plansmith.config.triton import TritonOptions
@@ -49,6 +49,33 @@ _Parts = tuple[tuple[str, tuple[str, ...]], ...]
 """Steps, and the names that `toolchain` has for what they do."""
 
 _CHOOSE_GPUS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+
+NO_SAY = {
+    *("name", "target", "repository", "artifacts", "shared_cache", "publish", "allow_interface_change", "force"),
+    *("load_into", "load_seconds", "tritonserver", "source_override"),
+}
+"""Fields of a spec that say where something is and how to go about it, and what stands elsewhere in a basis."""
+
+_NO_SAY_IN = {
+    "data": {"path"},
+    "tensorrt": {"trtexec", "deadline_minutes", "plugins"},
+}
+_OF_ENGINES = {"tensorrt", "python"}
+_WORDS_OF_A_TARGET = {"name", "description", "sources", "inferred"}
+_NO_OPTIONS = TritonOptions()
+_NOTHING = Fingerprint(version=0, spec={}, source="", revision="", data="", target="", tools={}, destinations=())
+_MOST_FAILURES = 3
+_DIGEST_LETTERS = 24
+REGISTERED = "registered model"
+"""What MLflow is asked for, where the hub is asked for a model or a data set."""
+
+IN_BUCKET = "model in S3"
+"""What S3 is asked for."""
+
+_CONVERTED = f"{CONVERTED}@"
+"""Begins the commit of a data set that was read from the hub's own copy."""
+
+Notice = Callable[[str], None]
 
 
 def tools_of(spec: ModelSpec, reference: SourceReference) -> dict[str, str]:
@@ -137,36 +164,6 @@ def _tools(parts: _Parts) -> dict[str, str]:
         for tools in toolchains:
             versions |= tools
     return dict(sorted(versions.items())) | codes
-
-
-NO_SAY = {
-    *("name", "target", "repository", "artifacts", "shared_cache", "publish", "allow_interface_change", "force"),
-    *("load_into", "load_seconds", "tritonserver", "source_override"),
-}
-"""Fields of a spec that say where something is and how to go about it, and what stands elsewhere in a basis."""
-
-_NO_SAY_IN = {
-    "data": {"path"},
-    "tensorrt": {"trtexec", "deadline_minutes", "plugins"},
-}
-_OF_ENGINES = {"tensorrt", "python"}
-_WORDS_OF_A_TARGET = {"name", "description", "sources", "inferred"}
-_NO_OPTIONS = TritonOptions()
-
-_NOTHING = Fingerprint(version=0, spec={}, source="", revision="", data="", target="", tools={}, destinations=())
-_MOST_FAILURES = 3
-_DIGEST_LETTERS = 24
-
-REGISTERED = "registered model"
-"""What MLflow is asked for, where the hub is asked for a model or a data set."""
-
-IN_BUCKET = "model in S3"
-"""What S3 is asked for."""
-
-_CONVERTED = f"{CONVERTED}@"
-"""Begins the commit of a data set that was read from the hub's own copy."""
-
-Notice = Callable[[str], None]
 
 
 class Hub:
@@ -434,7 +431,7 @@ def _own_files(spec: ModelSpec, reference: SourceReference, weights: Sequence[st
     """
     place = reference.full_path
     assert place is not None
-    if reference.scheme == "onnx":
+    if reference.scheme in FILE_SUFFIXES:
         # Those that are gone are a difference; whether the graph still needs them, the compile says.
         beside = [place.parent / name for name in weights]
         folder, paths = place.parent, [place, *(path for path in beside if path.is_file())]

@@ -14,8 +14,7 @@ import plansmith
 from plansmith.compilers.python_backend.environment.archive import write_archive
 from plansmith.compilers.python_backend.environment.wheels import (
     Platform,
-    Wheel,
-    collect_wheels,
+    install_packages,
     installed_versions,
     own_digest,
     platform_of,
@@ -27,7 +26,7 @@ from plansmith.config.targets import Target
 from plansmith.formatting import format_bytes
 from plansmith.records.model import EngineKind
 from plansmith.records.pipeline import MODEL_PART
-from plansmith.records.release import PackedDistribution, PackedEnvironment
+from plansmith.records.release import PackedEnvironment
 from plansmith.steps.artifacts import CompiledModel
 from plansmith.steps.runner import StageRunner, StepResult
 from plansmith.system.files import link_or_copy
@@ -79,17 +78,27 @@ class WantedEnvironment:
             The record, whose `file` lies in the folder.
 
         Raises:
-            EnvironmentFault: a wheel cannot be got, or they do not go together.
+            EnvironmentFault: no packages that satisfy the requirements can be got.
         """
 
         def build(out: Path) -> PackedEnvironment:
+            archive = out / ENVIRONMENT_FILE
             with tempfile.TemporaryDirectory(dir=out) as place:
-                wheels = collect_wheels(
-                    self.requirements, self.platform, self.installed_versions, Path(place), stages.progress
+                stages.progress(f"getting packages for Python {self.platform.python}")
+                site, distributions = install_packages(
+                    self.requirements, self.platform, self.installed_versions, Path(place)
                 )
-                stages.progress(f"packing an environment of {len(wheels)} distributions")
-                unpacked_bytes = write_archive(wheels, self.platform.python, out / ENVIRONMENT_FILE)
-                return self._record(wheels, out / ENVIRONMENT_FILE, unpacked_bytes)
+                stages.progress(f"packing an environment of {len(distributions)} distributions")
+                unpacked_bytes = write_archive(site, self.platform.python, archive)
+            return PackedEnvironment(
+                file=archive.name,
+                python=self.platform.python,
+                machine=self.platform.machine,
+                glibc=f"2.{self.platform.glibc}",
+                bytes=archive.stat().st_size,
+                unpacked_bytes=unpacked_bytes,
+                distributions=distributions,
+            )
 
         result = stages.entry(_STEP, [], self.parameters, build)
         assert result is not None, "a release that is built is no look"
@@ -97,25 +106,6 @@ class WantedEnvironment:
         record = PackedEnvironment.model_validate(entry.record)
         stages.progress(f"the environment for Python {record.python} takes {format_bytes(record.bytes)}")
         return StepResult(record, entry.folder, entry.digest, cached)
-
-    def _record(self, wheels: Sequence[Wheel], archive: Path, unpacked_bytes: int) -> PackedEnvironment:
-        return PackedEnvironment(
-            file=archive.name,
-            python=self.platform.python,
-            machine=self.platform.machine,
-            glibc=f"2.{self.platform.glibc}",
-            bytes=archive.stat().st_size,
-            unpacked_bytes=unpacked_bytes,
-            distributions=tuple(
-                PackedDistribution(
-                    name=distribution.name,
-                    version=distribution.version,
-                    wheel=distribution.path.name,
-                    sha256=distribution.sha256(),
-                )
-                for distribution in wheels
-            ),
-        )
 
 
 def wanted_environment(requirements: str, target: Target) -> WantedEnvironment:
@@ -164,7 +154,7 @@ class Packer:
             Its record, whose `file` is one of the model's `support_files`; None for a part that brings none.
 
         Raises:
-            EnvironmentFault: a wheel cannot be got, or they do not go together.
+            EnvironmentFault: no packages that satisfy the requirements can be got.
         """
         if part not in self._environments:
             return None

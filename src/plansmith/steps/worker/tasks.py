@@ -33,6 +33,19 @@ from plansmith.steps.worker.sample_request import EntryPointRequest, SampleDiges
 from plansmith.system.tasks import Nothing, Task
 from plansmith.validation.gate import HeldOut
 
+DESCRIBE = Task("describe", LoadRequest, Signature)
+EXPORT = Task("export", ExportRequest, OnnxModel)
+RUN_REFERENCE = Task("run_reference", ReferenceRequest, OnnxModel)
+IMPORT_ONNX = Task("import_onnx", ImportRequest, OnnxModel)
+ENTRY_POINT_DIGEST = Task("entry_point_digest", EntryPointRequest, SampleDigest)
+SAMPLE = Task("sample", SampleRequest, DataSet)
+CHECK_PRELOWERED = Task("check_prelowered", PrelowerCheckRequest, LintWarnings)
+LOWER = Task("lower", LowerRequest, LoweredModel)
+LINT_PLAN = Task("lint_plan", LintPlanRequest, LintWarnings)
+EVALUATE_PLAN = Task("evaluate_plan", EvaluatePlanRequest, ValidationReport)
+JOIN = Task("join", JoinRequest, Pipeline)
+SCRIPT = Task("script", ScriptRequest, Script)
+
 
 class TimmName(Record):
     """A model name in timm."""
@@ -167,19 +180,7 @@ class ValidateRequest(Record):
 TIMM_HUB_ID = Task("timm_hub_id", TimmName, HubId)
 GRAPH_FILES = Task("graph_files", GraphFile, GraphWeights)
 MAKE_RANDOM = Task("make_random", RandomModelRequest, Nothing)
-DESCRIBE = Task("describe", LoadRequest, Signature)
-EXPORT = Task("export", ExportRequest, OnnxModel)
-RUN_REFERENCE = Task("run_reference", ReferenceRequest, OnnxModel)
-IMPORT_ONNX = Task("import_onnx", ImportRequest, OnnxModel)
-ENTRY_POINT_DIGEST = Task("entry_point_digest", EntryPointRequest, SampleDigest)
-SAMPLE = Task("sample", SampleRequest, DataSet)
-CHECK_PRELOWERED = Task("check_prelowered", PrelowerCheckRequest, LintWarnings)
-LOWER = Task("lower", LowerRequest, LoweredModel)
-LINT_PLAN = Task("lint_plan", LintPlanRequest, LintWarnings)
 COMPILE_ENGINE = Task("compile_engine", EngineRequest, Engine)
 COMPILE_PYTHON = Task("compile_python", ModelFolderRequest, Engine)
 PLAN_GRAPH = Task("plan_graph", PlanGraphRequest, PreparedGraph)
 VALIDATE = Task("validate", ValidateRequest, ValidationReport)
-EVALUATE_PLAN = Task("evaluate_plan", EvaluatePlanRequest, ValidationReport)
-JOIN = Task("join", JoinRequest, Pipeline)
-SCRIPT = Task("script", ScriptRequest, Script)

@@ -24,6 +24,13 @@ R = TypeVar("R", bound=Record)
 _MOST_SECONDS = 120.0
 _LONGEST_PAUSE_SECONDS = 1.0
 
+SECONDS = 60.0
+"""How long a lease lasts after its holder was heard of last."""
+
+_LONGEST_LEASE_PAUSE_SECONDS = 3.0
+Waiting = Callable[[str], None]
+"""Told once that another holds a lease: who, in words. What it raises ends the attempt."""
+
 
 def new_token() -> str:
     """Return a unique token that no other writer uses."""
@@ -101,15 +108,6 @@ def _parsed(kind: type[R], content: bytes, key: str, objects: Objects) -> R:
             f"{key} in {objects.place} is damaged: {first_line(error)}",
             remedy=f"see what else is: plansmith verify --store {objects.typed}",
         ) from error
-
-
-SECONDS = 60.0
-"""How long a lease lasts after its holder was heard of last."""
-
-_LONGEST_LEASE_PAUSE_SECONDS = 3.0
-
-Waiting = Callable[[str], None]
-"""Told once that another holds a lease: who, in words. What it raises ends the attempt."""
 
 
 class Lease(Record):

@@ -33,6 +33,13 @@ from plansmith.system.aws.s3_errors import NOT_OFFERED, refusal_in
 _ATTEMPTS = 8
 _LONGEST_PAUSE_SECONDS = 1.0
 
+# S3 copies 5 GiB in one request (docs.aws.amazon.com/AmazonS3/latest/API/API_CopyObject.html), and says nothing before
+# it is done: what is larger than this takes longer than is waited for an answer.
+_PART_BYTES = 1 << 30
+_ENCRYPTION = ("ServerSideEncryption", "SSEKMSKeyId")
+_ROUNDS = 4
+_WRITERS = 16
+
 
 def create(bucket: Bucket, abilities: Abilities, key: str, content: bytes) -> str:
     """Write a document if the key is free, and return its tag. As `Objects.create`."""
@@ -101,13 +108,6 @@ def _contended(bucket: Bucket, key: str) -> RepositoryError:
     )
 
 
-# S3 copies 5 GiB in one request (docs.aws.amazon.com/AmazonS3/latest/API/API_CopyObject.html), and says nothing before
-# it is done: what is larger than this takes longer than is waited for an answer.
-_PART_BYTES = 1 << 30
-
-_ENCRYPTION = ("ServerSideEncryption", "SSEKMSKeyId")
-
-
 def copy(bucket: Bucket, source: str, key: str) -> None:
     """Copy an object within its bucket, as `Objects.copy`; encrypted like the original unless otherwise configured."""
     head = bucket.head(source)
@@ -145,10 +145,6 @@ def _copy_parts(bucket: Bucket, origin: dict[str, str], key: str, size: int, opt
         with suppress(PlansmithError):  # what went wrong first is told
             bucket.call("abort_multipart_upload", key, UploadId=upload)
         raise
-
-
-_ROUNDS = 4
-_WRITERS = 16
 
 
 def probe(bucket: Bucket) -> Abilities:

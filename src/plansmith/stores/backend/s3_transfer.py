@@ -25,6 +25,11 @@ T = TypeVar("T")
 _THREADS = 4
 _PIECES = 6
 
+_PIECE_BYTES = 16 << 20
+_SMALLEST_PART_BYTES = 16 << 20
+_MOST_PARTS = 10_000  # docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html
+_ATTEMPTS = 3
+
 
 class TransferPool:
     """Thread pool for all uploads and downloads of one store. Thread-safe."""
@@ -71,9 +76,6 @@ class TransferPool:
             if job is None:
                 self._room.release()
         return job
-
-
-_PIECE_BYTES = 16 << 20
 
 
 def fetch(bucket: Bucket, lanes: TransferPool, key: str, path: Path, sha256: str, moved: Moved) -> None:
@@ -215,11 +217,6 @@ def _parts(bucket: Bucket, key: str, upload: str) -> dict[int, Any]:
         if not page.get("IsTruncated"):
             return parts
         parameters["PartNumberMarker"] = page["NextPartNumberMarker"]
-
-
-_SMALLEST_PART_BYTES = 16 << 20
-_MOST_PARTS = 10_000  # docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html
-_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)

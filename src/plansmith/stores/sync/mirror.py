@@ -43,6 +43,10 @@ from plansmith.triton.repository.repository import ModelRepository
 
 R = TypeVar("R", bound=Record)
 
+_REPRODUCTION = "reproduce.sh"  # which a person runs
+_NUMBERED = {MANIFEST_FILE, REPORT_FILE}
+_AT_ONCE = 4
+
 
 def read_note(path: Path, kind: type[R]) -> R | None:
     """Read a record; None if it is missing or unreadable."""
@@ -59,10 +63,6 @@ def write_note(path: Path, record: Record, staging: Path) -> None:
         (staged / path.name).write_text(record.model_dump_json(indent=1), encoding="utf-8")
         fsync_path(staged / path.name)
         move_into_place(staged / path.name, path)
-
-
-_REPRODUCTION = "reproduce.sh"  # which a person runs
-_NUMBERED = {MANIFEST_FILE, REPORT_FILE}
 
 
 class Mirror:
@@ -280,9 +280,6 @@ def _rewrite(path: Path, text: str) -> None:
     """Replace a file with a new one, even if it has other hard links."""
     path.unlink()
     path.write_text(text, encoding="utf-8")
-
-
-_AT_ONCE = 4
 
 
 class Pulled(Record):

@@ -24,6 +24,9 @@ from plansmith.triton.repository.release import policy_of
 
 _LONGEST_SECONDS = 300.0
 
+REPORT_SECONDS = 120
+"""How long a report stands in the store before it is written again, though nothing changed."""
+
 
 @dataclass
 class Pause:
@@ -66,10 +69,6 @@ def in_words(error: PlansmithError) -> str:
     """Format an error and its remedy in one line."""
     remedy = in_one_line(error.remedy)
     return f"{in_one_line(error.message)} ({remedy})" if remedy else in_one_line(error.message)
-
-
-REPORT_SECONDS = 120
-"""How long a report stands in the store before it is written again, though nothing changed."""
 
 
 class Refusal(Record):

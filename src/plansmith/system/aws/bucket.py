@@ -39,6 +39,20 @@ from plansmith.system.aws.s3_errors import (
     refusal_in,
 )
 
+ATTEMPTS = 5
+"""How often a request is sent before it counts as failed, the first time included."""
+
+_READ_SECONDS = 60
+_CONNECTIONS = 16
+_AWS = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws")
+_CHUNK_BYTES = 1 << 18
+_PAUSE_SECONDS = 0.2
+_AWAY_SECONDS = 60.0
+"""For how long a server that has answered before, and refuses connections now, is asked again."""
+
+_AWAY_PAUSE_SECONDS = 0.5
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class ObjectMetadata:
@@ -61,14 +75,6 @@ class Document:
 
     content: bytes
     tag: str
-
-
-ATTEMPTS = 5
-"""How often a request is sent before it counts as failed, the first time included."""
-
-_READ_SECONDS = 60
-_CONNECTIONS = 16
-_AWS = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws")
 
 
 def connect(place: Location, relative_to: Path) -> Any:
@@ -143,15 +149,6 @@ def _certificates(place: Location, relative_to: Path) -> str | None:
     if not path.is_file():
         raise EnvironmentFault(f"there is no file {path}, named as ca_bundle", remedy="name the PEM file to trust")
     return str(path)
-
-
-_CHUNK_BYTES = 1 << 18
-_PAUSE_SECONDS = 0.2
-_AWAY_SECONDS = 60.0
-"""For how long a server that has answered before, and refuses connections now, is asked again."""
-_AWAY_PAUSE_SECONDS = 0.5
-
-_log = logging.getLogger(__name__)
 
 
 class ExpectedError(Exception):

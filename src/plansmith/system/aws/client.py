@@ -8,6 +8,10 @@ from typing import Any
 
 from plansmith.errors import EnvironmentFault, UsageError, first_line
 
+DEFAULT_REGION = "us-east-1"
+CONNECT_SECONDS = 10
+_REGION = re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+")
+
 
 def cut_errors() -> tuple[type[Exception], ...]:
     """Return the exception types for an unreachable server, or a connection that ends before the response."""
@@ -40,13 +44,6 @@ def no_credentials(error: Exception, place: str) -> EnvironmentFault:
         f"{place}: there are no usable AWS credentials here: {first_line(error)}",
         remedy="set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; see: aws configure list",
     )
-
-
-DEFAULT_REGION = "us-east-1"
-
-CONNECT_SECONDS = 10
-
-_REGION = re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+")
 
 
 def default_region(session: Any) -> str:

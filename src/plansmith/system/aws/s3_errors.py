@@ -49,6 +49,48 @@ DAMAGED = {
 }
 """The content is not what its checksum says."""
 
+_CREDENTIALS = {
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "InvalidToken",
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "TokenRefreshRequired",
+    "InvalidSecurity",
+}
+_BUSY = {
+    "SlowDown",
+    "InternalError",
+    "ServiceUnavailable",
+    "RequestLimitExceeded",
+    "RequestTimeout",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequests",
+    "OperationAborted",
+    CONFLICT,
+}
+_FULL = {"InsufficientStorage", "QuotaExceeded", "XMinioStorageFull", "EntityTooLarge", "ServiceQuotaExceeded"}
+_REGION = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301", "307"}
+_CLOCK = {"RequestTimeTooSkewed", "RequestExpired"}
+# docs.aws.amazon.com/AmazonS3/latest/userguide/using-with-s3-policy-actions.html; what is not named here has the name
+# of its operation. Those of the bucket itself are allowed on its ARN, without a key.
+_ACTIONS = {
+    "head_object": "s3:GetObject",
+    "upload_part": "s3:PutObject",
+    "upload_part_copy": "s3:PutObject",
+    "copy_object": "s3:PutObject",
+    "create_multipart_upload": "s3:PutObject",
+    "complete_multipart_upload": "s3:PutObject",
+    "list_parts": "s3:ListMultipartUploadParts",
+    "head_bucket": "s3:ListBucket",
+    "list_objects_v2": "s3:ListBucket",
+    "list_multipart_uploads": "s3:ListBucketMultipartUploads",
+}
+_OF_BUCKET = {"s3:ListBucket", "s3:ListBucketMultipartUploads"}
+_NAMED_ACTION = re.compile(r"to perform: ([a-z0-9-]+:\w+)")
+_NAMED_REGION = re.compile(r"expecting '([a-z0-9-]+)'")
+
 
 @dataclass(frozen=True)
 class S3Call:
@@ -120,50 +162,6 @@ def _code(code: str, status: int, operation: str) -> str:
         return _SAME.get(code, code)
     # Only the answer to HEAD has no body to say why something is not there; web pages leave it out always.
     return str(status) if status == 404 and operation != _BODILESS else _BY_STATUS.get(status, str(status))
-
-
-_CREDENTIALS = {
-    "InvalidAccessKeyId",
-    "SignatureDoesNotMatch",
-    "InvalidToken",
-    "ExpiredToken",
-    "ExpiredTokenException",
-    "TokenRefreshRequired",
-    "InvalidSecurity",
-}
-_BUSY = {
-    "SlowDown",
-    "InternalError",
-    "ServiceUnavailable",
-    "RequestLimitExceeded",
-    "RequestTimeout",
-    "Throttling",
-    "ThrottlingException",
-    "TooManyRequests",
-    "OperationAborted",
-    CONFLICT,
-}
-_FULL = {"InsufficientStorage", "QuotaExceeded", "XMinioStorageFull", "EntityTooLarge", "ServiceQuotaExceeded"}
-_REGION = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301", "307"}
-_CLOCK = {"RequestTimeTooSkewed", "RequestExpired"}
-
-# docs.aws.amazon.com/AmazonS3/latest/userguide/using-with-s3-policy-actions.html; what is not named here has the name
-# of its operation. Those of the bucket itself are allowed on its ARN, without a key.
-_ACTIONS = {
-    "head_object": "s3:GetObject",
-    "upload_part": "s3:PutObject",
-    "upload_part_copy": "s3:PutObject",
-    "copy_object": "s3:PutObject",
-    "create_multipart_upload": "s3:PutObject",
-    "complete_multipart_upload": "s3:PutObject",
-    "list_parts": "s3:ListMultipartUploadParts",
-    "head_bucket": "s3:ListBucket",
-    "list_objects_v2": "s3:ListBucket",
-    "list_multipart_uploads": "s3:ListBucketMultipartUploads",
-}
-_OF_BUCKET = {"s3:ListBucket", "s3:ListBucketMultipartUploads"}
-_NAMED_ACTION = re.compile(r"to perform: ([a-z0-9-]+:\w+)")
-_NAMED_REGION = re.compile(r"expecting '([a-z0-9-]+)'")
 
 
 def fault_of_refusal(refusal: Refusal, call: S3Call) -> PlansmithError:

@@ -24,6 +24,11 @@ MODEL_ERROR = "ModelError"
 MAX_BODY_BYTES = 6 * 2**20
 """The largest body that `InvokeEndpoint` takes: the length of `BodyBlob` in botocore's model of the service."""
 
+CONTENT_DIGEST = "X-Amz-Content-SHA256"
+"""The header with the SHA-256 of the body in hexadecimal, which a signature covers."""
+
+_REUSE_SECONDS = 60
+
 
 class EndpointError(Exception):
     """Error response of an endpoint.
@@ -211,10 +216,6 @@ def error_from_answer(status: int, error_type: str, body: bytes) -> EndpointErro
     return EndpointError(code, status, message)
 
 
-CONTENT_DIGEST = "X-Amz-Content-SHA256"
-"""The header with the SHA-256 of the body in hexadecimal, which a signature covers."""
-
-_REUSE_SECONDS = 60
 # AWS takes a signature for five minutes: docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-troubleshooting.html
 
 

@@ -40,6 +40,8 @@ _NAMED_ACTION = re.compile(r"to perform: ([a-z0-9-]+:\w+)")
 _NAMED_RESOURCE = re.compile(r"on resource: (\S+)")
 _NAMED_QUOTA = re.compile(r"(?:service limit|quota) '([^']+)'")
 
+_JAVA_ESCAPE = re.compile(r"\\[pu]")
+
 
 class AwsService:
     """An AWS service client; makes no request until one is needed.
@@ -190,9 +192,6 @@ class AwsService:
             f"{name} of this account in {region} is exceeded: {message}",
             remedy=f"ask for an increase at {page}; or request fewer or smaller instances",
         )
-
-
-_JAVA_ESCAPE = re.compile(r"\\[pu]")
 
 
 class Call(Record):

@@ -35,6 +35,43 @@ if TYPE_CHECKING:
 _OWN = "see that the file, those beside it and their folder are yours to write"
 _AGAIN = "see that it runs and can be reached from here, then run the same again"
 
+_SQLITE = {
+    sqlite3.SQLITE_FULL: ("has no space left", "free some space on its file system"),
+    sqlite3.SQLITE_BUSY: ("is kept by another process", "end what has it open, such as a sqlite3 shell, and try again"),
+    sqlite3.SQLITE_IOERR: ("cannot be read or written", "see that its file system has room and its disk is well"),
+    sqlite3.SQLITE_READONLY: ("cannot be written", _OWN),
+    sqlite3.SQLITE_CANTOPEN: ("cannot be opened", _OWN),
+    sqlite3.SQLITE_PERM: ("cannot be opened", _OWN),
+    sqlite3.SQLITE_CORRUPT: ("is damaged", "put a copy of it back, or move it away for a new one"),
+}
+"""What is wrong, and what to do about it."""
+
+_PASSING = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_IOERR}
+_TRANSIENT = ("08", "40", "53", "55", "57")
+"""Classes of PostgreSQL's errors: connection, rolled back, no resources (a full disk), not now, an operator's doing."""
+
+READS = "plansmith_reads"
+"""The option of a connection to SQLite whose transaction only reads."""
+
+BEGIN = "BEGIN IMMEDIATE"
+"""Begins a transaction of SQLite that writes."""
+
+_BUSY_SECONDS = 30
+_SQLITE_SETTINGS = (
+    f"PRAGMA busy_timeout = {_BUSY_SECONDS * 1000}",
+    "PRAGMA synchronous = FULL",  # with a write-ahead log, each commit is flushed to the disk
+)
+# Whatever the server's or the role's own settings are. A receiver that froze in a transaction lets go of its locks.
+_POSTGRESQL_SETTINGS = (
+    "SET synchronous_commit = on",
+    f"SET lock_timeout = '{_BUSY_SECONDS}s'",
+    f"SET idle_in_transaction_session_timeout = '{_BUSY_SECONDS}s'",
+)
+# A server that is gone without a word is given up on within a minute; libpq's names.
+_POSTGRESQL_PATIENCE = {"connect_timeout": 10, "keepalives_idle": 30, "tcp_user_timeout": 30_000}
+_LOCK = 0x706C616E  # "plan": whoever makes tables in a PostgreSQL holds the advisory lock of this number
+_TAKE_LOCK = "SELECT pg_advisory_xact_lock(:number)"
+
 
 @contextmanager
 def database_faults(place: str) -> Iterator[None]:
@@ -63,20 +100,6 @@ def database_faults(place: str) -> Iterator[None]:
         raise fault from error
 
 
-_SQLITE = {
-    sqlite3.SQLITE_FULL: ("has no space left", "free some space on its file system"),
-    sqlite3.SQLITE_BUSY: ("is kept by another process", "end what has it open, such as a sqlite3 shell, and try again"),
-    sqlite3.SQLITE_IOERR: ("cannot be read or written", "see that its file system has room and its disk is well"),
-    sqlite3.SQLITE_READONLY: ("cannot be written", _OWN),
-    sqlite3.SQLITE_CANTOPEN: ("cannot be opened", _OWN),
-    sqlite3.SQLITE_PERM: ("cannot be opened", _OWN),
-    sqlite3.SQLITE_CORRUPT: ("is damaged", "put a copy of it back, or move it away for a new one"),
-}
-"""What is wrong, and what to do about it."""
-
-_PASSING = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_IOERR}
-
-
 def _of_sqlite(error: sqlite3.Error, place: str) -> PlansmithError | None:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without what says more about it
     if code == sqlite3.SQLITE_NOTADB:
@@ -85,10 +108,6 @@ def _of_sqlite(error: sqlite3.Error, place: str) -> PlansmithError | None:
         return None
     problem, remedy = _SQLITE[code]
     return EnvironmentFault(f"{place} {problem} ({first_line(error)})", remedy=remedy, transient=code in _PASSING)
-
-
-_TRANSIENT = ("08", "40", "53", "55", "57")
-"""Classes of PostgreSQL's errors: connection, rolled back, no resources (a full disk), not now, an operator's doing."""
 
 
 def _of_postgresql(error: BaseException, place: str) -> PlansmithError | None:
@@ -111,28 +130,7 @@ def _of_postgresql(error: BaseException, place: str) -> PlansmithError | None:
     return None
 
 
-READS = "plansmith_reads"
-"""The option of a connection to SQLite whose transaction only reads."""
-
-BEGIN = "BEGIN IMMEDIATE"
-"""Begins a transaction of SQLite that writes."""
-
-_BUSY_SECONDS = 30
 _USED, _FRESH_SECONDS = "plansmith_used", 1.0
-
-_SQLITE_SETTINGS = (
-    f"PRAGMA busy_timeout = {_BUSY_SECONDS * 1000}",
-    "PRAGMA synchronous = FULL",  # with a write-ahead log, each commit is flushed to the disk
-)
-
-# Whatever the server's or the role's own settings are. A receiver that froze in a transaction lets go of its locks.
-_POSTGRESQL_SETTINGS = (
-    "SET synchronous_commit = on",
-    f"SET lock_timeout = '{_BUSY_SECONDS}s'",
-    f"SET idle_in_transaction_session_timeout = '{_BUSY_SECONDS}s'",
-)
-# A server that is gone without a word is given up on within a minute; libpq's names.
-_POSTGRESQL_PATIENCE = {"connect_timeout": 10, "keepalives_idle": 30, "tcp_user_timeout": 30_000}
 
 
 def engine_of(url: URL) -> Engine:
@@ -205,10 +203,6 @@ def _has_sent(connection: Any) -> bool:
     looked = poll()
     looked.register(connection, POLLIN)
     return bool(looked.poll(0))
-
-
-_LOCK = 0x706C616E  # "plan": whoever makes tables in a PostgreSQL holds the advisory lock of this number
-_TAKE_LOCK = "SELECT pg_advisory_xact_lock(:number)"
 
 
 def create_file(path: Path) -> None:

@@ -19,6 +19,9 @@ State = Literal["waiting", "in-work", "done", "set-aside"]
 
 STATES: tuple[State, ...] = get_args(State)
 
+WriteBackState = Literal["waiting", "in-work", "written", "set-aside"]
+"""Waits for the end of the runs, or to be tried again; is leased to a teller; was told, or is left for a person."""
+
 
 class StartedRun(Record):
     """A flow run started for an entry: its ID, the URL of its page, and what it compiles."""
@@ -32,10 +35,6 @@ class StartedRun(Record):
     def label(self) -> str:
         """A label of the compile, unique among the runs of one event."""
         return f"{self.model}.{self.target}" if self.model else self.id
-
-
-WriteBackState = Literal["waiting", "in-work", "written", "set-aside"]
-"""Waits for the end of the runs, or to be tried again; is leased to a teller; was told, or is left for a person."""
 
 
 class WriteBack(Record):

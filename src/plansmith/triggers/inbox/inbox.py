@@ -38,6 +38,10 @@ from plansmith.triggers.inbox.sql import PASS_OVER_LOCKED
 from plansmith.triggers.inbox.write_back_sql import FORGET, FORGET_WITHOUT_ENTRY, WANT
 from plansmith.triggers.registries.delivery import Event
 
+Clock = Callable[[], datetime]
+_KNOWN_FOR = timedelta(days=7)
+"""For how long a delivery is known again at least: the widest window of a registry is a day, before and after now."""
+
 
 class WriteBacks:
     """Write-back queue: entries whose results are due to registries. Safe for many threads and processes.
@@ -138,12 +142,6 @@ class WriteBacks:
         with self._database.writing() as connection:
             done = runner(connection)(statement, id=write_back.entry, lease=write_back.lease, now=now, **values)
             return bool(done.rowcount == 1)
-
-
-Clock = Callable[[], datetime]
-
-_KNOWN_FOR = timedelta(days=7)
-"""For how long a delivery is known again at least: the widest window of a registry is a day, before and after now."""
 
 
 def _now() -> datetime:

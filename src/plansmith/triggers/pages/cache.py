@@ -21,6 +21,11 @@ from plansmith.triggers.pages.query_results import ErrorDetail, detail_from_erro
 _MODULE = "plansmith.triggers.pages.queries"
 _TIMEOUT_SECONDS = 120
 
+_MOST_ENTRIES = 64
+_MOST_PENDING = 8
+Result = TypeVar("Result", bound=Record)
+Query = Mapping[str, Any]
+
 
 def run_query(query: Mapping[str, Any]) -> Any:
     """Run a query and return its result as JSON values (`queries.answer`); takes seconds.
@@ -44,13 +49,6 @@ def run_query(query: Mapping[str, Any]) -> Any:
     if (detail := answer.get("error")) is not None:
         raise EnvironmentFault(detail["message"], remedy=detail["remedy"])
     return answer["result"]
-
-
-_MOST_ENTRIES = 64
-_MOST_PENDING = 8
-
-Result = TypeVar("Result", bound=Record)
-Query = Mapping[str, Any]
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,12 @@ from plansmith.triton.repository.repository import ModelRepository
 
 _KEY_LETTERS = 12
 
+LOG = logging.getLogger("plansmith.pages")
+"""A line of JSON for each bug that a page met, as its whole message."""
+
+_LARGEST_BYTES = 64 << 20
+_SUFFIX = ".html"
+
 
 class ErrorDetail(Record):
     """Error detail: why a query has no result, and the remedy."""
@@ -121,10 +127,6 @@ class ModelResult(Record):
     histories: tuple[HistoryResult, ...]
 
 
-LOG = logging.getLogger("plansmith.pages")
-"""A line of JSON for each bug that a page met, as its whole message."""
-
-
 def known_error_detail(error: PlansmithError | OSError) -> ErrorDetail:
     """Return the detail of an error that the user can resolve: one of plansmith's or of the file system."""
     if isinstance(error, PlansmithError):
@@ -151,10 +153,6 @@ def detail_from_error(error: Exception, about: str) -> ErrorDetail:
     }
     LOG.log(logging.ERROR, json.dumps(line))
     return ErrorDetail(message="a bug of plansmith's own", remedy="report it, with what this process logged")
-
-
-_LARGEST_BYTES = 64 << 20
-_SUFFIX = ".html"
 
 
 def report_of_version(model: FleetModel, version: int) -> Path | None:

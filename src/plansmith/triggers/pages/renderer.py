@@ -31,6 +31,9 @@ FLEET_STATES = ("refused", "stale", "unknown", "fresh")
 
 ROWS_PER_PAGE = 200
 
+_PACKAGE = "plansmith.triggers.pages"
+_SHEETS = ("plansmith.report", "report.css"), (_PACKAGE, "pages.css")
+
 
 @dataclass(frozen=True)
 class Filter:
@@ -221,10 +224,6 @@ def web_url(text: str) -> str:
     except ValueError:
         return ""
     return text if parts.scheme in {"http", "https"} and parts.hostname else ""
-
-
-_PACKAGE = "plansmith.triggers.pages"
-_SHEETS = ("plansmith.report", "report.css"), (_PACKAGE, "pages.css")
 
 
 def render(template: str, **values: Any) -> str:

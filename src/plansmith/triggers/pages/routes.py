@@ -55,6 +55,14 @@ _REPORT_POLICY = f"{_BASE_POLICY}; style-src 'unsafe-inline'; form-action 'none'
 
 _STYLE_SECONDS = 365 * 24 * 3600
 
+_HOST = re.compile(r"(?:\[(?P<address>[^\[\]]*)\]|(?P<name>[^:\[\]]*))(?::[0-9]{0,5})?")
+_LOCALHOST = "localhost"
+_FLEET_HINT = "The fleet lists all models."
+_MOST_ENTRIES = 100
+_THREADS = 2
+_NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
+Result = TypeVar("Result")
+
 
 def page(text: str, status: int = 200) -> Response:
     """Return a page response that browsers and proxies must not store."""
@@ -87,10 +95,6 @@ def misdirected() -> Response:
 
     text = "This host name is not allowed. Use the service's address, or add the name to triggers.hosts in its file.\n"
     return PlainTextResponse(text, status_code=421, headers=_SECURITY_HEADERS | {"Cache-Control": "no-store"})
-
-
-_HOST = re.compile(r"(?:\[(?P<address>[^\[\]]*)\]|(?P<name>[^:\[\]]*))(?::[0-9]{0,5})?")
-_LOCALHOST = "localhost"
 
 
 class AllowedHosts:
@@ -138,13 +142,6 @@ def _is_address(text: str) -> bool:
 
 _FLEET_SECONDS, _MODEL_SECONDS, _DIFFERENCES_SECONDS = 60, 10, 600
 """The maximum age of a cached result; releases do not change."""
-
-_FLEET_HINT = "The fleet lists all models."
-_MOST_ENTRIES = 100
-_THREADS = 2
-_NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
-
-Result = TypeVar("Result")
 
 
 class StatusPages:

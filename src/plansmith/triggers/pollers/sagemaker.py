@@ -21,6 +21,8 @@ _DAY = 86_400
 _PAGE_SIZE = 100
 _MAX_LISTED = 2000
 
+_MOST_POLLS = 1000
+
 
 class ApprovedPackages:
     """Approved model packages: lists those of the package groups that rules name.
@@ -108,9 +110,6 @@ class ApprovedPackages:
             self._notices.wrong(arn, f"the package {arn} is left out: {refused.reason}")
             return None
         return delivery if isinstance(delivery, Delivery) else None
-
-
-_MOST_POLLS = 1000
 
 
 class SageMakerPoller(Poller):

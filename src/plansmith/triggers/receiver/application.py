@@ -41,6 +41,21 @@ _SECONDS = 60.0
 Say = Callable[[int], None]
 """Writes a line, given for how many requests it stands."""
 
+_MINUTE = 60.0
+_ROUNDING = 0.01  # of a request: times of this century are rounded to a quarter of a microsecond
+_FREE_BYTES = 16 << 10  # of each body: more than registries send
+_SHARED_BYTES = 64 << 20
+_AGAIN_SECONDS = 2
+_LONGEST_ADDRESS = 64  # with the name of a network interface behind it
+LOG = logging.getLogger("plansmith.deliveries")
+"""A line of JSON for each request, as its whole message; of those that anybody can send, one for many."""
+
+# What comes of requests whose sender knows a secret. All others may come in any number.
+_PROVEN = frozenset({"stored", "repeated", "ignored", "malformed", "unstored"})
+_UNKNOWN = "not all of its secrets are known yet"
+_SECRET_SECONDS = 30.0
+_STATUS_OF_REFUSAL = {"signature": 401, "timestamp": 401, "malformed": 400}
+
 
 class LogLimiter:
     """Log rate limiter: logs the first event of a kind at once, and those of the next minute in one line.
@@ -83,10 +98,6 @@ class LogLimiter:
         number, say = self._unsaid.pop(kind)
         if number:
             self._say(kind, number, say)
-
-
-_MINUTE = 60.0
-_ROUNDING = 0.01  # of a request: times of this century are rounded to a quarter of a microsecond
 
 
 class Rates:
@@ -137,12 +148,6 @@ def _key_of(address: str) -> str:
     if not isinstance(ip, IPv6Address):
         return address
     return str(ip.ipv4_mapped) if ip.ipv4_mapped else f"{int(ip) >> 64:x}"
-
-
-_FREE_BYTES = 16 << 10  # of each body: more than registries send
-_SHARED_BYTES = 64 << 20
-_AGAIN_SECONDS = 2
-_LONGEST_ADDRESS = 64  # with the name of a network interface behind it
 
 
 class Unread(Exception):
@@ -224,16 +229,6 @@ def headers_of(request: Request) -> dict[str, str]:
     for name, value in request.headers.items():
         headers_by_name[name] = f"{headers_by_name[name]}, {value}" if name in headers_by_name else value
     return headers_by_name
-
-
-LOG = logging.getLogger("plansmith.deliveries")
-"""A line of JSON for each request, as its whole message; of those that anybody can send, one for many."""
-
-# What comes of requests whose sender knows a secret. All others may come in any number.
-_PROVEN = frozenset({"stored", "repeated", "ignored", "malformed", "unstored"})
-_UNKNOWN = "not all of its secrets are known yet"
-_SECRET_SECONDS = 30.0
-_STATUS_OF_REFUSAL = {"signature": 401, "timestamp": 401, "malformed": 400}
 
 
 class Inbox(Protocol):

@@ -29,6 +29,10 @@ _ANSWER_SECONDS = 60.0
 _LINES = 1024
 _BYTES_OF_A_LINE = 32
 
+_END_SECONDS = 10
+_START_SECONDS = 60.0
+_LOOK_SECONDS = 0.02
+
 
 @dataclass
 class _Request:
@@ -108,11 +112,6 @@ def connections(limits: Limits, dropped: Callable[[str], None], most: int = MOST
             self.transport.abort()
 
     return Connection
-
-
-_END_SECONDS = 10
-_START_SECONDS = 60.0
-_LOOK_SECONDS = 0.02
 
 
 def require_server() -> None:

@@ -20,6 +20,15 @@ RegistryKind = Literal["mlflow", "hub", "sagemaker", "s3", "folder", "hook"]
 OWN_TAGS = "plansmith."
 """How the names begin that are written back to a registry: what they say of a build starts no other."""
 
+RefusalKind = Literal["signature", "timestamp", "malformed"]
+"""Who sent it is not proven; it is too old or of the future; it is proven and says nothing that can be read."""
+
+_LONGEST_NUMBER = 25
+_DEEPEST = 32
+_LONGEST_NAME = 512
+_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_UNIX_SECONDS = re.compile(r"[0-9]{1,12}")
+
 
 class Event(Record):
     """An event in a registry.
@@ -84,10 +93,6 @@ class Event(Record):
         return f"{self.model}, version {self.version} ({self.topic})"
 
 
-RefusalKind = Literal["signature", "timestamp", "malformed"]
-"""Who sent it is not proven; it is too old or of the future; it is proven and says nothing that can be read."""
-
-
 class Delivery(Record):
     """A verified request with events.
 
@@ -120,11 +125,6 @@ class RequestRejected(Exception):
         super().__init__(f"{kind}: {reason}")
         self.kind = kind
         self.reason = reason
-
-
-_LONGEST_NUMBER = 25
-_DEEPEST = 32
-_LONGEST_NAME = 512
 
 
 def read_object(body: bytes) -> dict[str, Any]:
@@ -213,10 +213,6 @@ _DECODER = json.JSONDecoder(
     parse_float=_read_fraction,
     parse_constant=_refuse_constant,
 )
-
-
-_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
-_UNIX_SECONDS = re.compile(r"[0-9]{1,12}")
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,18 @@ _MOST_WORDS = 300
 _NO_STAGE = "None"
 _UNFINISHED = {"PENDING_REGISTRATION", "FAILED_REGISTRATION"}
 
+HEADERS = SignedHeaders("x-mlflow-delivery-id", "x-mlflow-timestamp", "x-mlflow-signature")
+_CHANGES: dict[tuple[str, str], Change] = {
+    ("model_version_alias", "created"): "alias",
+    ("model_version_tag", "set"): "tag",
+    ("model_version", "created"): "created",
+}
+# What `Test webhook` sends, signed like everything else.
+_TEST_MODEL = "example_model"
+_TEST_RUN = "abcd1234abcd5678"
+_WORKSPACE = "default"
+_VERSION = re.compile(r"[1-9][0-9]{0,17}")
+
 
 class ModelVersion(Record):
     """A registered model version.
@@ -271,20 +283,6 @@ class MlflowApi:
 
 def _words_of(details: Mapping[str, Any]) -> str:
     return " ".join(str(details.get("message", "")).split())[:_MOST_WORDS]
-
-
-HEADERS = SignedHeaders("x-mlflow-delivery-id", "x-mlflow-timestamp", "x-mlflow-signature")
-
-_CHANGES: dict[tuple[str, str], Change] = {
-    ("model_version_alias", "created"): "alias",
-    ("model_version_tag", "set"): "tag",
-    ("model_version", "created"): "created",
-}
-# What `Test webhook` sends, signed like everything else.
-_TEST_MODEL = "example_model"
-_TEST_RUN = "abcd1234abcd5678"
-_WORKSPACE = "default"
-_VERSION = re.compile(r"[1-9][0-9]{0,17}")
 
 
 def read_delivery(

@@ -30,6 +30,12 @@ _PIECE = 2**20
 _GZIP = b"\x1f\x8b"
 _REMEDY = "make it again from the folder of the repository: tar -C REPOSITORY -hczf model.tar.gz ."
 
+READ_ARCHIVES = (".tar.gz", ".tgz", ".tar")
+_ACTIVATE = "bin/activate"
+_PYTHON = re.compile(r"lib/python(3\.\d+)/")
+_MOST_BYTES = 256 << 20
+"""Unpacked; environments of several GiB are not read through, which takes minutes."""
+
 
 @contextmanager
 def unpacked(path: Path, place: Path | None = None) -> Iterator[Path]:
@@ -167,14 +173,6 @@ def _require_inside(path: Path, folder: Path, place: Path, target: str) -> None:
 
 def _refused(path: Path, why: str) -> RepositoryError:
     return RepositoryError(f"{path} is not unpacked: {why}", remedy=_REMEDY)
-
-
-READ_ARCHIVES = (".tar.gz", ".tgz", ".tar")
-
-_ACTIVATE = "bin/activate"
-_PYTHON = re.compile(r"lib/python(3\.\d+)/")
-_MOST_BYTES = 256 << 20
-"""Unpacked; environments of several GiB are not read through, which takes minutes."""
 
 
 @dataclass(frozen=True)

@@ -33,26 +33,6 @@ from plansmith.triton.repository.ensembles import repositories_in
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 """The worst first."""
 
-
-class RuleModule(Protocol):
-    """A module of rules.
-
-    `RULES`: all that `check`, and `check_whole` where it has one, may yield findings of.
-    """
-
-    RULES: tuple[Rule, ...]
-
-    def check(self, model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
-        """Yield the rule violations of one model."""
-
-
-class RepositoryRules(Protocol):
-    """A module with rules that also apply to a repository as a whole, such as its number of models."""
-
-    def check_whole(self, surroundings: CheckContext) -> Iterator[Finding]:
-        """Yield the rule violations of the whole repository; called once per check."""
-
-
 _MODULES: tuple[RuleModule, ...] = (
     layout,
     text,
@@ -73,6 +53,25 @@ _MODULES: tuple[RuleModule, ...] = (
     dynamo_rules,
 )
 _OF_THE_WHOLE: tuple[RepositoryRules, ...] = (layout, sagemaker_rules)
+
+
+class RuleModule(Protocol):
+    """A module of rules.
+
+    `RULES`: all that `check`, and `check_whole` where it has one, may yield findings of.
+    """
+
+    RULES: tuple[Rule, ...]
+
+    def check(self, model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
+        """Yield the rule violations of one model."""
+
+
+class RepositoryRules(Protocol):
+    """A module with rules that also apply to a repository as a whole, such as its number of models."""
+
+    def check_whole(self, surroundings: CheckContext) -> Iterator[Finding]:
+        """Yield the rule violations of the whole repository; called once per check."""
 
 
 def all_rules() -> tuple[Rule, ...]:

@@ -16,6 +16,11 @@ from plansmith.records.model import Record
 Severity = Literal["error", "warning", "note"]
 """An error: Triton refuses the model, or requests fail; a warning: it does not do what was meant; a note: advice."""
 
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+VERSION = "2.1.0"
+_ROOT = "%SRCROOT%"
+_FINGERPRINT = "plansmith/v1"
+
 
 class Finding(Record):
     """A finding: one problem in a repository.
@@ -55,13 +60,6 @@ class Rule:
         return Finding(
             rule=self.id, severity=self.severity, model=model, place=place, line=line, message=message, remedy=remedy
         )
-
-
-SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-VERSION = "2.1.0"
-
-_ROOT = "%SRCROOT%"
-_FINGERPRINT = "plansmith/v1"
 
 
 def sarif_log(findings: Sequence[Finding], rules: Sequence[Rule], repository: str) -> dict[str, Any]:

@@ -33,6 +33,8 @@ _MOST_SKELETON = 256 * 2**20
 _MOST_READ = 8
 _REMEDY = "export the model again, or copy the file again from where it was made"
 
+_MOST_BYTES = 16 * 2**20
+
 
 @dataclass(frozen=True)
 class GraphFacts:
@@ -284,9 +286,6 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
         for attribute in node.attribute:
             for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
                 yield from _nodes(inner)
-
-
-_MOST_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)

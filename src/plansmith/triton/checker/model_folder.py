@@ -16,6 +16,34 @@ from plansmith.triton.checker.findings import Finding, Rule
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb
 
+_NUMPY = {
+    "TYPE_BOOL": "bool",
+    "TYPE_FP16": "float16",
+    "TYPE_FP32": "float32",
+    "TYPE_FP64": "float64",
+    "TYPE_BF16": "bfloat16",
+    "TYPE_STRING": "string",
+    **{f"TYPE_{sign}INT{bits}": f"{sign}int{bits}".lower() for sign in ("", "U") for bits in (8, 16, 32, 64)},
+}
+_WRITTEN = {name: written for written, name in _NUMPY.items()}
+_NO_COMPLETION = ("--disable-auto-complete-config", "--disable-auto-complete-config=true", "--strict-model-config=true")
+_SIZES = {
+    "TYPE_BOOL": 1,
+    "TYPE_UINT8": 1,
+    "TYPE_INT8": 1,
+    "TYPE_UINT16": 2,
+    "TYPE_INT16": 2,
+    "TYPE_FP16": 2,
+    "TYPE_BF16": 2,
+    "TYPE_UINT32": 4,
+    "TYPE_INT32": 4,
+    "TYPE_FP32": 4,
+    "TYPE_UINT64": 8,
+    "TYPE_INT64": 8,
+    "TYPE_FP64": 8,
+}
+_LENGTH_BYTES = 4
+
 
 @dataclass(frozen=True)
 class ModelFolder:
@@ -119,21 +147,6 @@ class CheckContext:
         return tuple(values)
 
 
-_NUMPY = {
-    "TYPE_BOOL": "bool",
-    "TYPE_FP16": "float16",
-    "TYPE_FP32": "float32",
-    "TYPE_FP64": "float64",
-    "TYPE_BF16": "bfloat16",
-    "TYPE_STRING": "string",
-    **{f"TYPE_{sign}INT{bits}": f"{sign}int{bits}".lower() for sign in ("", "U") for bits in (8, 16, 32, 64)},
-}
-
-_WRITTEN = {name: written for written, name in _NUMPY.items()}
-
-_NO_COMPLETION = ("--disable-auto-complete-config", "--disable-auto-complete-config=true", "--strict-model-config=true")
-
-
 def data_type(entry: pb.ModelInput | pb.ModelOutput) -> str:
     """Return Triton's name of an entry's data type, such as "TYPE_INT64"."""
     from tritonclient.grpc import model_config_pb2 as pb
@@ -202,25 +215,6 @@ def backend_setting(surroundings: CheckContext, backend: str, setting: str) -> s
 def enum_name(enum: Any, number: int) -> str:
     """Return the name of an enum value, or its number if it has none."""
     return str(enum.Name(number)) if number in enum.values() else str(number)
-
-
-_SIZES = {
-    "TYPE_BOOL": 1,
-    "TYPE_UINT8": 1,
-    "TYPE_INT8": 1,
-    "TYPE_UINT16": 2,
-    "TYPE_INT16": 2,
-    "TYPE_FP16": 2,
-    "TYPE_BF16": 2,
-    "TYPE_UINT32": 4,
-    "TYPE_INT32": 4,
-    "TYPE_FP32": 4,
-    "TYPE_UINT64": 8,
-    "TYPE_INT64": 8,
-    "TYPE_FP64": 8,
-}
-
-_LENGTH_BYTES = 4
 
 
 def bytes_of(data_type: int, dims: Iterable[int]) -> int | None:

@@ -25,6 +25,16 @@ NO_VERSIONS = frozenset({"configs", "initial_state", "warmup"})
 LARGEST = 2**63 - 1
 _NUMBER = re.compile(r"\s*([+-]?\d+)", re.ASCII)
 
+ENSEMBLE = "ensemble"
+_PYTHON_RUNTIME = "model.py"
+CONFIGS_FOLDER = "configs"
+# Strings and comments are matched to be passed over.
+_APART = re.compile(r""""(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|\#[^\n]*|-([ \t]+)(?=\d)""")
+
+_LIKE_A_VERSION = re.compile(r"0\d+|v\.?\d.*|version.*|latest|current|newest", re.IGNORECASE)
+_LIKE_A_CONFIG = re.compile(r"config\.(pbtxt?|pb\.?txt|prototxt|textproto)(\.\w+)?|model_config\.pbtxt", re.IGNORECASE)
+_MODEL_FILES = re.compile(r"model\.(plan|onnx|py|pt|pt2|xml|dali|savedmodel|graphdef)|dali\.py")
+
 
 def version_of(name: str) -> int | None:
     """Return the version that Triton parses from the leading digits of a folder name; None if there are none.
@@ -56,9 +66,6 @@ def versions_to_load(config: pb.ModelConfig | None, numbers: Iterable[int]) -> t
     return tuple(present[-count:]) if count else ()
 
 
-ENSEMBLE = "ensemble"
-
-
 @dataclass(frozen=True)
 class _BackendFile:
     """A backend that Triton recognizes by its files: name, file, platform, and whether the file may be a folder."""
@@ -81,7 +88,6 @@ _KNOWN = (
     _BackendFile("pytorch", "model.pt2", "torch_aoti", may_be_folder=False),
     _BackendFile("python", "model.py"),
 )
-_PYTHON_RUNTIME = "model.py"
 PLATFORMS = {known.platform: known.backend for known in _KNOWN if known.platform}
 """The platforms that Triton knows beside "ensemble", and the backend of each."""
 
@@ -150,11 +156,6 @@ def _found_in(folder: Path) -> _BackendFile | None:
         if os.path.lexists(file) and (entry.may_be_folder or not file.is_dir()):
             return entry
     return None
-
-
-CONFIGS_FOLDER = "configs"
-# Strings and comments are matched to be passed over.
-_APART = re.compile(r""""(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|\#[^\n]*|-([ \t]+)(?=\d)""")
 
 
 def read_models(root: Path, config_name: str = "") -> Mapping[str, ModelFolder]:
@@ -279,11 +280,6 @@ def _with_manifests(model: ModelFolder, repository: ModelRepository) -> ModelFol
     return replace(
         model, manifests={number: record for number, record in records.items() if isinstance(record, Manifest)}
     )
-
-
-_LIKE_A_VERSION = re.compile(r"0\d+|v\.?\d.*|version.*|latest|current|newest", re.IGNORECASE)
-_LIKE_A_CONFIG = re.compile(r"config\.(pbtxt?|pb\.?txt|prototxt|textproto)(\.\w+)?|model_config\.pbtxt", re.IGNORECASE)
-_MODEL_FILES = re.compile(r"model\.(plan|onnx|py|pt|pt2|xml|dali|savedmodel|graphdef)|dali\.py")
 
 
 def is_model_file(name: str) -> bool:

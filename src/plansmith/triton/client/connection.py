@@ -1,4 +1,8 @@
-"""Connection to a Triton server over HTTP or gRPC: the only code that sends KServe requests."""
+"""Connection to a Triton server over HTTP or gRPC: the only code that sends KServe requests.
+
+Beside inference these are the model repository and model configuration extensions, by which models are controlled
+(Triton server, docs/protocol/extension_model_repository.md and extension_model_configuration.md).
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,11 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from http.client import responses
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError, UsageError, first_line
 from plansmith.system.urls import Address
@@ -32,6 +38,24 @@ if TYPE_CHECKING:
 
 _FINAL = "triton_final_response"
 _REFUSED = "400"
+
+# Who gives a channel arguments of his own gets none of tritonclient's, and messages would end at 4 MiB:
+# grpc.github.io/grpc/core/group__grpc__arg__keys.html. -1 is no limit.
+_CHANNEL = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.enable_http_proxy", 0),
+]
+_RESTRICTED = "This protocol is restricted"
+_FORBIDDEN = {"StatusCode.UNAUTHENTICATED", "StatusCode.PERMISSION_DENIED", "401", "403"}
+_UNKNOWN_MODEL = "unknown model"
+_PART = re.compile(r"\.[^.]+\.[0-9a-f]{8}$")
+"""How the name of what is part of another model ends: nobody asks it by itself."""
+
+_MISSING_VERSION = re.compile(r"'([^']+)' version \S+ is not found")
+# Triton answers before it is done with a request's memory, and then is within milliseconds.
+_IN_USE = "currently in use"
+_PAUSES_SECONDS = (0.001, 0.01, 0.1, 0.5, 1)
 
 
 def stream_replies(
@@ -99,21 +123,41 @@ def _next(arrived: SimpleQueue[tuple[Any, InferenceServerException | None]], tim
     return result
 
 
-# Who gives a channel arguments of his own gets none of tritonclient's, and messages would end at 4 MiB:
-# grpc.github.io/grpc/core/group__grpc__arg__keys.html. -1 is no limit.
-_CHANNEL = [
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.enable_http_proxy", 0),
-]
-_UNKNOWN_MODEL = "unknown model"
-_PART = re.compile(r"\.[^.]+\.[0-9a-f]{8}$")
-"""How the name of what is part of another model ends: nobody asks it by itself."""
-_MISSING_VERSION = re.compile(r"'([^']+)' version \S+ is not found")
+class CallFailure(Exception):
+    """Failure of a call.
 
-# Triton answers before it is done with a request's memory, and then is within milliseconds.
-_IN_USE = "currently in use"
-_PAUSES_SECONDS = (0.001, 0.01, 0.1, 0.5, 1)
+    Attributes:
+        kind: "refused" by Triton, which `text` quotes; "forbidden" to this client; "late", with no answer in time;
+            "unreachable", also where a proxy answers in its place; "foreign", as another service answers there;
+            "unreadable", for an answer that is broken.
+        text: the reason.
+        transient: the same call may succeed later.
+    """
+
+    def __init__(
+        self,
+        kind: Literal["refused", "forbidden", "late", "unreachable", "foreign", "unreadable"],
+        text: str = "",
+        *,
+        transient: bool = False,
+    ) -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.text = text
+        self.transient = transient
+
+
+@dataclass(frozen=True)
+class SentModel:
+    """A model whose files are sent in the load request, without a folder that the server reads.
+
+    Attributes:
+        config: its configuration: JSON of Triton's ModelConfig.
+        files: the others by their paths in its folder. Triton wants one or more, in the folder of a version.
+    """
+
+    config: str
+    files: Mapping[str, bytes]
 
 
 class Connection:
@@ -191,43 +235,84 @@ class Connection:
 
     def config(self, model: str, version: str = "") -> pb.ModelConfig:
         """Return a loaded model's configuration as Triton auto-completed it; errors as for `ask`."""
+        with self._errors(f"to tell the configuration of {model}"):
+            return self.read_config(model, version)
+
+    def _ready(self) -> list[tuple[str, str]]:
+        """The models that are ready on the server, each with each of its versions."""
+        with self._errors("to list its models"):
+            return [(row["name"], row["version"]) for row in self.index() if row["state"] == "READY"]
+
+    def index(self) -> list[dict[str, str]]:
+        """Return Triton's repository index: name and, for models it ever loaded, version, state and reason.
+
+        Raises:
+            CallFailure: it cannot be told.
+        """
+        with self._failures():
+            response = self._client.get_model_repository_index(**self._options)
+            rows = self._document(response).get("models", []) if self._is_grpc else response
+            if not isinstance(rows, list) or not all(row["name"] and int(row.get("version") or 0) >= 0 for row in rows):
+                raise TypeError("no index of models")
+            return [{key: str(row.get(key, "")) for key in ("name", "version", "state", "reason")} for row in rows]
+
+    def read_config(self, model: str, version: str = "") -> pb.ModelConfig:
+        """As `config`.
+
+        Raises:
+            CallFailure: it cannot be told.
+        """
         from google.protobuf import json_format
         from tritonclient.grpc import model_config_pb2 as pb
 
-        with self._errors(f"to tell the configuration of {model}"):
+        with self._failures():
             response = self._client.get_model_config(model, version, **self._options)
             if self._is_grpc:
                 return response.config
             return json_format.ParseDict(response, pb.ModelConfig(), ignore_unknown_fields=True)
 
-    def ready_models(self) -> list[str]:
-        """Return the models that are ready on the server, sorted; errors as for `ask`."""
-        return sorted({name for name, _ in self._ready()})
+    def load(self, model: str, sent: SentModel | None = None) -> None:
+        """Load a model, or reload it if its folder has changed, and wait until it is done.
 
-    def _ready(self) -> list[tuple[str, str]]:
-        """The models that are ready on the server, each with each of its versions."""
-        with self._errors("to list its models"):
-            response = self._client.get_model_repository_index(**self._options)
-            if self._is_grpc:
-                return [(row.name, row.version) for row in response.models if row.state == "READY"]
-            return [(row["name"], str(row.get("version", ""))) for row in response if row.get("state") == "READY"]
+        Args:
+            model: its name.
+            sent: what to load in place of a folder of the server's repository.
+
+        Raises:
+            CallFailure: it is not loaded, or not in time.
+        """
+        more: dict[str, Any] = {}
+        if sent is not None:
+            more = {"config": sent.config, "files": {f"file:{path}": data for path, data in sent.files.items()}}
+        with self._failures():
+            self._client.load_model(model, **self._options, **more)
+
+    def unload(self, model: str) -> None:
+        """Unload a model after its pending requests.
+
+        Raises:
+            CallFailure: it is not unloaded, or not in time.
+        """
+        with self._failures():
+            self._client.unload_model(model, **self._options)
 
     def statistics(self) -> list[dict[str, Any]]:
         """Return the server's statistics for each model version; errors as for `ask`.
 
         By the names of Triton's statistics extension (docs/protocol/extension_statistics.md); numbers may be text.
         """
-        from google.protobuf import json_format
-
         with self._errors("to tell its statistics"):
-            response = self._client.get_inference_statistics(**self._options)
-            values = (
-                json_format.MessageToDict(response, preserving_proto_field_name=True) if self._is_grpc else response
-            )
+            values = self._document(self._client.get_inference_statistics(**self._options))
             rows: list[dict[str, Any]] = list(values.get("model_stats", []))
             if not all(isinstance(row, dict) for row in rows):
                 raise TypeError("no statistics")
             return rows
+
+    def _document(self, response: Any) -> Any:
+        """A response as JSON values, with the protobuf's own names."""
+        from google.protobuf import json_format
+
+        return json_format.MessageToDict(response, preserving_proto_field_name=True) if self._is_grpc else response
 
     def server_version(self) -> str:
         """Return the server's version, such as "2.51.0"; errors as for `ask`."""
@@ -260,40 +345,65 @@ class Connection:
 
     @contextmanager
     def _errors(self, subject: str) -> Iterator[None]:
-        """Translate tritonclient exceptions into plansmith errors; `subject` is what Triton refuses."""
+        """Translate failures into plansmith errors; `subject` is what Triton refuses."""
+        try:
+            with self._failures():
+                yield
+        except CallFailure as failure:
+            raise self._as_error(subject, failure) from failure.__cause__
+
+    def _as_error(self, subject: str, failure: CallFailure) -> PlansmithError:
+        if failure.kind == "late":
+            return self._late()
+        if failure.kind == "unreachable":
+            return self._unreachable(failure.text)
+        if failure.kind == "foreign":
+            return self._stranger(failure.text)
+        if failure.kind == "unreadable":
+            return ServedCheckError(
+                f"the answer of {self.address} cannot be read: {failure.text}", remedy="ask in binary"
+            )
+        return ServedCheckError(
+            f"Triton at {self.address} refused {subject}: {failure.text}",
+            remedy=self._names(failure.text)
+            if _UNKNOWN_MODEL in failure.text
+            else "correct what it names, or read the log of the server",
+            transient=failure.transient,
+        )
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Translate what tritonclient and its libraries raise into `CallFailure`."""
         from tritonclient.utils import InferenceServerException
 
         lost, unreadable = _foreign_errors(self.address)
         try:
             yield
-        except PlansmithError:
-            raise
         except InferenceServerException as error:
-            raise self._mapped(subject, error) from error
+            raise self._failure_of(error) from error
         except TimeoutError as error:
-            raise self._late() from error
+            raise CallFailure("late") from error
         except lost as error:
-            raise self._unreachable(first_line(error)) from error
+            raise CallFailure("unreachable", first_line(error) or type(error).__name__) from error
         except unreadable as error:
-            raise self._stranger(first_line(error)) from error
+            raise CallFailure("foreign", first_line(error)) from error
 
-    def _mapped(self, subject: str, error: InferenceServerException) -> PlansmithError:
+    def _failure_of(self, error: InferenceServerException) -> CallFailure:
         text, status = str(error.message()), str(error.status())
         if error.status() is None:
-            return ServedCheckError(f"the answer of {self.address} cannot be read: {text}", remedy="ask in binary")
+            return CallFailure("unreadable", text)
         if status == "StatusCode.DEADLINE_EXCEEDED":
-            return self._late()
-        if status == "StatusCode.UNAVAILABLE" and not self._is_live():
-            return self._unreachable(text)
-        if status == "StatusCode.UNIMPLEMENTED" or (not self._is_grpc and error.debug_details()):
-            return self._stranger(text)
-        return ServedCheckError(
-            f"Triton at {self.address} refused {subject}: {text}",
-            remedy=self._names(text)
-            if _UNKNOWN_MODEL in text
-            else "correct what it names, or read the log of the server",
-            transient=status in {"StatusCode.UNAVAILABLE", "503"},
-        )
+            return CallFailure("late")
+        is_lost = status == "StatusCode.UNAVAILABLE" and not self._is_live()
+        if not self._is_grpc and (error.debug_details() is not None or not isinstance(error.message(), str)):
+            is_lost, text = True, f"HTTP {status} {responses.get(int(status), '')}, which no Triton said"
+        if status in _FORBIDDEN or _RESTRICTED in text:
+            return CallFailure("forbidden", text)
+        if is_lost:
+            return CallFailure("unreachable", text)
+        if status == "StatusCode.UNIMPLEMENTED":
+            return CallFailure("foreign", text)
+        return CallFailure("refused", text, transient=status in {"StatusCode.UNAVAILABLE", "503"})
 
     def _is_live(self) -> bool:
         """Whether the server is live; the response may itself be that it is unavailable."""
@@ -362,7 +472,7 @@ def _library(address: Address) -> Any:
 def _foreign_errors(address: Address) -> tuple[tuple[type[Exception], ...], tuple[type[Exception], ...]]:
     """The exceptions for a lost connection and for a response that is not Triton's; gRPC needs no HTTP client."""
     lost: tuple[type[Exception], ...] = (OSError,)
-    unreadable: tuple[type[Exception], ...] = (ValueError, KeyError, TypeError)
+    unreadable: tuple[type[Exception], ...] = (ValueError, KeyError, TypeError, AttributeError)
     if address.protocol == "grpc":
         return lost, unreadable
     from geventhttpclient.response import HTTPConnectionClosed, HTTPParseError

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
     from plansmith.records.arrays import Arrays
 
+_OTHER_SIZE = 8
+_MASK_LIKE = re.compile("mask", re.IGNORECASE)
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_Axis = str | tuple[int, int]
+"""A dim that moves: its name, or where it stands (rank and place) when it has none."""
+
 
 def missing_inputs(signature: Signature, feed: Mapping[str, object]) -> list[str]:
     """Return the inputs missing from a feed, except those known to be optional."""
@@ -37,7 +43,7 @@ def checked_feed(signature: Signature, feed: Mapping[str, object]) -> dict[str, 
         UsageError: everything that is wrong with the feed, and what the model takes.
     """
     by_name = {t.name: t for t in signature.inputs}
-    problems = [_unknown(name, sorted(by_name)) for name in feed if name not in by_name]
+    problems = [unknown_input(name, sorted(by_name)) for name in feed if name not in by_name]
     problems += [
         f"input {name!r} is missing: it takes {by_name[name].dtype} {format_dims(by_name[name].dims)}"
         for name in missing_inputs(signature, feed)
@@ -104,7 +110,8 @@ def joined(answers: Sequence[Arrays]) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def _unknown(name: str, names: Sequence[str]) -> str:
+def unknown_input(name: str, names: Sequence[str]) -> str:
+    """Say that a model has no input of a name, and which may be meant."""
     close = difflib.get_close_matches(name, names, 1)
     return f"there is no input {name!r}" + (f"; {close[0]!r} is meant, perhaps" if close else "")
 
@@ -209,11 +216,6 @@ def _wrong_sizes(tensors: Mapping[str, Tensor], arrays: Arrays) -> list[str]:
     return problems
 
 
-_OTHER_SIZE = 8
-_MASK_LIKE = re.compile("mask", re.IGNORECASE)
-_LETTERS = "abcdefghijklmnopqrstuvwxyz"
-
-
 def drawn_feed(
     signature: Signature,
     *,
@@ -254,15 +256,11 @@ def drawn_feed(
     return feed
 
 
-def fits(tensor: Tensor, shape: tuple[int, ...]) -> bool:
+def _fits(tensor: Tensor, shape: tuple[int, ...]) -> bool:
     """Whether an input accepts a shape, as far as its own dims show."""
     return len(shape) == len(tensor.dims) and all(
         dim == size or not isinstance(dim, int) for dim, size in zip(tensor.dims, shape, strict=True)
     )
-
-
-_Axis = str | tuple[int, int]
-"""A dim that moves: its name, or where it stands (rank and place) when it has none."""
 
 
 def _axis(tensor: Tensor, place: int) -> _Axis:
@@ -276,7 +274,7 @@ def _axes(signature: Signature, name: str, shape: tuple[int, ...]) -> dict[_Axis
     if tensor is None:
         names = ", ".join(t.name for t in signature.inputs)
         raise UsageError(f"there is no input {name!r} to give a shape", remedy=f"the inputs are {names}")
-    if not fits(tensor, shape):
+    if not _fits(tensor, shape):
         raise UsageError(
             f"input {name!r} cannot have the shape {'x'.join(map(str, shape))}",
             remedy=f"give one that fits {format_dims(tensor.dims)}",

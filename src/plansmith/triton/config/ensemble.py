@@ -28,18 +28,16 @@ MEMBERS_PARAMETER = "plansmith.members"
 Triton loads the models of an ensemble's steps by itself, and knows nothing of what a Python model may ask.
 """
 
+MEMBERS_FOLDER = "members"
+PIPELINE_FILE = "pipeline.json"
+_DIGEST_LETTERS = 8
+Bring = Callable[[str, "pb.ModelConfig", Path], PackedEnvironment | None]
+"""Puts the environment of a part into a folder and names it in a configuration; None where the part brings none."""
+
 
 def put_members(config: Any, names: Iterable[str]) -> None:
     """Record in a script's configuration which models it calls."""
     config.parameters[MEMBERS_PARAMETER].string_value = ",".join(dict.fromkeys(names))
-
-
-MEMBERS_FOLDER = "members"
-PIPELINE_FILE = "pipeline.json"
-_DIGEST_LETTERS = 8
-
-Bring = Callable[[str, "pb.ModelConfig", Path], PackedEnvironment | None]
-"""Puts the environment of a part into a folder and names it in a configuration; None where the part brings none."""
 
 
 def member_folder(part: str) -> str:

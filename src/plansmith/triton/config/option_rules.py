@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 _BYTES = {"8": 1, "16": 2, "32": 4, "64": 8, "bool": 1}
 
+PROFILE_KEYS = ("trt_profile_min_shapes", "trt_profile_opt_shapes", "trt_profile_max_shapes")
+_USUALLY_BATCHED = ("hf:", "timm:")  # at most so; what an ONNX graph takes, it tells itself
+_ACCELERATORS = {"gpu_execution_accelerator": ("tensorrt", "cuda"), "cpu_execution_accelerator": ("openvino",)}
+
 
 @dataclass(frozen=True)
 class ModelFacts:
@@ -173,11 +177,6 @@ def _wire_dims(options: TritonOptions, tensor: Tensor, batch: int) -> list[int]:
 def _item_bytes(kind: str) -> int:
     """The bytes of one value, by the NumPy or Triton name of its type; 0 for strings, whose size varies."""
     return next((size for ending, size in _BYTES.items() if kind.endswith(ending)), 0)
-
-
-PROFILE_KEYS = ("trt_profile_min_shapes", "trt_profile_opt_shapes", "trt_profile_max_shapes")
-_USUALLY_BATCHED = ("hf:", "timm:")  # at most so; what an ONNX graph takes, it tells itself
-_ACCELERATORS = {"gpu_execution_accelerator": ("tensorrt", "cuda"), "cpu_execution_accelerator": ("openvino",)}
 
 
 def facts_of(spec: ModelSpec, device: Device) -> ModelFacts:

@@ -46,6 +46,12 @@ PREFIXES = {
 _APART = {"max_batch_size", "dynamic_batching", "instance_group", "model_warmup", "inputs", "outputs"}
 """Options that are not the protobuf's field as it stands, but something beside what follows from the model."""
 
+FOLDER = "warmup"
+MOST_BYTES = 64 << 20
+"""The files of a release's warm-up take no more."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
 
 def configure(config: pb.ModelConfig, options: TritonOptions) -> None:
     """Apply a spec's options to the configuration derived from a model; its largest batch is already set.
@@ -234,13 +240,6 @@ def _put_warmup(samples: Sequence[Mapping[str, Any]], config: pb.ModelConfig) ->
 def model_dims(entry: pb.ModelInput | pb.ModelOutput) -> list[int]:
     """Return the model's own dims, without the batch."""
     return list(entry.reshape.shape if entry.HasField("reshape") else entry.dims)
-
-
-FOLDER = "warmup"
-MOST_BYTES = 64 << 20
-"""The files of a release's warm-up take no more."""
-
-_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def is_wanted(options: TritonOptions, config: pb.ModelConfig, device: Device) -> bool:

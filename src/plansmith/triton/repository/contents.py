@@ -28,6 +28,8 @@ BASIS_FOLDER = "basis"
 
 _REMEDY = "compile the model again: the note is written anew"
 
+_UNKNOWN = "the record that says why is damaged"
+
 
 class Fingerprints:
     """Fingerprint files, one per model, `<store>/basis/<model>.json`; writers hold the model's lock.
@@ -73,9 +75,6 @@ class Fingerprints:
 
     def _file(self, model: str) -> Path:
         return self._folder / f"{model}.json"
-
-
-_UNKNOWN = "the record that says why is damaged"
 
 
 class Withdrawal(Record):

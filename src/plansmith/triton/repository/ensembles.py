@@ -30,6 +30,9 @@ from plansmith.triton.repository.view import is_same, make_younger
 STORE_SUFFIX = ".plansmith"
 MARKER = "repository.json"
 
+MEMBERS = "members"
+_ANEW = "~"  # no name of a model has it
+
 
 def repositories_in(folder: Path) -> list[Path]:
     """Return the repositories in a folder, such as those of several targets; sorted."""
@@ -65,11 +68,6 @@ def require_alone(root: Path) -> None:
             f"{root} would lie in the repository {outer}, where Triton takes every folder for a model",
             remedy="pass another --repository; of several targets, it is the folder that takes a repository for each",
         )
-
-
-MEMBERS = "members"
-
-_ANEW = "~"  # no name of a model has it
 
 
 class ModelMembers:

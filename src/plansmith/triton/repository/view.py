@@ -23,6 +23,9 @@ from plansmith.system.files import (
 # One second, in nanoseconds: no file system of Linux that has links notes times more coarsely.
 _FILE_TIME_STEP = 10**9
 
+# A Triton that began to load before an exchange still reads the view before.
+_OTHERS_KEPT = 1
+
 
 def is_same(digester: Digester, shown: Path, released: Path, *, quick: bool = False) -> bool:
     """Whether a file shown to Triton is the release's, undamaged.
@@ -53,10 +56,6 @@ def make_younger(folder: Path, others: Iterable[Path]) -> None:
     moment = max(time.time_ns(), before + _FILE_TIME_STEP)
     os.utime(folder, ns=(moment, moment))
     fsync_path(folder)
-
-
-# A Triton that began to load before an exchange still reads the view before.
-_OTHERS_KEPT = 1
 
 
 class ModelViews:

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError, in_one_line
+from plansmith.triton.client.connection import SentModel
 from plansmith.triton.repository.ensembles import (
     askers_of,
     members_of_script,
@@ -40,9 +41,13 @@ from plansmith.triton.repository.ensembles import (
     read_config,
     steps_of,
 )
-from plansmith.triton.server.control import PAUSE_SECONDS, REHEARSAL, ModelControlClient, SentModel
+from plansmith.triton.server.control import PAUSE_SECONDS, REHEARSAL, ModelControlClient
 
 _UNLOAD_SECONDS = 30
+
+LOAD_SECONDS = 900
+_REHEARSAL_FIELDS = ("version_policy", "model_warmup")  # they name versions and files, and a rehearsal has none
+_DRAIN_SECONDS = 60
 
 
 @contextmanager
@@ -101,12 +106,6 @@ def _members(server: ModelControlClient, model: str) -> list[str]:
 
 def _ready(server: ModelControlClient) -> set[str]:
     return {row["name"] for row in server.index() if row.get("state") == "READY"}
-
-
-LOAD_SECONDS = 900
-
-_REHEARSAL_FIELDS = ("version_policy", "model_warmup")  # they name versions and files, and a rehearsal has none
-_DRAIN_SECONDS = 60
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,16 @@ UNPACKED = Path("/tmp")  # noqa: S108 - Triton's choice (EnvironmentManager in s
 _FOLDERS = "python_env_*"
 _FILLED_SECONDS = 60
 
+_TAIL_LINES = 8
+_HARMLESS = "CudaDriverHelper has not been initialized"
+_ERROR = re.compile(r"E\d{4} |error:|\[libprotobuf ERROR")
+_ROW = re.compile(r"^\| (?P<model>\S+) +\| \S+ +\| (?P<why>(UNAVAILABLE|Not loaded).*?) *\|$", re.MULTILINE)
+_UNREAD = re.compile(r"Poll failed for model directory '(?P<model>[^']+)': (?P<why>.*)\"$", re.MULTILINE)
+_UNPARSED = re.compile(r"Error parsing text-format inference\.ModelConfig: (?P<what>.*)$", re.MULTILINE)
+_POLL_SECONDS = 0.5
+_PROC = Path("/proc")
+_MEMORY = "smaps_rollup"
+
 
 def start_server(
     command: list[str], environment: dict[str, str], log: IO[bytes], group: ProcessGroup
@@ -86,14 +96,6 @@ def _is_abandoned(folder: Path) -> bool:
     return False
 
 
-_TAIL_LINES = 8
-_HARMLESS = "CudaDriverHelper has not been initialized"
-_ERROR = re.compile(r"E\d{4} |error:|\[libprotobuf ERROR")
-_ROW = re.compile(r"^\| (?P<model>\S+) +\| \S+ +\| (?P<why>(UNAVAILABLE|Not loaded).*?) *\|$", re.MULTILINE)
-_UNREAD = re.compile(r"Poll failed for model directory '(?P<model>[^']+)': (?P<why>.*)\"$", re.MULTILINE)
-_UNPARSED = re.compile(r"Error parsing text-format inference\.ModelConfig: (?P<what>.*)$", re.MULTILINE)
-
-
 def is_port_taken(log: Path) -> bool:
     """Whether the server's log reports that a port was already in use."""
     return re.search(r"failed to start .* already in use", _text(log)) is not None
@@ -137,11 +139,6 @@ def _text(log: Path, start: int = 0) -> str:
     with log.open("rb") as stream:
         stream.seek(start)
         return stream.read().decode(errors="replace")
-
-
-_POLL_SECONDS = 0.5
-_PROC = Path("/proc")
-_MEMORY = "smaps_rollup"
 
 
 def is_measurable(proc: Path = _PROC) -> bool:

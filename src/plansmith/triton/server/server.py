@@ -72,6 +72,15 @@ _CASE = """\
             {python}) stub={stub} LD_LIBRARY_PATH="$LD_LIBRARY_PATH":{libraries} ;;\
 """
 
+STANDINS = Path(__file__).parents[1] / "standin"
+_BATCHING = Path(__file__).parents[2] / "compilers" / "python_backend" / "batching.py"
+HOST = "127.0.0.1"
+_PORT_ATTEMPTS = 5
+_POLL_SECONDS = 0.1
+_END_SECONDS = 0.5
+_PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
+_CACHE_BYTES = 16 * 2**20
+
 
 @dataclass(frozen=True)
 class LentPython:
@@ -160,9 +169,6 @@ def _unavailable(python: str, why: str) -> EnvironmentFault:
     )
 
 
-STANDINS = Path(__file__).parents[1] / "standin"
-_BATCHING = Path(__file__).parents[2] / "compilers" / "python_backend" / "batching.py"
-
 _ONNXRUNTIME, _DALI, _PYTHON = "onnxruntime", "dali", "python"
 
 
@@ -203,19 +209,7 @@ def build_backend_folder(
         shutil.copy2(_BATCHING, folder / _ONNXRUNTIME)
 
 
-HOST = "127.0.0.1"
-
-_PORT_ATTEMPTS = 5
-
-_POLL_SECONDS = 0.1
-
-_END_SECONDS = 0.5
-
 _REPOSITORY, _BACKENDS = "repository", "backends"
-
-_PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
-
-_CACHE_BYTES = 16 * 2**20
 
 
 class TritonServer:

@@ -18,6 +18,9 @@ from plansmith.tuning.search import paired_ratio
 
 _RANDOM = "-random"
 
+_MIN_ROUNDS = 2
+_FEW_ROUNDS = 3
+
 
 class Source(Record):
     """Source of published figures.
@@ -94,10 +97,6 @@ def _table() -> _Table:
 
     text = (files("plansmith") / "configs" / "compare" / "published.yaml").read_text(encoding="utf-8")
     return _Table.model_validate(yaml.safe_load(text))
-
-
-_MIN_ROUNDS = 2
-_FEW_ROUNDS = 3
 
 
 class CellFigures(Record):

@@ -25,6 +25,13 @@ _FEW_REQUESTS, _FEW_FOR_P99 = 20, 100
 """Of fewer answers, the slowest twentieth, or percent, is not even one."""
 _FINDING_MEASURES = {"throughput": "the throughput", "latency": "as short a p95 latency", "cost": "as cheap"}
 
+_PACKAGE = "plansmith.tuning.report"
+_TEMPLATE = "tuning.html"
+PAGE_FILE = "result.html"
+HEADS = ("inferences/s", "p50 ms", "p95 ms", "p99 ms", "batch", "memory", "seconds")
+_MEASURES = {"throughput": "inferences", "latency": "p95 latency", "cost": "per million inferences"}
+_UNITS = {"throughput": "Inferences per second", "latency": "p95 latency in ms", "cost": "US dollars per million"}
+
 
 def format_gain(goal: Goal, gain: Interval) -> str:
     """Format a gain with its confidence interval: "1.62 times the throughput (95 %: 1.55 to 1.69)"."""
@@ -132,14 +139,6 @@ def _few_requests(result: TuningResult) -> Iterator[str]:
             f"fewer than {few} requests were answered in a trial of {format_list(named)}, which says little; give"
             " longer trials (--seconds)"
         )
-
-
-_PACKAGE = "plansmith.tuning.report"
-_TEMPLATE = "tuning.html"
-PAGE_FILE = "result.html"
-HEADS = ("inferences/s", "p50 ms", "p95 ms", "p99 ms", "batch", "memory", "seconds")
-_MEASURES = {"throughput": "inferences", "latency": "p95 latency", "cost": "per million inferences"}
-_UNITS = {"throughput": "Inferences per second", "latency": "p95 latency in ms", "cost": "US dollars per million"}
 
 
 def store_page(result: TuningResult, folder: Path) -> Path:

@@ -24,6 +24,17 @@ from plansmith.tuning.configuration import Configuration
 _RATIOS = ("throughput", "p50_ms", "p90_ms", "p95_ms", "p99_ms")
 _OPTIONAL = ("memory_bytes", "batch_size", "queue_ms", "cores")
 
+Phase = Literal["screening", "halving", "confirmation"]
+FOLDER_OPTION = "folder of artifacts (`artifacts` in the spec)"
+"""The folder of a search, as a person chooses it."""
+
+HISTORY_FILE = "trials.jsonl"
+_LOCK = "search.lock"
+_VERSION = 1
+"""Of the meaning of a measurement: raised when earlier trials must not be used again."""
+
+_BLOCK_BYTES = 64 * 1024
+
 
 class Measurement(Record):
     """Measurement of a load test with one stage.
@@ -115,17 +126,6 @@ def mean_measurement(measurements: Sequence[Measurement]) -> Measurement:
 
 def _geometric_mean(values: Sequence[float]) -> float:
     return math.exp(fmean(map(math.log, values))) if min(values) > 0 else 0.0
-
-
-Phase = Literal["screening", "halving", "confirmation"]
-FOLDER_OPTION = "folder of artifacts (`artifacts` in the spec)"
-"""The folder of a search, as a person chooses it."""
-
-HISTORY_FILE = "trials.jsonl"
-_LOCK = "search.lock"
-_VERSION = 1
-"""Of the meaning of a measurement: raised when earlier trials must not be used again."""
-_BLOCK_BYTES = 64 * 1024
 
 
 class TrialContext(Record):

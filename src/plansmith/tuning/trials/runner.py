@@ -40,6 +40,10 @@ from plansmith.tuning.trials.trial_server import LOGS_FOLDER, ServedTrial, Trial
 if TYPE_CHECKING:
     from plansmith.loadtest.runner.load_runner import Progress
 
+_T = TypeVar("_T")
+_WARM_UP_SECONDS = 2.0
+_TIMEOUT_SECONDS = 30.0
+
 
 @dataclass(frozen=True)
 class TrialProgress:
@@ -153,11 +157,6 @@ class TrialRunner:
             began_at=began_at.isoformat(timespec="milliseconds"),
             session=self.session,
         )
-
-
-_T = TypeVar("_T")
-_WARM_UP_SECONDS = 2.0
-_TIMEOUT_SECONDS = 30.0
 
 
 class TuningLoad(Record):

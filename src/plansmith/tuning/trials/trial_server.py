@@ -33,6 +33,13 @@ from plansmith.tuning.trials.history import FOLDER_OPTION
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb
 
+LOGS_FOLDER = "logs"
+LOAD_SECONDS = 300.0
+"""How long a model may take to load: the machine may be busy."""
+
+_NAME_FILE = "server-name"
+"""In the folder of a search: what its models are called on servers that others use, too."""
+
 
 @dataclass(frozen=True)
 class StagedRelease:
@@ -108,14 +115,6 @@ def _with_config(models: Sequence[ModelFolder], configs: dict[str, pb.ModelConfi
         replace(model, files={**model.files, CONFIG_FILE: Content.of(text_of(configs[model.name]).encode())})
         for model in models
     ]
-
-
-LOGS_FOLDER = "logs"
-LOAD_SECONDS = 300.0
-"""How long a model may take to load: the machine may be busy."""
-
-_NAME_FILE = "server-name"
-"""In the folder of a search: what its models are called on servers that others use, too."""
 
 
 @dataclass(frozen=True)

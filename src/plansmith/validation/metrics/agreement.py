@@ -33,6 +33,15 @@ _SCORES = re.compile(r"logit|prob|score|softmax", re.IGNORECASE)
 _SPAN_END = re.compile(r"(^|_)(start|end)(_|$)", re.IGNORECASE)
 _OF_EMBEDDINGS = ("spearman", "neighbours")
 
+FIRST = 5
+MOST_VECTORS = 8192
+"""Of so many samples neighbours are looked for: the first ones."""
+
+_MOST_SQNR_DB = 400.0
+_TIE = 1e-6
+_NAMED_FAILURES = 3
+_AT_ONCE = 1024
+
 
 class Role(StrEnum):
     """Role: what one output contains."""
@@ -108,17 +117,6 @@ def measured_outputs(outputs: Sequence[Tensor], mask: Tensor | None, task: Task)
             remedy="set `metric` in `data` to another measure, or to none",
         )
     return result
-
-
-FIRST = 5
-
-MOST_VECTORS = 8192
-"""Of so many samples neighbours are looked for: the first ones."""
-
-_MOST_SQNR_DB = 400.0
-_TIE = 1e-6
-_NAMED_FAILURES = 3
-_AT_ONCE = 1024
 
 
 class Agreement:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _LOWEST = -1e300
 
+WORST_SAMPLES = 10
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -200,9 +202,6 @@ def _number(answer: Floats) -> float:
     """A scalar output; the largest float64 where it is not finite, so that it can be ranked."""
     value = float(answer.ravel()[0])
     return value if np.isfinite(value) else float(np.finfo(np.float64).max)
-
-
-WORST_SAMPLES = 10
 
 
 class Evaluator:

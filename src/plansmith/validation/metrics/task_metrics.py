@@ -39,6 +39,17 @@ _SEED = 0
 _CELLS_AT_ONCE = 4_000_000
 _BISECTIONS = 60
 
+FIRST = 5
+LONGEST_ANSWER = 30
+FEWEST_CHANGED = 10
+"""Below so many samples that changed, a bootstrap has too little to draw from (see intervals)."""
+
+FEWEST_PAIRS = 30
+"""Below so many pairs a bootstrapped correlation is too sure of itself."""
+
+_ROUNDING = 1e-9
+Ranking = tuple["NDArray[np.int64]", "NDArray[np.int64]", "NDArray[np.int64]"]
+
 
 def share(count: int, samples: int) -> Interval:
     """Return the proportion of samples with a property, with Wilson's interval."""
@@ -119,18 +130,6 @@ def _tango_score(gained: int, lost: int, samples: int, difference: float) -> flo
     if variance <= 0:
         return math.copysign(math.inf, distance) if distance else 0.0
     return distance / math.sqrt(variance)
-
-
-FIRST = 5
-LONGEST_ANSWER = 30
-
-FEWEST_CHANGED = 10
-"""Below so many samples that changed, a bootstrap has too little to draw from (see intervals)."""
-
-FEWEST_PAIRS = 30
-"""Below so many pairs a bootstrapped correlation is too sure of itself."""
-
-_ROUNDING = 1e-9
 
 
 def metric_verdict(name: str, samples: int, reference: float, change: Interval, max_drop: float) -> TaskMetric:
@@ -346,9 +345,6 @@ def widened(interval: Interval, difference: Floats) -> Interval:
     if better + worse >= FEWEST_CHANGED:
         return interval
     return at_least(interval, paired_difference(better, worse, len(difference)))
-
-
-Ranking = tuple["NDArray[np.int64]", "NDArray[np.int64]", "NDArray[np.int64]"]
 
 
 def _ranking(values: Floats) -> Ranking:

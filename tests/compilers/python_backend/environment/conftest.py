@@ -16,7 +16,7 @@ from .releases import make_engine, make_reference
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder whose wheels are all that pip gets, whatever it is configured for."""
+    """A folder whose wheels are all that is got, whatever pip is configured for."""
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))

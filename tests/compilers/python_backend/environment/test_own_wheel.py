@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from zipfile import ZipFile
 
-from plansmith.compilers.python_backend.environment.wheels import own_digest, own_files, read_wheel, write_own_wheel
+from plansmith.compilers.python_backend.environment.wheels import own_digest, own_files, write_own_wheel
 
 from ....support.source import source_files
 
@@ -27,13 +27,6 @@ def test_wheel_has_every_module(tmp_path: Path) -> None:
     assert modules <= names
     assert {"plansmith/__init__.py", "plansmith/configs/targets/local-cpu.yaml"} <= names
     assert not [name for name in names if "__pycache__" in name]
-
-
-def test_wheel_is_readable(tmp_path: Path) -> None:
-    """The wheel can be read like any other."""
-    wheel = read_wheel(write_own_wheel(tmp_path))
-    assert wheel.name == "plansmith"
-    assert any(need.startswith("pydantic") for need in wheel.needs)
 
 
 def test_plansmith_starts_from_its_wheel(tmp_path: Path) -> None:

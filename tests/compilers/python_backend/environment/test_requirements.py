@@ -5,11 +5,9 @@ from __future__ import annotations
 from importlib.metadata import version
 
 import pytest
-from packaging.requirements import Requirement
 
 from plansmith.compilers.python_backend.environment.wheels import (
     installed_versions,
-    is_needed,
     platform_of,
     read_requirements,
 )
@@ -17,7 +15,7 @@ from plansmith.config.targets import load_target
 from plansmith.errors import EnvironmentFault
 from plansmith.triton.server.installation import RUNNING_PYTHON
 
-from .tiny import ELEVEN, TWELVE
+from .tiny import TWELVE
 
 
 def test_requirements_order_is_irrelevant() -> None:
@@ -33,29 +31,6 @@ def test_odd_requirement_line_refused(line: str) -> None:
     with pytest.raises(EnvironmentFault, match="cannot be packed of the requirement") as refused:
         read_requirements(f"numpy==1.26.4\n{line}\n")
     assert repr(line) in refused.value.message
-
-
-@pytest.mark.parametrize(
-    ("requirement", "on_eleven", "on_twelve"),
-    [
-        ('tiny; python_version < "3.12"', True, False),
-        ('tiny; python_full_version >= "3.12.0"', False, True),
-        ('tiny; sys_platform == "win32" or platform_machine == "aarch64"', False, False),
-        ('tiny; platform_system == "Linux"', True, True),
-        ('tiny; extra == "more"', False, False),
-    ],
-)
-def test_markers_are_target_ones(requirement: str, on_eleven: bool, on_twelve: bool) -> None:
-    """Markers are those of the target, and not of this machine."""
-    parsed = Requirement(requirement)
-    assert (is_needed(parsed, ELEVEN), is_needed(parsed, TWELVE)) == (on_eleven, on_twelve)
-
-
-def test_extra_brings_its_dependencies() -> None:
-    """What an extra brings along is needed with it alone."""
-    requirement = Requirement('tiny; extra == "more"')
-    assert is_needed(requirement, TWELVE, ["more"])
-    assert not is_needed(requirement, TWELVE, ["less"])
 
 
 def test_dependencies_held_at_installed_version() -> None:
@@ -78,7 +53,3 @@ def test_target_python_comes_first() -> None:
     image, local = platform_of(load_target("triton-26.08")), platform_of(load_target("local-cpu"))
     assert image.python == "3.12"
     assert local.python == RUNNING_PYTHON
-    flags = image.pip_flags()
-    assert {"--python-version=3.12", "--abi=cp312", "--abi=abi3"} <= set(flags)
-    assert f"--platform=manylinux_2_28_{image.machine}" in flags
-    assert f"--platform=manylinux_2_35_{image.machine}" not in flags

@@ -1,4 +1,4 @@
-"""Tiny wheels in a folder, which is all that pip knows."""
+"""Tiny wheels in a folder, which is all that is known."""
 
 from __future__ import annotations
 

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.generic]
 
+_LARGEST_COORDINATE = 1000
+# What stands at the tokens of a text.
+_BESIDE_TEXT = {Fill.IDS, Fill.MASK, Fill.SEGMENTS}
+_OBSERVED_SHARE = 0.9
+_LOUDNESS = 0.3
+
 
 @dataclass(frozen=True)
 class TokenIdSource:
@@ -78,13 +84,6 @@ class TokenIdSource:
 
     def _started(self, row: list[int]) -> list[int]:
         return row if self.start is None else [self.start, *row[1:]]
-
-
-_LARGEST_COORDINATE = 1000
-# What stands at the tokens of a text.
-_BESIDE_TEXT = {Fill.IDS, Fill.MASK, Fill.SEGMENTS}
-_OBSERVED_SHARE = 0.9
-_LOUDNESS = 0.3
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,22 @@ _SERIES_CHANNELS = Fact(("num_input_channels", "input_size"))
 
 VOCABULARY = Fact(("vocab_size", "codepoints"))
 
+Dim = str | int | Fact
+_MARKUP = ("xpath_tags_seq", "xpath_subs_seq")
+# Models of sound whose first layer normalises over groups were trained without masks, their authors say: padding with
+# zeros is what they know. (A processor says the same with return_attention_mask.)
+WITHOUT_MASK = {"feat_extract_norm": "group"}
+_DIMS = ("batch", 32)
+_LISTED = 8
+# How documentations of forward methods say what a tensor is.
+_DOCUMENTED = re.compile(r"^ *(\w+) \(`(?:torch\.)?(\w+)`(.*?)(?=^ *\w+ \(`|\Z)", re.MULTILINE | re.DOTALL)
+_SHAPE = re.compile(r"shape `\(([^`]*)\)`")
+_DTYPES = {"LongTensor": "int64", "IntTensor": "int64", "BoolTensor": "bool"}
+_AXES = {"batch_size": BATCH, "sequence_length": SEQUENCE, "target_sequence_length": TARGET_AXIS}
+# Arguments that are no tensors, and those that only training or the model itself gives.
+_FLAGS = {"output_attentions", "output_hidden_states", "return_dict", "use_cache", "interpolate_pos_encoding", "kwargs"}
+_INSIDE = re.compile(r"^output_|labels|loss|past_key|cache|embeds$|head_mask|outputs$|logits_to_keep|^position_ids$")
+
 
 class Fill(StrEnum):
     """Fill of an input: the kind of its values."""
@@ -62,9 +78,6 @@ class Fill(StrEnum):
     FLAGS = "flags"
     LABELS = "labels"
     HIDDEN = "marks of what is hidden"
-
-
-Dim = str | int | Fact
 
 
 @dataclass(frozen=True)
@@ -121,7 +134,6 @@ _SEVERAL = Form((BATCH, Fact(("num_images",)), _CHANNELS, HEIGHT, WIDTH), length
 # One image beside a text that there could be several beside.
 _ALONE = Form((BATCH, 1, _CHANNELS, HEIGHT, WIDTH), length=None)
 _NAMED = Form((BATCH, 2))
-_MARKUP = ("xpath_tags_seq", "xpath_subs_seq")
 # Two images that are compared.
 _PAIR = Form((BATCH, 2, _CHANNELS, HEIGHT, WIDTH), length=None)
 
@@ -296,27 +308,13 @@ KINDS: dict[str, tuple[Kind, ...]] = {
     name: tuple(kind for kind in _KINDS if kind.name == name) for name in dict.fromkeys(kind.name for kind in _KINDS)
 }
 
-# Models of sound whose first layer normalises over groups were trained without masks, their authors say: padding with
-# zeros is what they know. (A processor says the same with return_attention_mask.)
-WITHOUT_MASK = {"feat_extract_norm": "group"}
-
 
 def kinds_of(names: Sequence[str]) -> list[str]:
     """Return the known arguments of a forward method, in its order."""
     return [name for name in names if name in KINDS]
 
 
-_DIMS = ("batch", 32)
-_LISTED = 8
-# How documentations of forward methods say what a tensor is.
-_DOCUMENTED = re.compile(r"^ *(\w+) \(`(?:torch\.)?(\w+)`(.*?)(?=^ *\w+ \(`|\Z)", re.MULTILINE | re.DOTALL)
-_SHAPE = re.compile(r"shape `\(([^`]*)\)`")
-_DTYPES = {"LongTensor": "int64", "IntTensor": "int64", "BoolTensor": "bool"}
-_AXES = {"batch_size": BATCH, "sequence_length": SEQUENCE, "target_sequence_length": TARGET_AXIS}
 _BESIDE_TEXT = Form((BATCH, SEQUENCE))
-# Arguments that are no tensors, and those that only training or the model itself gives.
-_FLAGS = {"output_attentions", "output_hidden_states", "return_dict", "use_cache", "interpolate_pos_encoding", "kwargs"}
-_INSIDE = re.compile(r"^output_|labels|loss|past_key|cache|embeds$|head_mask|outputs$|logits_to_keep|^position_ids$")
 
 
 def odd_inputs(arguments: Mapping[str, inspect.Parameter]) -> list[str]:

@@ -50,6 +50,15 @@ if TYPE_CHECKING:
 
     Ask = Callable[[Arrays], Arrays]
 
+_TRIED_LENGTH = 16
+_APART = 3
+_MOST_TRIES = 24
+_SEEN = {Fill.IMAGES, Fill.VIDEO, Fill.SOUND}
+_NAMED = 4
+_MOST_DRAFTS = 12
+# Under one name a Perceiver, and a pair of speech encoder and decoder, takes what has a name of its own as well.
+_OWN_NAMES = {"inputs": ("input_ids", "pixel_values", "input_values", "input_features")}
+
 
 @dataclass(frozen=True)
 class ChosenInput:
@@ -148,12 +157,6 @@ class Draft:
             is_text = beside.kind.fill is Fill.IDS
             dims = dims if is_text else (dims[0], dims[beside.length])
         return ChosenInput(kind, Tensor(name=kind.name, dtype=kind.dtype, dims=dims), beside.length)
-
-
-_TRIED_LENGTH = 16
-_APART = 3
-_MOST_TRIES = 24
-_SEEN = {Fill.IMAGES, Fill.VIDEO, Fill.SOUND}
 
 
 class RefusedError(Exception):
@@ -340,13 +343,6 @@ def _vectors(method: Any, feed: Arrays) -> int:
         answer = method(**{name: torch.from_numpy(array) for name, array in feed.items() if name in takes})
     features = getattr(answer, "pooler_output", answer)
     return sum(part.numel() // part.shape[-1] for part in (features if isinstance(features, Sequence) else [features]))
-
-
-_NAMED = 4
-_MOST_DRAFTS = 12
-
-# Under one name a Perceiver, and a pair of speech encoder and decoder, takes what has a name of its own as well.
-_OWN_NAMES = {"inputs": ("input_ids", "pixel_values", "input_values", "input_features")}
 
 
 def _main_inputs(model: PreTrainedModel, offered: Sequence[str]) -> list[str]:

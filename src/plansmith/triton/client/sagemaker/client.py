@@ -71,6 +71,13 @@ _TRANSIENT_STATUS = {500, 502, 503}
 _TAGS = re.compile("<[^>]*>")
 _MAX_MESSAGE = 300
 
+DEFAULT_ATTEMPTS = 5
+_sleep = time.sleep
+_FIRST_PAUSE_SECONDS = 0.5
+_MAX_PAUSE_SECONDS = 8
+DEFAULT_TIMEOUT_SECONDS = 70
+"""A little more than the 60 s that SageMaker gives a model, so that its own message arrives."""
+
 
 @dataclass(frozen=True)
 class InvocationAttempt:
@@ -215,13 +222,6 @@ def _validation_error(reason: str, attempt: InvocationAttempt) -> PlansmithError
     return UsageError(f"{message}: {reason}", remedy=remedy)
 
 
-DEFAULT_ATTEMPTS = 5
-
-_sleep = time.sleep
-_FIRST_PAUSE_SECONDS = 0.5
-_MAX_PAUSE_SECONDS = 8
-
-
 class Transport(Protocol):
     """Transport: sends invocations to an endpoint."""
 
@@ -339,10 +339,6 @@ def _pause_seconds(attempts: int) -> float:
     """Exponential backoff with jitter: the pause doubles after each attempt, and half of it is random."""
     longest = min(_FIRST_PAUSE_SECONDS * 2.0 ** (attempts - 1), _MAX_PAUSE_SECONDS)
     return longest / 2 + random.uniform(0, longest / 2)  # noqa: S311 - spreads load, keeps no secret
-
-
-DEFAULT_TIMEOUT_SECONDS = 70
-"""A little more than the 60 s that SageMaker gives a model, so that its own message arrives."""
 
 
 class SageMakerClient(ModelClient):

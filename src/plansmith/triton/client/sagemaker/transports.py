@@ -24,6 +24,13 @@ from plansmith.triton.client.sagemaker.invocation import (
     require_name,
 )
 
+_PARAMETERS = {
+    TARGET_MODEL: "TargetModel",
+    TARGET_VARIANT: "TargetVariant",
+    INFERENCE_ID: "InferenceId",
+    CUSTOM_ATTRIBUTES: "CustomAttributes",
+}
+
 
 @dataclass(frozen=True)
 class FrontEndResponse:
@@ -161,14 +168,6 @@ def invocation_path(target_model: str) -> str:
 
 def _target_headers(target_model: str) -> dict[str, str]:
     return {TARGET_MODEL: target_model} if target_model else {}
-
-
-_PARAMETERS = {
-    TARGET_MODEL: "TargetModel",
-    TARGET_VARIANT: "TargetVariant",
-    INFERENCE_ID: "InferenceId",
-    CUSTOM_ATTRIBUTES: "CustomAttributes",
-}
 
 
 class RuntimeTransport:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 DEVICE_ALLOCATOR = "session.use_device_allocator_for_initializers"
 ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 
+_CUDA_TRUTHS = {"do_copy_in_default_stream", "use_ep_level_unified_stream"}
+
 
 class Illegal(ValueError):
     """Invalid setting, which the backend does not accept."""
@@ -143,7 +145,6 @@ _TENSORRT_PARAMETERS: dict[str, Callable[[str], Any]] = {
         str,
     ),
 }
-_CUDA_TRUTHS = {"do_copy_in_default_stream", "use_ep_level_unified_stream"}
 
 
 def _mode(text: str) -> None:

@@ -32,6 +32,47 @@ if TYPE_CHECKING:
 
     from tritonclient.grpc import model_config_pb2 as pb
 
+_README = "README.md of github.com/triton-inference-server/python_backend (Business Logic Scripting)"
+_CONTROL = "docs/user_guide/model_management.md of github.com/triton-inference-server/server (--load-model)"
+_OWN = "pipeline/served of plansmith, which carries a script's chains out"
+MEMBER = Rule("script.member", "error", "every model that a script asks is in the repository", _README)
+NAMED = Rule(
+    "script.parameter",
+    "error",
+    f"the parameter {MEMBERS_PARAMETER} names every model that a script asks, as Triton loads none of them by itself",
+    _OWN,
+)
+LOADED = Rule(
+    "script.loaded", "error", "a server that loads named models is told to load those that a script asks", _CONTROL
+)
+SAGEMAKER = Rule(
+    "script.sagemaker",
+    "warning",
+    "an endpoint of a script is told to load the models that it asks; one with many models cannot be",
+    "docker/sagemaker/serve of github.com/triton-inference-server/server (SAGEMAKER_TRITON_ADDITIONAL_ARGS)",
+)
+SETTINGS = Rule("script.settings", "error", f"the script's {SETTINGS_FILE} tells its chains and outputs", _OWN)
+PROGRAM = Rule(
+    "script.program", "error", f"{SCRIPT_FILE} is there, can be parsed, and has answer(inputs, models)", _OWN
+)
+MAPPED = Rule(
+    "script.mapping",
+    "error",
+    "the steps of a chain name inputs and outputs that their models have, and every input that is not optional",
+    f"{_OWN}; {_README}",
+)
+ONCE = Rule("script.decoupled", "error", "the models that a script asks answer a request once", _README)
+BATCH = Rule(
+    "script.batch-size",
+    "warning",
+    "a script's max_batch_size is at most that of each model that it asks, which would refuse what is larger",
+    _README,
+)
+RULES: tuple[Rule, ...] = (MEMBER, NAMED, LOADED, SAGEMAKER, SETTINGS, PROGRAM, MAPPED, ONCE, BATCH)
+_FUNCTION = "answer"
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_CHAINS = TypeAdapter(dict[str, Chain])
+
 
 @dataclass(frozen=True)
 class Port:
@@ -100,51 +141,6 @@ def _graph_ports(tensors: Iterable[Tensor], graph: GraphFacts, batch: int) -> di
         dims = [-1 if isinstance(dim, str) else dim for dim in (tensor.dims[1:] if batch else tensor.dims)]
         ports[tensor.name] = Port(tensor.name, triton_name(tensor.dtype), tuple(dims or [1]))
     return ports
-
-
-_README = "README.md of github.com/triton-inference-server/python_backend (Business Logic Scripting)"
-_CONTROL = "docs/user_guide/model_management.md of github.com/triton-inference-server/server (--load-model)"
-_OWN = "pipeline/served of plansmith, which carries a script's chains out"
-
-MEMBER = Rule("script.member", "error", "every model that a script asks is in the repository", _README)
-NAMED = Rule(
-    "script.parameter",
-    "error",
-    f"the parameter {MEMBERS_PARAMETER} names every model that a script asks, as Triton loads none of them by itself",
-    _OWN,
-)
-LOADED = Rule(
-    "script.loaded", "error", "a server that loads named models is told to load those that a script asks", _CONTROL
-)
-SAGEMAKER = Rule(
-    "script.sagemaker",
-    "warning",
-    "an endpoint of a script is told to load the models that it asks; one with many models cannot be",
-    "docker/sagemaker/serve of github.com/triton-inference-server/server (SAGEMAKER_TRITON_ADDITIONAL_ARGS)",
-)
-SETTINGS = Rule("script.settings", "error", f"the script's {SETTINGS_FILE} tells its chains and outputs", _OWN)
-PROGRAM = Rule(
-    "script.program", "error", f"{SCRIPT_FILE} is there, can be parsed, and has answer(inputs, models)", _OWN
-)
-MAPPED = Rule(
-    "script.mapping",
-    "error",
-    "the steps of a chain name inputs and outputs that their models have, and every input that is not optional",
-    f"{_OWN}; {_README}",
-)
-ONCE = Rule("script.decoupled", "error", "the models that a script asks answer a request once", _README)
-BATCH = Rule(
-    "script.batch-size",
-    "warning",
-    "a script's max_batch_size is at most that of each model that it asks, which would refuse what is larger",
-    _README,
-)
-
-RULES: tuple[Rule, ...] = (MEMBER, NAMED, LOADED, SAGEMAKER, SETTINGS, PROGRAM, MAPPED, ONCE, BATCH)
-
-_FUNCTION = "answer"
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_CHAINS = TypeAdapter(dict[str, Chain])
 
 
 def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:

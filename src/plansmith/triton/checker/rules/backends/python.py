@@ -75,6 +75,13 @@ _PARAMETER = "EXECUTION_ENV_PATH"
 _STUB_FILE = "triton_python_backend_stub"
 _ARCHIVES = (".tar.gz", ".tgz", ".tar", ".zip", ".tar.bz2")
 
+_COMPLETING = "auto_complete_config"
+_WRITTEN = {
+    "initialize": "def initialize(self, args)",
+    "execute": "def execute(self, requests)",
+    _COMPLETING: "@staticmethod def auto_complete_config(auto_complete_model_config)",
+}
+
 
 def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
     """Yield rule violations of a model of this backend; nothing for others."""
@@ -140,14 +147,6 @@ def _methods(definition: ast.ClassDef, tree: ast.Module, model: ModelFolder, pla
                 line=function.lineno,
                 remedy=f"write {written}",
             )
-
-
-_COMPLETING = "auto_complete_config"
-_WRITTEN = {
-    "initialize": "def initialize(self, args)",
-    "execute": "def execute(self, requests)",
-    _COMPLETING: "@staticmethod def auto_complete_config(auto_complete_model_config)",
-}
 
 
 def _assigned(tree: ast.Module) -> Iterator[str]:

@@ -1,0 +1,48 @@
+"""The page on the Python interface, run from top to bottom beside a real Triton."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import plansmith
+
+from ..support.documentation import code_blocks, read_page
+from ..support.triton.followed import Followed
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a small network as timm saves it."""
+    import timm
+    from timm.models import save_for_hf
+
+    model = timm.create_model("test_resnet", pretrained=False, num_classes=3).eval()
+    save_for_hf(model, str(tmp_path / "resnet"), safe_serialization=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_page_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every block of the page runs, and gives what its comments say."""
+    *before, client, refused = code_blocks(read_page("python"), "python")
+    names: dict[str, Any] = {}
+    for block in before:
+        exec(block, names)
+    printed = capsys.readouterr().out
+    assert "resnet@1: onnxruntime, fp32, gate passed" in printed
+    assert "['ranker', 'resnet']" in printed
+    assert "export: " in printed
+    assert (folder / "store").is_dir()
+    with Followed(folder / "artifacts" / "repository") as server:
+        server.wait_for_models("ranker")
+        exec(client.replace("127.0.0.1:8000", server.http_url), names)
+    exec(refused, names)
+    printed = capsys.readouterr().out
+    assert printed.startswith("(2, 3)\n")
+    assert "output" in printed.splitlines()[-1]
+    again = plansmith.compile(names["ranker"], example_inputs=(names["torch"].randn(4, 8),), name="ranker")
+    assert again.version == 1
+    assert "<th>smallest cosine</th>" in again._repr_html_()
