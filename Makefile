@@ -55,8 +55,7 @@ $(SENTENCES): $(VENV)/.installed tests/support/real_sentences.py
 
 demo:            ## the main job on real weights: export, gate, Triton, publish; then a text in, its embedding out
 demo: $(VENV)/.served $(MINILM)
-	@$(BIN)/plansmith compile configs/models/all-MiniLM-L6-v2.yaml
-	@$(BIN)/plansmith infer all-MiniLM-L6-v2 --text "a cat on a mat" --serve --repository artifacts/repository
+	@$(BIN)/plansmith demo --source hf:$(MINILM) --folder artifacts
 
 demo-int8:       ## the same in INT8, judged on held-out sentences
 demo-int8: $(VENV)/.served $(MINILM) $(SENTENCES)
@@ -145,7 +144,7 @@ bench: $(VENV)/.served $(VENV)/.dali
 
 soak:            ## long rounds of kills, crowds, publications, hostile deliveries; every graph of the zoo's as a plan
 soak: $(VENV)/.served debian
-	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/soak/test_soak.py
+	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/soak/test_soak.py tests/faults/test_crowds.py
 	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/stores/test_faults.py tests/stores/test_crowds.py \
 		tests/stores/test_kills.py
 	PLANSMITH_SOAK_PUBLICATIONS=50 $(BIN)/python -m pytest tests/triton/server/test_live.py

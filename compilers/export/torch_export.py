@@ -273,8 +273,8 @@ def export(
     summary = "\n".join(f"  {e}: {reasons[e]}" for e in _exporters() if e in reasons)
     raise ExportError(
         f"no exporter gave a graph that agrees with PyTorch:\n{summary}",
-        remedy="serve the PyTorch model itself with --engine python; or read the log and, if the model branches on its"
-        " data, export it yourself, then: plansmith compile onnx:model.onnx",
+        remedy="serve a model of transformers or timm itself with --engine python; or read the log and, if the model"
+        " branches on its data, export it yourself, then: plansmith compile onnx:model.onnx",
     )
 
 

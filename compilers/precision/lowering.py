@@ -29,8 +29,8 @@ from plansmith.records.model import Component, EngineKind, HighPrecisionNode, Lo
 from plansmith.system.files import link_or_copy, scratch_folder
 from plansmith.system.tasks import Progress
 from plansmith.validation.comparison import Padding
-from plansmith.validation.gate import samples_digest
 from plansmith.validation.onnxruntime_runner import asking
+from plansmith.validation.verdict import samples_digest
 
 if TYPE_CHECKING:
     import onnx

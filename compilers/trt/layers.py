@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plansmith.compilers.precision.lint.view import View
 from plansmith.errors import EngineError, first_line
 from plansmith.records.engine import UNKNOWN, LayerCount, LayerSummary, PlanLayer, PlanTensor, dtypes_of
 from plansmith.records.model import EngineKind, HighPrecisionNode, Precision
@@ -92,6 +91,8 @@ def nodes_in_fp32(path: Path) -> tuple[HighPrecisionNode, ...]:
         path: the ONNX file; its weights are not read.
     """
     import onnx
+
+    from plansmith.compilers.precision.lint.view import View  # and with it NumPy, which the driver does without
 
     view = View(onnx.load(path, load_external_data=False), EngineKind.TENSORRT, folder=path.parent)
     return tuple(

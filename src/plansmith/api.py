@@ -68,18 +68,18 @@ class Release:
             UsageError: the release holds TensorRT plans, which are judged where they are built.
         """
         from plansmith.steps.release.revalidate import revalidate
-        from plansmith.validation.gate import require_passed
+        from plansmith.validation.verdict import require_passed
 
         report = revalidate(self.folder)
         require_passed(report)
         return report
 
-    def publish(self, to: str, *, aliases: Sequence[str] = ("current",), view: bool = False) -> Publication:
+    def publish(self, to: str, *, aliases: str | Sequence[str] = "current", view: bool = False) -> Publication:
         """Publish the release to a store; what is there already is not sent again.
 
         Args:
             to: a folder, or s3://bucket/prefix.
-            aliases: names that stand for the version from then on; none leaves all of them where they are.
+            aliases: the name, or names, that stand for the version from then on; () leaves all of them where they are.
             view: keep a model repository in the store, for a Triton that reads it there.
 
         Raises:
@@ -90,21 +90,23 @@ class Release:
         from plansmith.stores.publication import Delivery, Terms, outgoing_release
 
         repository = _opened(self.repository)
-        destination = Destination(to=to, aliases=tuple(aliases), view=view)
+        names = (aliases,) if isinstance(aliases, str) else tuple(aliases)
+        destination = Destination(to=to, aliases=names, view=view)
         delivery = Delivery(destination, relative_to=Path.cwd(), apart=(repository.root, repository.store))
         return delivery.publish(outgoing_release(repository, f"{self.name}@{self.version}"), Terms(move_anyway=True))
 
     def client(self, url: str, **options: Any) -> Client:
-        """Return a client for the release on a running Triton.
+        """Return a client for this version on a running Triton.
 
         Args:
             url: where Triton answers, such as 127.0.0.1:8000 or grpc://127.0.0.1:8001.
-            options: further arguments of `Client`.
+            options: further arguments of `Client`; version="" asks the version that Triton chooses.
         """
         from plansmith.triton.client import Client
 
         package = self.manifest.package
         known = {
+            "version": str(self.version),
             "interface": package.interface,
             "max_batch_size": package.max_batch_size,
             "decoupled": package.decoupled,
@@ -164,7 +166,12 @@ class Repository:
         return _release(self._repository, *self._repository.find(release))
 
     def versions(self, model: str) -> list[Release]:
-        """Return all releases of a model, oldest first."""
+        """Return all releases of a model, oldest first.
+
+        Raises:
+            RepositoryError: there is none.
+        """
+        model, _ = self._repository.find(model)
         return [_release(self._repository, model, number) for number in self._repository.versions(model)]
 
 
@@ -180,9 +187,9 @@ def load(repository: str | Path) -> Repository:
 def compile(  # noqa: A001 - what it is called everywhere in plansmith
     source: str | Path | torch.nn.Module,
     *,
-    example_inputs: Sequence[torch.Tensor] = (),
+    example_inputs: torch.Tensor | Sequence[torch.Tensor] = (),
     dynamic_shapes: Any = None,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: bool | Callable[[str], None] = False,
     **spec: Any,
 ) -> Release:
     """Compile a model into a validated release, as `plansmith compile` does; finished steps are cached.
@@ -192,9 +199,9 @@ def compile(  # noqa: A001 - what it is called everywhere in plansmith
             module.
         example_inputs: of a module: positional arguments, of a batch of two or more.
         dynamic_shapes: of a module: as `torch.export.export` takes them; the first dim of each input when None.
-        progress: told what is done, such as "export: 12.0 s".
-        spec: what a spec can hold, by the same names: name, precision, engine, target, shapes, data, artifacts, … Of a
-            module `name` is the file's, and its class's where it is left out.
+        progress: called with what is done, such as "export: 12.0 s"; True prints it.
+        spec: what a spec can hold, by the same names: name, precision, engine, target, shapes, artifacts, …; `data` may
+            be the path of a file. A module without `name` has that of its class.
 
     Raises:
         UsageError: the spec is wrong.
@@ -204,7 +211,13 @@ def compile(  # noqa: A001 - what it is called everywhere in plansmith
     from plansmith.steps.compilation import Compilation
 
     folder = Path.cwd()
+    if isinstance(spec.get("data"), str | Path):
+        spec["data"] = {"path": str(Path(spec["data"]).absolute())}
     if isinstance(source, str | Path):
+        if len(example_inputs):
+            raise UsageError(
+                "example_inputs are for a PyTorch module", remedy="leave them out, or give the module itself"
+            )
         resolved, folder = _spec_of(source, spec, folder)
     else:
         from plansmith.config.spec import make_spec
@@ -212,8 +225,8 @@ def compile(  # noqa: A001 - what it is called everywhere in plansmith
 
         name = spec.setdefault("name", type(source).__name__.lower())
         file = Path(spec.get("artifacts", "artifacts")) / "programs" / f"{name}.pt2"
-        save_program(source, example_inputs, dynamic_shapes, file)
         resolved = make_spec({"source": f"torch:{file}", **spec})
+        save_program(source, example_inputs, dynamic_shapes, file)
     with Compilation(resolved, relative_to=folder, listener=_listener(progress)) as compilation:
         published, manifest = compilation.run()
     return Release(Path(published.release), manifest, Path(published.repository))
@@ -236,17 +249,19 @@ def _spec_of(source: str | Path, values: dict[str, Any], folder: Path) -> tuple[
     return file.models[0].spec, path.parent
 
 
-def _listener(progress: Callable[[str], None]) -> Any:
+def _listener(progress: bool | Callable[[str], None]) -> Any:
     from plansmith.formatting import format_seconds
     from plansmith.records.release import StepRecord
     from plansmith.steps.runner import Listener
 
+    tell = progress if callable(progress) else print if progress else lambda _: None
+
     class Lines(Listener):
         def finished(self, record: StepRecord) -> None:
-            progress(f"{record.name}: {'cached' if record.cached else format_seconds(record.seconds)}")
+            tell(f"{record.name}: {'cached' if record.cached else format_seconds(record.seconds)}")
 
         def notice(self, text: str) -> None:
-            progress(text)
+            tell(text)
 
     return Lines()
 

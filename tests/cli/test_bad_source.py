@@ -70,6 +70,15 @@ EARLY = {
     "a directory as an ONNX file": Refused(
         ("onnx:net",), 3, ("net is a directory", "name a file in it, such as a.onnx"), {"net/a.onnx": "graph"}
     ),
+    "a program without its scheme": Refused(
+        ("net.pt2",), 2, ("cannot tell what", "write torch:net.pt2"), {"net.pt2": "x"}
+    ),
+    "a task for a program": Refused(
+        ("torch:a.pt2", "--task", "fill-mask"),
+        2,
+        ("program of torch.export has its own outputs", "leave task out"),
+        {"a.pt2": "x"},
+    ),
     "nothing after onnx:": Refused(("onnx:",), 2, ("nothing follows onnx:", "the .onnx file")),
     "a task for an ONNX file": Refused(
         ("onnx:a.onnx", "--task", "fill-mask"), 2, ("a task cannot change it", "leave the task out"), {"a.onnx": "x"}
@@ -96,6 +105,12 @@ NO_GRAPHS = {
     "an empty ONNX file": Refused(("onnx:a.onnx",), 3, ("a.onnx is empty", "again"), {"a.onnx": ""}),
     "another file as an ONNX file": Refused(
         ("onnx:a.onnx",), 3, ("a.onnx is no ONNX model, or is cut off", "again"), {"a.onnx": "weights"}
+    ),
+    "another file as a program": Refused(
+        ("torch:a.pt2",),
+        3,
+        ("a.pt2 is damaged, or no model that torch.export.save wrote", "export it again"),
+        {"a.pt2": "weights"},
     ),
     "an ONNX file without a graph": Refused(
         ("onnx:a.onnx",), 3, ("a.onnx holds no ONNX graph", "exporter"), {"a.onnx": "\x08\x08"}

@@ -82,7 +82,7 @@ SPECS = {
     "many wrong keys and values": _yaml(
         "source: hf:bert\nnames: x\nprecison: fp16\nengine: trt\ntriton:\n  instancez: 2\n  max_batch_size: -1\n"
         "shapes:\n  input_ids: 4x8:2x8:8x8\n  token_type_ids: 1:8:32\n",
-        "7 problem(s)",
+        "7 problems",
         "model.yaml:2 'names', ",
         "model.yaml:3 'precison', ",
         "model.yaml:4: 'engine': must be 'onnxruntime', 'tensorrt' or 'python' (got 'trt')",
@@ -93,8 +93,8 @@ SPECS = {
     ),
     "more wrong keys than fit on a screen": _yaml(
         "source: hf:bert\n" + "".join(f"key{n}: {n}\n" for n in range(20)),
-        "20 problem(s)",
-        "unknown key(s): ",
+        "20 problems",
+        "unknown keys: ",
         "model.yaml:2 'key0', ",
         "model.yaml:21 'key19'",
     ),
@@ -121,7 +121,7 @@ SPECS = {
     "no source": _yaml("name: x\n", "'source' is missing"),
     "an unknown precision": _yaml(
         "source: hf:bert\nprecision: fp4\n",
-        "1 problem(s)",
+        "1 problem",
         "'precision': must be 'fp32',",
         "'int8' or 'auto' (got 'fp4')",
     ),

@@ -19,7 +19,7 @@ from ..support.cli.completion import bash
 from .conftest import Compiled
 
 COMMANDS = [
-    *("capacity", "check", "compare", "compile", "diff", "doctor", "fleet", "flows", "gc"),
+    *("capacity", "check", "compare", "compile", "demo", "diff", "doctor", "fleet", "flows", "gc"),
     *("history", "infer", "init", "inspect"),
     *(
         "loadtest",

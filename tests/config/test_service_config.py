@@ -295,7 +295,7 @@ def test_mistakes_said_with_line(text: str, says: list[str], tmp_path: Path) -> 
 def test_problems_said_at_once(tmp_path: Path) -> None:
     """All problems are said at once."""
     text = 'pools: {a: {typ: process}}\nflows: {refresh: {schedules: {n: {cron: "nightly"}}}}\n'
-    with pytest.raises(UsageError, match=r"(?s)3 problem\(s\) in the file of the service.*typ.*specs.*cron"):
+    with pytest.raises(UsageError, match=r"(?s)3 problems in the file of the service.*typ.*specs.*cron"):
         load_service(_written(tmp_path, text))
 
 

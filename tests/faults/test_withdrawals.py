@@ -211,15 +211,6 @@ def test_killed_version_hidden_despite_refusal(opened: ModelRepository) -> None:
     assert opened.views(MODEL).shown() == [1]
 
 
-def test_killed_version_can_be_republished(opened: ModelRepository) -> None:
-    """A killed version can be published again and stays."""
-    publish(opened, "first")
-    kill_while_it_loads(opened, "second")
-    assert publish(opened, "second", RecordingServers()) == 2
-    opened.settle_all()
-    assert opened.views(MODEL).shown() == [1, 2]
-
-
 @pytest.mark.parametrize("settled", ["by itself", "by a collection"])
 def test_killed_leftovers_are_settled(settled: str, opened: ModelRepository) -> None:
     """What a killed publication or withdrawal left is settled."""

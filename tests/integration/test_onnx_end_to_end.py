@@ -30,31 +30,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def weight(folder: Path) -> np.ndarray:
-    """The weight of net.onnx, which lies in a file with two names."""
-    _, array = save_product(folder)
+def product(folder: Path) -> dict[str, Any]:
+    """net.onnx, a moving and a fixed dim and weights beside it in a file with two names, compiled."""
+    save_product(folder)
     (folder / "second name").hardlink_to(folder / "weights.bin")
-    return array
-
-
-@pytest.fixture(scope="module")
-def product(folder: Path, weight: np.ndarray) -> dict[str, Any]:
-    """net.onnx, a moving and a fixed dim and weights beside it, compiled."""
-    assert weight.size
     return compile_model(folder.parent / "artifacts", f"onnx:{folder / 'net.onnx'}", "--shapes", SHAPES)
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("onnx-end-to-end")
-def test_outside_weights_served_over_protocols(product: dict[str, Any], weight: np.ndarray, tmp_path: Path) -> None:
-    """A file with weights beside it is served over both protocols."""
-    assert (product["name"], product["verdict"]) == ("net", "passed")
-    assert {check["batch"] for check in product["served"]["checks"]} == {1, 2, 3}
-    x = np.random.default_rng(1).normal(size=(3, 3, 64)).astype(np.float32)
-    with serve(product["repository"], "net", tmp_path / "said") as (http, grpc):
-        for url, over_http in ((http, True), (grpc, False)):
-            answer = ask(url, "net", {"x": x}, over_http=over_http)["y"]
-            np.testing.assert_allclose(answer, x @ weight, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -9,18 +9,16 @@ import pytest
 from ..support.cli.command import CommandLine
 from ..support.prefect.prefect_server import prefect, prefect_database
 from ..support.servers.aws_server import aws, s3_server
-from ..support.stores.s3 import plain_client, proxy, s3, server_abilities, standing_proxy
+from ..support.stores.s3 import plain_client, s3, server_abilities
 
 __all__ = [
     "aws",
     "plain_client",
     "prefect",
     "prefect_database",
-    "proxy",
     "s3",
     "s3_server",
     "server_abilities",
-    "standing_proxy",
 ]
 
 

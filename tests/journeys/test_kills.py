@@ -10,9 +10,7 @@ from pathlib import Path
 from ..support.cli.command import CommandLine, environment
 from ..support.faults.wholeness import cache_problems, repository_problems, staging_problems, store_of
 from ..support.models.graphs import save_product
-from ..support.stores.fault_proxy import FaultProxy, Request, at, cut_before, killing
 from ..support.stores.releases import MODEL, make_release
-from ..support.stores.s3 import S3
 
 ROOT = Path(__file__).parents[2]
 WHOLE = "  all as it was published\n"
@@ -66,38 +64,3 @@ def test_killed_folder_publication_goes_on(terminal: CommandLine) -> None:
     published = terminal.document("publish", MODEL, "store")
     assert (published["version"], published["unchanged"], published["sent_bytes"]) == (1, False, 0)
     assert terminal.text("verify", "--store", "store").endswith(WHOLE)
-
-
-def test_killed_s3_publication_goes_on(s3: S3, proxy: FaultProxy, terminal: CommandLine) -> None:
-    """The same in S3: killed while the entry is on its way, it shows nothing, and sends nothing twice."""
-    make_release(terminal.folder / "artifacts" / "repository", 1)
-    place = ("--store", f"s3://{s3.bucket}/models", "--endpoint-url", s3.endpoint)
-    command = ("publish", MODEL, place[1], "--endpoint-url", proxy.endpoint, "--quiet")
-
-    def is_entry(request: Request) -> bool:
-        return request.method == "PUT" and request.path.endswith(f"/models/{MODEL}.json")
-
-    process = terminal.start(*command)
-    proxy.handling = at(1, killing(process.pid, cut_before), among=is_entry)
-    output = process.communicate()
-    assert process.returncode == -signal.SIGKILL, output
-    proxy.wait_until_idle()
-    proxy.reset()
-    assert terminal.document("versions", *place)["models"] == []
-    published = terminal.document(*command)
-    assert (published["version"], published["unchanged"], published["sent_bytes"]) == (1, False, 0)
-    assert terminal.text("verify", *place).endswith(WHOLE)
-
-
-def test_killed_pull_goes_on(terminal: CommandLine) -> None:
-    """Killed before Triton is shown what it brought, a pull shows nothing, and the next one fetches nothing twice."""
-    make_release(terminal.folder / "artifacts" / "repository", 1)
-    terminal.text("publish", MODEL, "store", "--quiet")
-    pull = ("pull", MODEL, "--store", "store", "--into", "mirror")
-    kill(terminal, f"mirror/{MODEL}", *pull)
-    mirror = terminal.folder / "mirror"
-    assert (repository_problems(mirror), (mirror / MODEL).exists()) == ([], False)
-    pulled = terminal.document(*pull)
-    assert (pulled["version"], pulled["shown"]) == (1, [1])
-    assert repository_problems(mirror) == []
-    assert terminal.text("verify", "--repository", "mirror").endswith(WHOLE)

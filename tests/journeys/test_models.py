@@ -198,8 +198,13 @@ def test_pytorch_model_answers_from_triton(terminal: CommandLine, server: Follow
         trust_remote_code=True,
         inputs=ODD_INPUTS,
         shapes={"input_ids": "1x1:2x8:4x16"},
+        check_served=True,
     )
     assert (release["engine"], release["precision"], release["verdict"]) == ("python", "bf16", "passed")
+    assert release["served"]["backend"] == "real"
+    assert terminal.document("compile", "odd.yaml")["unchanged"]
+    for command in ("show", "validate", "report"):
+        terminal.text(command, "odd")
     server.wait_for_models("odd")
     ids = np.arange(6, dtype=np.int64).reshape(2, 3)
     answer = ask(server.http_url, "odd", {"input_ids": ids}, over_http=True)["last_hidden_state"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import plansmith
+from plansmith.errors import PlansmithError, RepositoryError, UsageError
 
 from ..support.documentation import code_blocks, read_page
 from ..support.triton.followed import Followed
@@ -46,3 +47,27 @@ def test_page_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     again = plansmith.compile(names["ranker"], example_inputs=(names["torch"].randn(4, 8),), name="ranker")
     assert again.version == 1
     assert "<th>smallest cosine</th>" in again._repr_html_()
+
+
+def test_wrong_arguments_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong argument is told before any work, and leaves nothing."""
+    import torch
+
+    monkeypatch.chdir(tmp_path)
+    module = torch.nn.Linear(4, 2)
+    wrong: list[tuple[Any, dict[str, Any], str]] = [
+        (module, {}, "does not say what it takes"),
+        (torch.nn.Linear, {"example_inputs": (torch.randn(2, 4),)}, "a type is no source"),
+        (module, {"example_inputs": ([1.0],)}, r"example_inputs\[0\] is a list"),
+        (module, {"example_inputs": torch.randn(1, 4)}, "has a batch of one"),
+        (module, {"example_inputs": torch.randn(2, 4), "name": "../out"}, "name"),
+        ("timm:resnet18", {"example_inputs": torch.randn(2, 4)}, "are for a PyTorch module"),
+        ("timm:resnet18", {"precison": "fp16"}, "unknown key"),
+    ]
+    for source, options, message in wrong:
+        with pytest.raises(UsageError, match=message):
+            plansmith.compile(source, **options)
+    with pytest.raises(RepositoryError, match="there is no repository"):
+        plansmith.load("nowhere")
+    assert not [*tmp_path.iterdir()]
+    assert issubclass(UsageError, PlansmithError)

@@ -9,8 +9,6 @@ from ..support.servers.aws_server import SECRET
 from ..support.stores.releases import MODEL, make_release
 from ..support.stores.s3 import S3
 
-PUBLISHERS = 8
-
 
 def store_options(s3: S3) -> tuple[str, ...]:
     """What names a store in the bucket."""
@@ -34,23 +32,6 @@ def test_release_travels_through_s3(s3: S3, tmp_path: Path) -> None:
     answer = receiver.document("infer", MODEL, "--input", "x=1", "--repository", "mirror", "--serve")
     assert answer["outputs"]["whole"]["data"] == [[42]]
     assert SECRET not in str(published) + pulled
-
-
-def test_publishers_get_own_numbers(s3: S3, tmp_path: Path) -> None:
-    """Eight machines publish at once into an S3 that is empty: eight versions, whole, and one of them current."""
-    terminal = CommandLine(tmp_path)
-    for answer in range(PUBLISHERS):
-        make_release(tmp_path / f"repository-{answer}", answer)
-    running = [
-        terminal.start(*publish_words(s3), "--repository", f"repository-{answer}", "--quiet")
-        for answer in range(PUBLISHERS)
-    ]
-    ended = [(process.communicate(), process.returncode) for process in running]
-    assert [status for _, status in ended] == [0] * PUBLISHERS, ended
-    versions = terminal.document("versions", MODEL, *store_options(s3))["versions"]
-    assert [version["version"] for version in versions] == list(range(1, PUBLISHERS + 1))
-    assert sum("current" in version["aliases"] for version in versions) == 1
-    assert terminal.text("verify", *store_options(s3)).endswith("  all as it was published\n")
 
 
 def test_verify_finds_and_resend_mends(terminal: CommandLine) -> None:

@@ -8,13 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 from numpy.typing import NDArray
 
 from plansmith.errors import ServedCheckError
-from plansmith.pipelines.served.scripting import load_script
 from plansmith.triton.client import Client
 
 from ..support.cli.command import check_refusal
@@ -202,21 +200,6 @@ def test_second_compile_finds_all_done(reader: dict[str, Any], folder: Path) -> 
     assert "beside topics" in [step["name"] for step in again["steps"]]
 
 
-def test_changed_neighbour_makes_release_stale(reader: dict[str, Any], folder: Path) -> None:
-    """A changed file of the model beside makes the release stale."""
-    assert planned(folder, "reader")["state"] == "fresh"
-    config = folder / "topics" / "config.json"
-    before = config.read_text()
-    try:
-        config.write_text(f"{before}\n")
-        model = planned(folder, "reader")
-    finally:
-        config.write_text(before)
-    assert model["state"] == "stale"
-    assert [reason["words"] for reason in model["reasons"]] == ["topics: the files of the model changed"]
-    assert planned(folder, "reader")["version"] == reader["version"]
-
-
 def test_repository_check_finds_nothing(reader: dict[str, Any], router: dict[str, Any]) -> None:
     """A check of the repository finds nothing."""
     assert reader["repository"] == router["repository"]
@@ -228,23 +211,6 @@ def routed(router: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> 
     """A server of the script: its two URLs."""
     with serve(router["repository"], "router", tmp_path_factory.mktemp("served") / "said") as urls:
         yield urls
-
-
-def test_script_on_triton_matches_transformers(
-    routed: tuple[str, str], folder: Path, mood: Classifier, topics: Classifier
-) -> None:
-    """A script answers on Triton as it does where Transformers answers."""
-    requests = as_requests([*ODD[1:], *real_sentences()[:30]], LARGEST)
-    answers = asked_at_once(*routed, "router", requests)
-    script = load_script(folder / "route.py")
-    ways = set()
-    for request, answer in zip(requests, answers, strict=True):
-        owed = script.answer({"text": request}, {"main": mood, "topics": topics})
-        assert answer["label"].tolist() == owed["label"].tolist()
-        assert answer["asked"].tolist() == owed["asked"].tolist()
-        np.testing.assert_allclose(answer["score"], owed["score"], atol=ROUNDED)
-        ways |= {*answer["asked"].flat}
-    assert ways == {1, 2}, "both ways were taken"
 
 
 def test_script_refuses_only_its_request(routed: tuple[str, str]) -> None:
@@ -321,16 +287,6 @@ def test_unservable_script_ends_compile(
     assert answer.document["step"] == "script"
     assert answer.stderr.count("cached") == (0 if "no Python" in says[0] or "no function" in says[0] else 7)
     assert planned(folder, "router")["version"] == before
-
-
-def test_missing_script_refused_early(router: dict[str, Any], folder: Path, plansmith: InProcess) -> None:
-    """A script that is not there is refused before any work."""
-    del router
-    spec = ROUTER | {"pipeline": {"script": "elsewhere.py", "models": {"topics": TOPICS}}}
-    (folder / "missing.yaml").write_text(yaml.safe_dump(spec))
-    answer = plansmith("compile", "missing.yaml", "--artifacts", "artifacts", "--json")
-    check_refusal(answer, 2, ("elsewhere.py: No such file or directory", "Next: correct its path"))
-    assert "fetch" not in answer.stderr
 
 
 def test_other_script_makes_other_version(router: dict[str, Any], folder: Path, plansmith: InProcess) -> None:

@@ -37,7 +37,7 @@ def test_price_list_wins(tmp_path: Path) -> None:
     assert find_price("ml.g5.xlarge", file).source == "our contract, as of 2026-11-01"
     assert find_price("ml.g5.2xlarge", file).usd_per_hour == pytest.approx(1.515)
     file.write_text("usd_per_hour:\n  g5: 1.12\n  ml.g5.xlarge: 0\n")
-    with pytest.raises(UsageError, match=r"2 problem\(s\) in the prices") as refused:
+    with pytest.raises(UsageError, match=r"2 problems in the prices") as refused:
         find_price("ml.g5.xlarge", file)
     assert "prices.yaml:3" in refused.value.message
 

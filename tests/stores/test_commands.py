@@ -54,37 +54,6 @@ def lines(run: InProcess, *arguments: str) -> list[str]:
     return answer.stdout.splitlines()
 
 
-def test_versions_shows_aliases_live_pinned(run: InProcess, folder_store: Store) -> None:
-    """The versions command shows what stands for each, where it is live and what is pinned."""
-    folder_store.promote(MODEL, 2, "champion")
-    folder_store.promote(MODEL, 3, "canary", 0.1)
-    folder_store.pin(MODEL, 1, "audit")
-    report_live(folder_store, 2)
-    head, titles, *rows = lines(run, "versions", MODEL, *STORE)
-    assert head == f"{MODEL} in {folder_store.place}: 3 versions"
-    assert titles.split() == [
-        "VERSION",
-        "PUBLISHED",
-        "(UTC)",
-        "GATE",
-        "PRECISION",
-        "ENGINE",
-        "SIZE",
-        "ALIASES",
-        "LIVE",
-        "PINNED",
-    ]
-    cells = [row.split() for row in rows]
-    assert [row[0] for row in cells] == ["1", "2", "3"]
-    assert all(row[3:6] == ["passed", "fp32", "onnxruntime"] for row in cells)
-    assert cells[0][8:] == ["audit"]
-    assert cells[1][8:] == ["champion", "gpu-7"]
-    assert cells[2][8:] == ["canary", "10%,", "current"]
-    listing = run("versions", MODEL, *STORE, "--json").document
-    assert [version["aliases"] for version in listing["versions"]] == [[], ["champion"], ["canary", "current"]]
-    assert listing["versions"][2]["shares"] == {"canary": 0.1}
-
-
 def test_versions_omits_empty_and_pruned(run: InProcess, folder_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The versions command leaves empty columns and pruned versions out."""
     prune(run, folder_store, monkeypatch)
@@ -219,21 +188,6 @@ def test_prune_explains_itself(run: InProcess, folder_store: Store, monkeypatch:
         f"current stands for it              {MODEL}@3, other@1",
     }
     assert [version.version for version in folder_store.catalogue(MODEL).standing()] == [2, 3]
-
-
-def test_verify_error_names_breakage(run: InProcess, folder_store: Store) -> None:
-    """The verify command ends with an error that names what is broken."""
-    assert lines(run, "verify", *STORE)[-1] == "  all as it was published"
-    key = next(item.key for item in folder_store.objects.below("objects/") if item.bytes > 3000)
-    folder_store.objects.put(key, b"other")
-    answer = run("verify", *STORE)
-    assert answer.status == 7
-    assert [line for line in answer.stdout.splitlines() if "has 5 bytes instead of" in line]
-    assert "Next: publish it again" in answer.message
-    assert "--resend --no-alias" in answer.message
-    result = run("verify", *STORE, "--json")
-    assert result.status == 7
-    assert result.document["damages"][0]["key"] == key
 
 
 def test_verify_reads_repository_without_store(run: InProcess) -> None:

@@ -53,13 +53,16 @@ def test_publishers_get_own_numbers(
         assert list(open_store(place, Path()).objects.below(TURNS)) == []
 
 
-def test_publishers_make_missing_store(s3: S3, proxy: FaultProxy, crowd: Publishers, tmp_path: Path) -> None:
+@pytest.mark.parametrize("handling", [passed, looking_then_writing], ids=["keeps conditions", "looks and then writes"])
+def test_publishers_make_missing_store(
+    s3: S3, proxy: FaultProxy, crowd: Publishers, tmp_path: Path, handling: Handling
+) -> None:
     """Publishers who find no store make one."""
-    proxy.handling = looking_then_writing
+    proxy.handling = handling
     place = s3.place(endpoint_url=proxy.endpoint)
     outcome = crowd.publish(place, [small_release(tmp_path / str(answer), answer) for answer in range(3)])
     assert outcome.versions == [1, 2, 3]
     assert outcome.reader["problems"] == []
     marker = open_store(place, Path()).marker()
     assert marker is not None
-    assert not marker.abilities.safe_in_race
+    assert marker.abilities.safe_in_race == (handling is passed)

@@ -46,12 +46,3 @@ def test_one_first_release_sets_target(store: Store, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(store, "marker", lambda: behind)  # as it was read a moment before
     with pytest.raises(RepositoryError, match="belongs to target local-cpu"):
         require_store(store, "triton-26.05")
-
-
-def test_foreign_folder_made_no_store(store: Store) -> None:
-    """What is not ours is not made a store."""
-    Path(store.place).mkdir()
-    (Path(store.place) / "thesis.tex").write_text("mine")
-    with pytest.raises(RepositoryError, match="not plansmith's"):
-        require_store(store)
-    assert [path.name for path in Path(store.place).iterdir()] == ["thesis.tex"]

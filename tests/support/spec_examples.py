@@ -94,14 +94,14 @@ SEVERAL = {
         by_schema=False,
     ),
     "a list of targets in the defaults": _no(
-        "defaults: {target: [local-cpu, 5]}\n" + TWO, "1 problem(s)", "model.yaml:1: 'target': must be text (got 5)"
+        "defaults: {target: [local-cpu, 5]}\n" + TWO, "1 problem", "model.yaml:1: 'target': must be text (got 5)"
     ),
     "wrong keys and values in all places": _no(
         "defaults:\n  precison: fp16\n  triton: {max_batch_size: -1}\nmodels:\n  - source: hf:bert\n    names: x\n"
         "    shapes:\n      input_ids: 4x8:2x8:8x8\n  - name: b\n    triton: {instancez: 1}\n  - just text\n"
         "  - source: bert\nmodel: 5\n",
-        "9 problem(s)",
-        "unknown key(s): model.yaml:2 'precison', model.yaml:6 'names', model.yaml:10 'triton.instancez', "
+        "9 problems",
+        "unknown keys: model.yaml:2 'precison', model.yaml:6 'names', model.yaml:10 'triton.instancez', "
         "model.yaml:13 'model'\n",
         "model.yaml:3: 'triton.max_batch_size': must be 0 or more (got -1)",
         "model.yaml:8: 'shapes.input_ids': '4x8:2x8:8x8' is not min <= opt <= max",
@@ -111,7 +111,7 @@ SEVERAL = {
     ),
     "an unknown target beside other problems": _no(
         "source: hf:bert\nengine: trt\ntarget: triton-99\n",
-        "2 problem(s)",
+        "2 problems",
         "model.yaml:2: 'engine'",
         "model.yaml:3: 'target': there is no target 'triton-99'",
     ),
@@ -128,7 +128,7 @@ SEVERAL = {
     "an empty list": _no("models: []\n", "model.yaml:1: 'models' is a list of models", "(got [])"),
     "models that are no list": _no("models: {source: hf:bert}\n", "model.yaml:1: 'models' is a list of models"),
     "defaults that are no mapping": _no(f"defaults: [1]\n{TWO}", "model.yaml:1: 'defaults': a mapping", "(got a list)"),
-    "one model beside several": _no(f"source: hf:bert\n{TWO}", "unknown key(s): model.yaml:1 'source'"),
+    "one model beside several": _no(f"source: hf:bert\n{TWO}", "unknown key: model.yaml:1 'source'"),
     "one name twice": _no(
         f"{TWO}  - source: hf:bert\n    name: one\n",
         "model.yaml:6: the model in line 2 is called 'one' too, in the same repository",
@@ -138,7 +138,7 @@ SEVERAL = {
     "a name that a source gives too": _no(
         "models:\n  - source: hf:bert\n  - source: hf:./bert/../bert\n  - source: timm:resnet18\n    name: bert\n"
         "    artifacts: a\n    repository: a/../a/repository\n  - {source: timm:bert, artifacts: a}\n",
-        "2 problem(s)",
+        "2 problems",
         "model.yaml:3: the model in line 2 is called 'bert' too",
         "model.yaml:8: the model in line 4 is called 'bert' too",
         by_schema=False,
@@ -148,14 +148,14 @@ SEVERAL = {
 VARIABLES = {
     "a target of several": _no(
         "source: hf:bert\ntarget: [$TARGET, ~/ours.yaml]\n",
-        "2 problem(s)",
+        "2 problems",
         "model.yaml:2: 'target.0' holds the environment variable $TARGET",
         "model.yaml:2: 'target.1' begins with ~",
         '--target "$TARGET"',
     ),
     "with braces": _no(
         "source: hf:bert\nrepository: ${REPO}/models\n",
-        "1 problem(s)",
+        "1 problem",
         "model.yaml:2: 'repository' holds the environment variable ${REPO}",
         "a spec means the same everywhere",
         'or leave it out and type --repository "${REPO}/models"; $$ stands for a dollar sign',
@@ -163,11 +163,11 @@ VARIABLES = {
     "without braces": _no(
         "source: hf:$HOME/bert\n", "model.yaml:1: 'source' holds the environment variable $HOME", '"hf:$HOME/bert"'
     ),
-    "after a dollar sign": _no("source: hf:bert\ntarget: $$$X\n", "1 problem(s)", "environment variable $X"),
-    "with a default": _no("source: hf:bert\nname: ${NAME:-x}\n", "1 problem(s)", '--name "${NAME:-x}"'),
+    "after a dollar sign": _no("source: hf:bert\ntarget: $$$X\n", "1 problem", "environment variable $X"),
+    "with a default": _no("source: hf:bert\nname: ${NAME:-x}\n", "1 problem", '--name "${NAME:-x}"'),
     "a home folder": _no(
         "source: hf:bert\nrepository: ~/models\n",
-        "1 problem(s)",
+        "1 problem",
         "model.yaml:2: 'repository' begins with ~, which is another folder for every user",
         'or leave it out and type --repository "$HOME/models"; ./~ stands for',
     ),
@@ -176,13 +176,13 @@ VARIABLES = {
     ),
     "a home folder in the defaults": _no(
         f"defaults: {{artifacts: ~/a, target: ~b.yaml}}\n{TWO}",
-        "2 problem(s)",
+        "2 problems",
         "model.yaml:1: 'artifacts' begins with ~",
         "model.yaml:1: 'target' begins with ~",
     ),
     "a home folder of data": _no(
         "source: hf:bert\ndata:\n  path: ~/reviews.csv\n",
-        "1 problem(s)",
+        "1 problem",
         "model.yaml:3: 'data.path' begins with ~",
         'or leave it out and type --data "$HOME/reviews.csv"',
     ),
@@ -192,14 +192,14 @@ VARIABLES = {
         "model.yaml:2: 'data.dataset' holds the environment variable $SET",
         'type --data "$DATA/reviews.csv"',
     ),
-    "that never ends": _no("source: hf:bert\nname: ${NAME\n", "1 problem(s)", "environment variable ${NAME"),
+    "that never ends": _no("source: hf:bert\nname: ${NAME\n", "1 problem", "environment variable ${NAME"),
     "in a range": _no(
         "source: hf:bert\nshapes:\n  input_ids: 1x8:2x8:${MAX}x8\n",
-        "1 problem(s)",
+        "1 problem",
         "model.yaml:3: 'shapes.input_ids' holds the environment variable ${MAX}",
         '--shapes "input_ids=1x8:2x8:${MAX}x8"',
     ),
-    "for a switch": _no("source: hf:bert\nforce: $FORCE\n", "1 problem(s)", "'force' holds", "type --force;"),
+    "for a switch": _no("source: hf:bert\nforce: $FORCE\n", "1 problem", "'force' holds", "type --force;"),
     "where no option helps": _no(
         "source: hf:bert\ntriton: {instance_group: [{count: $N}]}\n",
         "model.yaml:2: 'triton.instance_group.0.count' holds the environment variable $N",
@@ -207,7 +207,7 @@ VARIABLES = {
     ),
     "in lists, defaults and keys, beside other problems": _no(
         "defaults:\n  target: $TARGET\nmodels:\n  - source: [hf:bert, $A$B]\n    shapes: {$C: 1x8}\n    engine: trt\n",
-        "5 problem(s)",
+        "5 problems",
         "model.yaml:2: 'target' holds the environment variable $TARGET",
         "model.yaml:4: 'source': must be text",
         "model.yaml:4: 'source.1' holds the environment variable $A, $B",
@@ -262,7 +262,7 @@ ONE = {
     ),
     "destinations of somebody": _no(
         "source: hf:bert\npublish: [~/store, {to: $STORE, ca_bundle: ~/lan.pem}]\n",
-        "3 problem(s)",
+        "3 problems",
         "'publish.0' begins with ~",
         "'publish.1.to' holds the environment variable $STORE",
         "'publish.1.ca_bundle' begins with ~",
@@ -305,7 +305,7 @@ ONE = {
     "a source of no known kind": _no("source: bert\n", "model.yaml:1: 'source': cannot tell"),
     "a key that stands twice": _no(
         "source: hf:bert\ntriton:\n  max_batch_size: 1\n  max_batch_size: 2\nnmae: x\n",
-        "2 problem(s)",
+        "2 problems",
         "model.yaml:4: 'triton.max_batch_size' stands twice, first in line 3",
         "model.yaml:5 'nmae'",
     ),

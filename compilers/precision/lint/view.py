@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from plansmith.compilers.precision.calibration import find_positions, without_padding
 from plansmith.compilers.precision.graph import Graph, attribute, subgraphs
 from plansmith.records.model import Component, EngineKind
 
@@ -310,11 +309,11 @@ class View:
         """Yield the values of some tensors, batch by batch, without those at padding."""
         from plansmith.compilers.precision import calibration
 
-        positions = find_positions(self.model, self.feeds, tensors, self._mask_input)
+        positions = calibration.find_positions(self.model, self.feeds, tensors, self._mask_input)
         streamed = calibration.stream(self.model, self.feeds, tensors)
         for feed, values in zip(self.feeds, streamed, strict=True):
             mask = feed[self._mask_input].astype(bool) if self._mask_input in feed else None  # type: ignore[index]
-            yield {name: without_padding(value, mask, positions[name]) for name, value in values.items()}
+            yield {name: calibration.without_padding(value, mask, positions[name]) for name, value in values.items()}
 
     @cached_property
     def _types(self) -> dict[str, onnx.TypeProto]:

@@ -8,7 +8,7 @@ from plansmith.compilers.export.requests import LoadRequest
 from plansmith.records.engine import Engine, Gpu
 from plansmith.records.model import OnnxModel, Recipe, Record
 from plansmith.records.validation import ToleranceChange
-from plansmith.validation.gate import HeldOut
+from plansmith.validation.verdict import HeldOut
 
 
 class PlanFiles(Record):

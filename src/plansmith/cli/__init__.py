@@ -15,6 +15,7 @@ from plansmith import __version__
 from plansmith.cli.capacity.capacity import capacity_command
 from plansmith.cli.compare.compare import compare_command
 from plansmith.cli.compile.compile import compile_command, lower_command, validate_command
+from plansmith.cli.compile.demo import demo_command
 from plansmith.cli.compile.init import init_command
 from plansmith.cli.infer.infer import infer_command
 from plansmith.cli.info.doctor import doctor_command
@@ -51,7 +52,15 @@ _COMPLETES = "_PLANSMITH_COMPLETE"
 
 
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
-    "First steps": (doctor_command, serve_env_group, init_command, compile_command, serve_command, infer_command),
+    "First steps": (
+        demo_command,
+        doctor_command,
+        serve_env_group,
+        init_command,
+        compile_command,
+        serve_command,
+        infer_command,
+    ),
     "Look at models and releases": (
         show_command,
         inspect_command,
@@ -113,12 +122,12 @@ class _Sections(click.Group):
 @click.group(cls=_Sections, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="plansmith", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Turn a Hugging Face or timm model, or an ONNX file, into a validated, versioned Triton model repository.
+    """Compile Hugging Face, timm, ONNX and PyTorch models into a validated, versioned Triton model repository.
 
     \b
+    plansmith demo
     plansmith compile hf:sentence-transformers/all-MiniLM-L6-v2
-    plansmith compile timm:resnet50
-    plansmith compile onnx:model.onnx
+    plansmith compile timm:resnet50                # or onnx:model.onnx, torch:model.pt2, mlflow:…, s3://…
     plansmith serve
 
     Each command has --help with examples. To have the shell complete commands, options and names, put one line into

@@ -29,6 +29,7 @@ from plansmith.config.shapes import WrittenRange
 from plansmith.config.targets import DEFAULT_TARGET, is_target_file, load_target
 from plansmith.config.triton import TritonOptions
 from plansmith.errors import EngineError, UsageError, in_one_line
+from plansmith.formatting import count
 from plansmith.records.destination import Destinations, WrittenPlace
 from plansmith.records.fields import HIDDEN, Confidential, Number, Switch
 from plansmith.records.model import Dim, EngineKind, ExportDevice, Precision, Record
@@ -344,11 +345,11 @@ def refusal(
     """Build one error of all problems, in line order; unknown keys are grouped, and the length fits a screen."""
     ordered = sorted(problems, key=lambda problem: problem.line)
     unknown = [f"{p.place} {p.message}" for p in ordered if p.kind == "unknown"]
-    listed = [f"unknown key(s): {', '.join(unknown)}"] if unknown else []
+    listed = [f"unknown key{'s' * (len(unknown) > 1)}: {', '.join(unknown)}"] if unknown else []
     listed += [f"{p.place}: {p.message}" for p in ordered if p.kind != "unknown"]
     more = len(listed) - _MOST_PROBLEMS
     shown = listed[:_MOST_PROBLEMS] + ([f"… and {more} more"] if more > 0 else [])
-    return UsageError("\n  ".join([f"{len(problems)} problem(s) in {subject}:", *shown]), remedy=remedy)
+    return UsageError("\n  ".join([f"{count(len(problems), 'problem')} in {subject}:", *shown]), remedy=remedy)
 
 
 def got(value: Any) -> str:

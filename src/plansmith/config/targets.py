@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, StringConstraints, ValidationError,
 from plansmith.config.messages import validation_message, yaml_message
 from plansmith.config.target_names import runtime_names, shipped_file, target_names
 from plansmith.errors import EngineError
+from plansmith.formatting import count
 from plansmith.records.fields import HIDDEN, Confidential
 from plansmith.records.model import Device, Record
 
@@ -177,7 +178,7 @@ def _read_runtime(file: Traversable) -> Runtime:
     except ValidationError as invalid:
         problems = [_problem(error) for error in invalid.errors()]
     raise EngineError(
-        "\n  ".join([f"{len(problems)} problem(s) in the target file {file}:", *problems]),
+        "\n  ".join([f"{count(len(problems), 'problem')} in the target file {file}:", *problems]),
         remedy=f"mend these; `plansmith targets {DEFAULT_TARGET} --yaml` prints one to start from",
     )
 

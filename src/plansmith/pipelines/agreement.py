@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from plansmith.records.model import Precision
 from plansmith.records.pipeline import Pipeline, RawAgreement
 from plansmith.records.validation import Tolerance, ValidationReport
-from plansmith.validation.comparison import LIMITS, compare_output, other_shape
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -75,6 +74,8 @@ def limits_of(report: ValidationReport) -> RawLimits:
 
 def exact_limits(report: ValidationReport) -> RawLimits:
     """Return the tolerances of FP32, whatever the precision that the gate validated."""
+    from plansmith.validation.comparison import LIMITS
+
     tolerance = LIMITS[Precision.FP32].tolerance
     largest = max((comparison.magnitude for comparison in report.comparisons), default=0.0)
     score = max(_SMALLEST_SCORE_LIMIT, tolerance.max_relative * largest / 2)
@@ -111,6 +112,8 @@ def compare(case: str, expected: Arrays, answer: Arrays, limits: RawLimits) -> R
         answer: what the pipeline answered.
         limits: what is allowed.
     """
+    from plansmith.validation.comparison import other_shape
+
     rows = len(next(iter(expected.values())))
     differing = [name for name in expected if expected[name].shape != answer[name].shape]
     if differing:
@@ -131,6 +134,8 @@ def compare(case: str, expected: Arrays, answer: Arrays, limits: RawLimits) -> R
 
 def _numbers(case: str, expected: Arrays, answer: Arrays, limits: RawLimits) -> Iterator[str]:
     """Compare vectors and tensors of the model."""
+    from plansmith.validation.comparison import compare_output
+
     for name, array in expected.items():
         if array.dtype.kind == "f" and name != SCORE:
             own = array.astype(answer[name].dtype)

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from plansmith.config.engine_options import SITE_VARIABLE
 from plansmith.errors import GateError
 from plansmith.pipelines import served
-from plansmith.pipelines.served.postprocessing.labels import LABEL, SCORE, LabelsStep, ScoresStep
-from plansmith.pipelines.served.requests import SETTINGS_FILE, Refusal
 from plansmith.records.model import BATCH, Tensor
 from plansmith.records.pipeline import Part, PartBackend, RawInput, RawOutput
 
@@ -93,6 +91,8 @@ def write_model_files(
         settings: JSON values that it reads.
         requirements: versions of the distributions that it needs.
     """
+    from plansmith.pipelines.served.requests import SETTINGS_FILE
+
     packages = [
         f"{package}.__init__" for package, separator, _ in (name.rpartition(".") for name in modules) if separator
     ]
@@ -227,6 +227,8 @@ def run_parts(parts: Sequence[DraftPart], folders: Path, feed: Arrays) -> Arrays
     Raises:
         GateError: one of them refuses it.
     """
+    from plansmith.pipelines.served.requests import SETTINGS_FILE, Refusal
+
     arrays = dict(feed)
     for part in parts:
         folder = folders / part.name
@@ -243,6 +245,8 @@ def run_parts(parts: Sequence[DraftPart], folders: Path, feed: Arrays) -> Arrays
 
 def scores_part(logits: Tensor, names: Sequence[str], *, scoring: Scoring) -> DraftPart:
     """Return the part after a classifier that gives the scores of all classes, in class order; as `labels_part`."""
+    from plansmith.pipelines.served.postprocessing.labels import SCORE, ScoresStep
+
     return DraftPart(
         name="scores",
         step=ScoresStep,
@@ -261,6 +265,8 @@ def labels_part(logits: Tensor, names: Sequence[str], *, scoring: Scoring, top_k
         scoring: what makes scores of logits.
         top_k: how many labels an answer has; all where there are fewer.
     """
+    from plansmith.pipelines.served.postprocessing.labels import LABEL, SCORE, LabelsStep
+
     count = min(top_k, len(names))
     return DraftPart(
         name="labels",

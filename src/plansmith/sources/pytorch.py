@@ -90,24 +90,37 @@ class _Size:
     most: int | None
 
 
-def save_program(module: torch.nn.Module, example_inputs: Sequence[torch.Tensor], moving: Any, path: Path) -> None:
+def save_program(
+    module: torch.nn.Module, example_inputs: torch.Tensor | Sequence[torch.Tensor], moving: Any, path: Path
+) -> None:
     """Export a module with torch.export and save the program, with zeros in place of its example inputs.
 
     Args:
-        module: as it is used in inference; it is left in its own mode.
+        module: exported in evaluation mode, and left in its own.
         example_inputs: its positional arguments, of a batch of two or more.
         moving: the dims that vary, as `torch.export.export` takes `dynamic_shapes`; the first of each input when None.
         path: of the file.
 
     Raises:
-        UsageError: there are no example inputs, or torch.export cannot follow the module.
+        UsageError: it is no module, the example inputs do not tell what it takes, or torch.export cannot follow it.
     """
     import torch
 
-    if not example_inputs:
+    if not isinstance(module, torch.nn.Module):
         raise UsageError(
-            "a module does not say what it takes", remedy="give example_inputs=(tensor, …), of a batch of two or more"
+            f"a {type(module).__name__} is no source", remedy="give a reference such as hf:…, a spec, or an nn.Module"
         )
+    example_inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else example_inputs
+    remedy = "give example_inputs=(tensor, …), of a batch of two or more"
+    if not example_inputs:
+        raise UsageError("a module does not say what it takes", remedy=remedy)
+    for number, value in enumerate(example_inputs):
+        if not isinstance(value, torch.Tensor):
+            raise UsageError(f"example_inputs[{number}] is a {type(value).__name__}, and no tensor", remedy=remedy)
+        if moving is None and value.shape[:1] == (1,):
+            raise UsageError(
+                f"example_inputs[{number}] has a batch of one, at which torch.export fixes the dim", remedy=remedy
+            )
     was_training = module.training
     moving = [{0: torch.export.Dim.AUTO} for _ in example_inputs] if moving is None else moving
     try:
@@ -304,12 +317,12 @@ def require_harmless(path: Path) -> None:
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SourceError(
             f"{path.name} is damaged, or no model that torch.export.save wrote: {first_line(error)}",
-            remedy="log it again, with PyTorch 2.10 or newer",
+            remedy="export it again with PyTorch 2.10 or newer",
         ) from error
     if problem:
         raise SourceError(
             f"{path.name} holds {problem}: loading it could run code of whoever wrote it",
-            remedy="export the model with tensors and PyTorch's own operators alone, and log it again; or, if you trust"
+            remedy="export the model with tensors and PyTorch's own operators alone; or, if you trust"
             " whoever logged it: --allow-pickle",
         )
 

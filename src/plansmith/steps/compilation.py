@@ -43,7 +43,7 @@ from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.server.installation import has_gpu
 from plansmith.triton.server.live import ServerGroup
 from plansmith.triton.server.runtime import ServingRuntime, find_serving_runtime
-from plansmith.validation.gate import require_passed
+from plansmith.validation.verdict import require_passed
 
 STEPS = tuple(step.name for steps in (MODEL_STEPS, RELEASE_STEPS) for step in steps)
 

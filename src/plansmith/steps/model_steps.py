@@ -34,7 +34,7 @@ from plansmith.steps.walk import Step, walk
 from plansmith.steps.worker import tasks
 from plansmith.steps.worker.tasks import EngineRequest
 from plansmith.triton.config.option_rules import require_servable
-from plansmith.validation.gate import require_passed
+from plansmith.validation.verdict import require_passed
 
 
 def model_context(spec: ModelSpec, relative_to: Path, stages: Callable[[], StageRunner]) -> ModelContext:

@@ -14,7 +14,7 @@ from plansmith.records.validation import ValidationReport
 from plansmith.steps.runner import StageRunner, StepResult
 from plansmith.steps.worker import tasks
 from plansmith.steps.worker.tasks import ValidateRequest
-from plansmith.validation.gate import HeldOut
+from plansmith.validation.verdict import HeldOut
 
 
 @dataclass(frozen=True)

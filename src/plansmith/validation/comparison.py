@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 ERROR_QUANTILE = 0.99
 """Of the errors; of fewer than a hundred, all but the largest, which has a limit of its own."""
 
-CONSTANT = "does not vary between different samples"
-
 FEWEST_ELEMENTS = 8
 """A sample's answer of fewer numbers has no direction to speak of: two scores of 0.05 and -0.05 point the other way
 round after an error of 0.1. Such answers of all samples are taken together as one vector."""

@@ -17,110 +17,23 @@ from plansmith.records.engine import Engine
 from plansmith.records.model import (
     Case,
     Component,
-    DataSet,
     EngineKind,
     OnnxModel,
     Precision,
     Recipe,
-    Record,
     Rounding,
-    SampleSet,
     Tensor,
 )
 from plansmith.records.validation import Evaluation, OutputComparison, Tolerance, ToleranceChange, ValidationReport
-from plansmith.system.digest import digest_of
-from plansmith.validation.comparison import CONSTANT, TOLERANCES, Padding, compare_output, is_constant, widened
+from plansmith.validation.comparison import TOLERANCES, Padding, compare_output, is_constant, widened
 from plansmith.validation.coverage import never_ran
 from plansmith.validation.metrics.agreement import Task
 from plansmith.validation.metrics.evaluator import Evaluator, stored_samples
 from plansmith.validation.onnxruntime_runner import LOWER_FLOATS, Ask, asking, sizes_of
+from plansmith.validation.verdict import CONSTANT, HeldOut
 
 if TYPE_CHECKING:
     from plansmith.records.arrays import Arrays
-
-
-class HeldOut(Record):
-    """Held-out data: the evaluation samples of the accuracy gate.
-
-    `folder`: where the paths of `data` start from; `max_metric_drop`: how much the task's measure may lose, where that
-    is not what the precision suggests.
-    """
-
-    data: DataSet
-    folder: Path
-    max_metric_drop: float | None = None
-
-    def require_unseen(self, recipe: Recipe | None) -> None:
-        """Require that no sample used by a lowering is among the evaluation samples.
-
-        Args:
-            recipe: how the candidate was lowered; None: it was not.
-
-        Raises:
-            GateError: there are such samples.
-        """
-        evaluation = self.data.evaluation
-        if evaluation is None or recipe is None:
-            return
-        common = set(self.data.calibration.digests) & set(evaluation.digests)
-        if recipe.calibration and recipe.calibration == samples_digest(evaluation):
-            common = set(evaluation.digests)
-        if common:
-            overlap = sum(digest in common for digest in evaluation.digests)
-            raise GateError(
-                f"{overlap} of the {evaluation.count} held-out samples were looked at by the lowering already:"
-                " what they show proves nothing",
-                remedy="nothing was published; take out of `data` what stands in it twice, or give it more samples,"
-                " and compile again with --force",
-            )
-
-    def evaluate(
-        self,
-        judge: Evaluator,
-        ask: Callable[[Case, Arrays], Arrays],
-        progress: Callable[[str], None],
-        takes: Callable[[Arrays], bool],
-    ) -> Evaluation | None:
-        """Evaluate the samples batch by batch: one is in memory, and each file is opened once.
-
-        Args:
-            judge: takes in the answers.
-            ask: gives the candidate's answer to a case's inputs.
-            progress: told how many samples are done.
-            takes: whether the candidate can be asked about such inputs; None is judged where it takes none.
-
-        Raises:
-            UsageError: the task's measure cannot be taken of these samples.
-        """
-        evaluation = self.data.evaluation
-        if evaluation is None:
-            return None
-        done, left_out = 0, 0
-        for case in evaluation.cases:
-            progress(f"judging held-out samples ({done} of {evaluation.count})")
-            stored = read_case(case, self.folder)
-            batch = len(next(iter(stored.feed.values())))
-            rows = evaluation.rows[done : done + batch]
-            if takes(stored.feed):
-                judge.add(stored, ask(case, stored.feed), rows)
-            else:
-                left_out += len(rows)
-            done += len(rows)
-        if left_out and left_out == done:
-            return None
-        result = judge.evaluation(self.data.words)
-        if self.data.metric != "none" and not result.metrics:
-            raise UsageError(
-                f"data.metric: {self.data.metric} cannot be measured on these {done - left_out} held-out samples: too"
-                " few of them, or none of them has a label",
-                remedy="give `data` more samples or labels, or set `metric: none` in it",
-            )
-        return result.model_copy(update={"left_out": left_out})
-
-
-def samples_digest(samples: SampleSet) -> str:
-    """Return a digest of samples in order, as recorded in `Recipe.calibration` for those that a lowering used."""
-    return digest_of(list(samples.digests))
 
 
 @dataclass(frozen=True)
@@ -227,7 +140,7 @@ def validate(
                 tolerances=tolerances,
                 max_metric_drop=held_out.max_metric_drop,
             )
-            evaluation = held_out.evaluate(judge, ask, progress, candidate.takes)
+            evaluation = _evaluate_held_out(held_out, judge, ask, progress, candidate.takes)
     comparisons = refuse_constants(comparisons)
     failed = any(c.failures for c in comparisons) or (evaluation is not None and evaluation.failures())
     return ValidationReport(
@@ -243,35 +156,6 @@ def validate(
         not_validated=_not_validated(candidate, onnx),
         limits_of=None if candidate.limits_of is engine.precision else candidate.limits_of,
         searched=engine.kind is not EngineKind.PYTHON,
-    )
-
-
-def require_passed(report: ValidationReport) -> None:
-    """Require that a report passed.
-
-    Raises:
-        GateError: names the outputs, shapes, samples and measures that failed.
-    """
-    if report.verdict == "passed":
-        return
-    failures = report.failures()
-    problem = "differs from the model by more than the tolerances allow"
-    remedy = "read the report, or set `tolerances` for the output in the spec"
-    if report.precision not in (None, Precision.FP32):
-        remedy = (
-            f"use `precision: auto` or one above {report.precision}, keep nodes high with `lowering: {{keep: [...]}}`,"
-            " or allow more with `tolerances` for the output"
-        )
-    if report.evaluation and any(metric.failures for metric in report.evaluation.metrics):
-        remedy += " and `max_metric_drop` in `data`"
-    if failures and all(CONSTANT in failure for failure in failures):
-        problem = "answers the same to all samples, so that the comparison proves nothing"
-        remedy = "say with `inputs` in a spec (low, high) which values differ for the model, or leave the output out"
-    shown = "\n".join(f"  {line}" for line in failures[:5])
-    more = f"\n  … and {len(failures) - 5} more" if len(failures) > 5 else ""
-    raise GateError(
-        f"the engine {problem}:\n{shown}{more}",
-        remedy=f"nothing was published; {remedy}",
     )
 
 
@@ -297,6 +181,51 @@ def tolerances_of(
     if precision is Precision.FP32:
         limits = {name: widened(limit, roundings.get(name)) for name, limit in limits.items()}
     return {name: overrides.get(name, ToleranceChange()).over(limit) for name, limit in limits.items()}
+
+
+def _evaluate_held_out(
+    held_out: HeldOut,
+    judge: Evaluator,
+    ask: Callable[[Case, Arrays], Arrays],
+    progress: Callable[[str], None],
+    takes: Callable[[Arrays], bool],
+) -> Evaluation | None:
+    """Evaluate held-out samples batch by batch: one is in memory, and each file is opened once.
+
+    Args:
+        held_out: the samples.
+        judge: takes in the answers.
+        ask: gives the candidate's answer to a case's inputs.
+        progress: told how many samples are done.
+        takes: whether the candidate can be asked about such inputs; None is judged where it takes none.
+
+    Raises:
+        UsageError: the task's measure cannot be taken of these samples.
+    """
+    evaluation = held_out.data.evaluation
+    if evaluation is None:
+        return None
+    done, left_out = 0, 0
+    for case in evaluation.cases:
+        progress(f"judging held-out samples ({done} of {evaluation.count})")
+        stored = read_case(case, held_out.folder)
+        batch = len(next(iter(stored.feed.values())))
+        rows = evaluation.rows[done : done + batch]
+        if takes(stored.feed):
+            judge.add(stored, ask(case, stored.feed), rows)
+        else:
+            left_out += len(rows)
+        done += len(rows)
+    if left_out and left_out == done:
+        return None
+    result = judge.evaluation(held_out.data.words)
+    if held_out.data.metric != "none" and not result.metrics:
+        raise UsageError(
+            f"data.metric: {held_out.data.metric} cannot be measured on these {done - left_out} held-out samples: too"
+            " few of them, or none of them has a label",
+            remedy="give `data` more samples or labels, or set `metric: none` in it",
+        )
+    return result.model_copy(update={"left_out": left_out})
 
 
 def _evidence(onnx: OnnxModel, held_out: HeldOut | None) -> Literal["given", "shipped", "drawn"]:

@@ -32,9 +32,10 @@ from plansmith.records.validation import (
 )
 from plansmith.validation.comparison import Padding
 from plansmith.validation.coverage import UNTRIED_KERNELS, never_ran
-from plansmith.validation.gate import Candidate, CandidateRunner, HeldOut, compare_case, refuse_constants, validate
+from plansmith.validation.gate import Candidate, CandidateRunner, compare_case, refuse_constants, validate
 from plansmith.validation.onnxruntime_runner import LOWER_FLOATS, asking, in_exported_floats
 from plansmith.validation.profile_inputs import CornerCase, every_profile, profile_cases, profile_for
+from plansmith.validation.verdict import HeldOut
 
 if TYPE_CHECKING:
     from plansmith.records.arrays import Arrays

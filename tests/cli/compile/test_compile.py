@@ -78,15 +78,6 @@ def test_triton_finds_repository_version(compiled: Compiled) -> None:
 
 
 @pytest.mark.slow
-def test_second_run_is_cached(finished: Compiled) -> None:
-    """A second run finds every step in the cache and keeps the version."""
-    report = CommandLine(finished.folder)(*finished.command, "--json").document
-    assert (report["version"], report["unchanged"]) == (1, True)
-    assert [(step["name"], step["cached"]) for step in report["steps"]] == [(name, True) for name in STEPS]
-    assert sorted(path.name for path in finished.release.parent.iterdir()) == ["1"]
-
-
-@pytest.mark.slow
 def test_unchanged_compile_stays_light(finished: Compiled, run_alone: CommandLine) -> None:
     """An unchanged compile imports nothing heavy and starts no worker."""
     logs = listing(finished.folder / "artifacts" / "logs")
@@ -108,6 +99,8 @@ def test_force_repeats_every_step(finished: Compiled, run: CommandLine) -> None:
     assert sorted(path.name for path in view.iterdir()) == ["1", "2", "config.pbtxt"]
     answer = run("validate", "tiny")
     assert answer.stdout.startswith(str(finished.release.with_name("2")))
+    page = (finished.release.with_name("2") / "report.html").read_text(encoding="utf-8")
+    assert "<title>Passed: tiny, version 2</title>" in page
 
 
 def test_dry_run_of_new_model(run: CommandLine, models: Path) -> None:

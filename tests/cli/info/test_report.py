@@ -100,11 +100,3 @@ def test_repeated_compile_keeps_report(finished: Compiled, run: CommandLine) -> 
     assert answer.status == 0, answer
     assert (answer.document["unchanged"], answer.document["version"]) == (True, 1)
     assert (hashlib.sha256(report.read_bytes()).hexdigest(), report.stat().st_mtime_ns) == before
-
-
-def test_forced_version_has_own_report(finished: Compiled, run: CommandLine) -> None:
-    """A version made by force has a report with its own number."""
-    answer = run(*finished.command, "--force", "--json")
-    assert answer.document["version"] == 2
-    page = (finished.release.parent / "2" / "report.html").read_text(encoding="utf-8")
-    assert "<title>Passed: tiny, version 2</title>" in page

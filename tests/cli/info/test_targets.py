@@ -118,7 +118,7 @@ REFUSED = {
     "a target file with problems": Refused(
         ("compile", "hf:bert", "--target", "ours.yaml"),
         6,
-        ("3 problem(s)", "ours.yaml", "flavour: is missing", "python: write the version in quotes", "gpu: is unknown"),
+        ("3 problems", "ours.yaml", "flavour: is missing", "python: write the version in quotes", "gpu: is unknown"),
         _MODEL | {"ours.yaml": "description: ours\ndevices: [gpu]\npython: 3.12\ngpu: L4\n"},
     ),
     "a target without an ONNX Runtime": Refused(

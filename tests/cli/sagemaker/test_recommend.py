@@ -236,7 +236,7 @@ DEFAULT = {"JobType": "Default", "RoleArn": ROLE, "InputConfig": {"ModelName": "
         ({"instance_types": ["ml.c5.xlagre"]}, ("did you mean ml.c5.xlarge",)),
         ({"variant": "other"}, ("'other' is none of main",)),
         ({"max_tests": 3}, ("'recommendation_job.max_tests': is for advanced jobs",)),
-        ({"phases": [PHASE]}, ("2 problem(s)", "name what an advanced job tests", "max_invocations or p95_ms")),
+        ({"phases": [PHASE]}, ("2 problems", "name what an advanced job tests", "max_invocations or p95_ms")),
         ({"phases": [{**PHASE, "DurationInSeconds": 60}]}, ("must be 120 or more",)),
         ({**ADVANCED, "duration_seconds": 200}, ("200 is less than the 300 s of its load",)),
         ({"payload": ["absent.json"]}, ("there is no file",)),

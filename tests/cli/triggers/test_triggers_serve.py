@@ -67,7 +67,7 @@ def test_unbuildable_rules_are_one_error(run: CommandLine) -> None:
     _write(run.folder, *({"model": f"m{number}", **rule} for number, rule in enumerate(rules)))
     answer = run(*SERVE, **API)
     assert (answer.status, answer.stdout) == (2, "")
-    assert "4 problem(s) in the file of the service:\n" in answer.message
+    assert "4 problems in the file of the service:\n" in answer.message
     for fragment in (
         "triggers.rules.1: there is no spec file specs/absent.yaml",
         "triggers.rules.2 never matches: ours is of type mlflow",

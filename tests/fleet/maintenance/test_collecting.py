@@ -98,10 +98,7 @@ def test_dry_run_tells_before_collection(ground: Ground) -> None:
     assert (dry.gone, dry.faults, looked) == ((), (), [list(dry.found)])
     assert names(dry.found, "version") == [f"{MODEL}@1"]
     assert names(dry.found, "log") == [str(log)]
-    assert {item.version: item.why for item in dry.kept} == {
-        2: "a rollback of current leads to it",
-        3: "current stands for it",
-    }
+    assert {item.version for item in dry.kept} == {2, 3}
     done = ground.collect()
     assert set(done.found) == set(done.gone) == set(dry.found)
     assert done.freed_bytes == dry.freed_bytes > 0
@@ -124,11 +121,7 @@ def test_held_or_new_releases_stay(ground: Ground) -> None:
 
     done = ground.collect(told=meanwhile)
     assert names(done.gone, "version") == [f"{MODEL}@2"]
-    assert {item.version: item.why for item in done.kept} == {
-        1: "champion stands for it",
-        3: "a rollback of current leads to it",
-        4: "current stands for it",
-    }
+    assert {item.version for item in done.kept} == {1, 3, 4}
     assert late[0].exists()
     assert verify_store(ground.store).damages == ()
     assert {item.name for item in done.gone} < {item.name for item in done.found}

@@ -67,7 +67,7 @@ def test_list_problems_told_at_once(tmp_path: Path) -> None:
         "  - {model_type: bert}\n"
         "  - {timm: resnet10t, config: {a: 1}}\n",
     )
-    assert error.message.splitlines()[0].startswith("4 problem(s) in ")
+    assert error.message.splitlines()[0].startswith("4 problems in ")
     for fragment in (
         "models.0.inputs: is unknown",
         "models.1: an entry has either `timm` or `model_type`",

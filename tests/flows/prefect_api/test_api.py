@@ -118,7 +118,7 @@ def test_missing_prefect_is_named(run: CommandLine, tiny: str) -> None:
         (("hf:org/model", "--follow", "x"), ("give one of SOURCE, --follow and --cancel",)),
         (("--cancel", "x", "--pool", "p"), ("--cancel goes with --json and --quiet alone",)),
         (("--follow", "x", "--precision", "fp16"), ("--follow goes with --json and --quiet alone",)),
-        (("wrong.yaml", "--pool", "p"), ("unknown key(s): wrong.yaml:2 'presicion'",)),
+        (("wrong.yaml", "--pool", "p"), ("unknown key: wrong.yaml:2 'presicion'",)),
         (("what", "--pool", "p"), ("cannot tell what 'what' is",)),
     ],
 )

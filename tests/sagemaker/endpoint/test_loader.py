@@ -92,7 +92,7 @@ def test_problem(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as refused:
         endpoint_spec(tmp_path, **changes)
     assert message in refused.value.message
-    assert f"1 problem(s) in the endpoint endpoint.yaml:\n  {tmp_path / 'endpoint.yaml'}:" in refused.value.message
+    assert f"1 problem in the endpoint endpoint.yaml:\n  {tmp_path / 'endpoint.yaml'}:" in refused.value.message
 
 
 def test_all_problems(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_all_problems(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as refused:
         read_endpoint(path)
     for text in (
-        "7 problem(s)",
+        "7 problems",
         "'region': is not known",
         "'bukcet' (did you mean bucket?)",
         "(did you mean thread_count?)",

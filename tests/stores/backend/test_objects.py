@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import RepositoryError
-from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.backend.object_store import Changed, KeyTaken, Objects
 
 pytestmark = pytest.mark.usefixtures("small_parts")
@@ -140,14 +139,3 @@ def test_copy_has_new_age(objects: Objects, tmp_path: Path) -> None:
 def test_store_knows_time(objects: Objects) -> None:
     """The store knows what time it is."""
     assert abs(objects.now() - time.time()) < 5
-
-
-def test_killed_process_remains_forgotten(tmp_path: Path) -> None:
-    """What a killed process left in a folder is forgotten."""
-    objects = FolderObjects(tmp_path)
-    objects.put("a", b"")
-    (tmp_path / ".staging" / "left").write_bytes(b"half")
-    assert objects.give_up(before=objects.now() - 3600) == 0
-    assert objects.give_up(before=objects.now() + 3600) == 1
-    assert [item.key for item in objects.below("")] == ["a"]
-    assert not list((tmp_path / ".staging").iterdir())

@@ -49,10 +49,7 @@ def test_prune_keeps_aliased_versions(store: Store, tmp_path: Path, monkeypatch:
     let_pass(monkeypatch, store, 40)
     done = prune(store)
     assert [item.name for item in done.gone if item.kind == "version"] == [f"{MODEL}@1"]
-    assert {item.version: item.why for item in done.staying} == {
-        2: "a rollback of current leads to it",
-        3: "current stands for it",
-    }
+    assert {item.version for item in done.staying} == {2, 3}
     needed = {object_key(file.sha256) for n in (2, 3) for file in lists[n].files}
     assert keys(store, OBJECTS) == needed
     assert keys(store, RELEASES) == {release_key(MODEL, lists[n].digest) for n in (2, 3)}

@@ -66,14 +66,6 @@ def test_release_arrives_with_number_and_alias(store: Store, tmp_path: Path) -> 
         assert (tmp_path / "back").read_bytes() == (local_release.folder / file.path).read_bytes()
 
 
-def test_same_release_sent_once(in_folder: Store, tmp_path: Path) -> None:
-    """The same release is there once and nothing is sent again."""
-    release = make_release(tmp_path / "repository")
-    first, second = publish(in_folder, release), publish(in_folder, release)
-    assert second == first.model_copy(update={"unchanged": True, "sent_bytes": 0})
-    assert [version.version for version in in_folder.catalogue(MODEL).versions] == [1]
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_parts")
 def test_earlier_file_parts_not_counted(s3_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,24 +138,6 @@ def test_unchanged_release_keeps_version(in_folder: Store, tmp_path: Path) -> No
     assert (forced.version, forced.unchanged) == (2, False)
 
 
-def test_rollback_not_undone_silently(in_folder: Store, tmp_path: Path) -> None:
-    """What was rolled back is not undone by the way."""
-    first, second = (make_release(tmp_path / "repository", answer) for answer in (1, 2))
-    publish(in_folder, first)
-    publish(in_folder, second)
-    in_folder.roll_back(MODEL)
-    publication = publish(in_folder, second)
-    assert (publication.unchanged, publication.version, publication.aliases, publication.elsewhere) == (
-        True,
-        2,
-        (),
-        {"current": 1},
-    )
-    assert in_folder.find(MODEL)[1].version == 1
-    assert publish(in_folder, second, move_anyway=True).aliases == ("current",)
-    assert in_folder.find(MODEL)[1].version == 2
-
-
 def test_number_and_aliases_written_together(in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Number and aliases come in one write."""
     written: list[str] = []
@@ -183,14 +157,6 @@ def test_share_stays_with_alias(in_folder: Store, tmp_path: Path) -> None:
     publish(in_folder, make_release(tmp_path / "repository", 2), aliases=("canary",))
     pointer = in_folder.catalogue(MODEL).aliases["canary"]
     assert (pointer.version, pointer.share, pointer.line) == (2, 0.1, (1, 2))
-
-
-def test_version_without_alias_unreferenced(in_folder: Store, tmp_path: Path) -> None:
-    """Without aliases a version is there and nothing points to it."""
-    publication = publish(in_folder, make_release(tmp_path / "repository"), aliases=())
-    assert (publication.version, publication.aliases) == (1, ())
-    assert in_folder.catalogue(MODEL).aliases == {}
-    assert in_folder.find(f"{MODEL}@1")[1].version == 1
 
 
 def test_alias_clients_keep_interface(in_folder: Store, tmp_path: Path) -> None:
@@ -359,15 +325,15 @@ def test_forgetful_store_told(in_folder: Store, tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.slow
-def test_simultaneous_publishers_get_own_numbers(store: Store, tmp_path: Path) -> None:
-    """Publishers at once get numbers of their own."""
+def test_folder_publishers_get_own_numbers(in_folder: Store, tmp_path: Path) -> None:
+    """Publishers at once into a folder get numbers of their own."""
     local_releases = [make_release(tmp_path / f"repository-{answer}", answer) for answer in range(1, 6)]
     with ThreadPoolExecutor(5) as pool:
-        numbers = list(pool.map(lambda item: publish(Store(store.objects), item).version, local_releases))
+        numbers = list(pool.map(lambda item: publish(Store(in_folder.objects), item).version, local_releases))
     assert sorted(numbers) == list(range(1, 6))
     for item, number in zip(local_releases, numbers, strict=True):
-        _, version = store.find(f"{MODEL}@{number}")
-        assert read_stored_manifest(store.objects, store.release(MODEL, version)) == item.manifest
+        _, version = in_folder.find(f"{MODEL}@{number}")
+        assert read_stored_manifest(in_folder.objects, in_folder.release(MODEL, version)) == item.manifest
 
 
 def test_foreign_objects_left_alone(in_folder: Store, tmp_path: Path) -> None:
@@ -379,14 +345,6 @@ def test_foreign_objects_left_alone(in_folder: Store, tmp_path: Path) -> None:
             attempt(in_folder, release)
         assert in_folder.place in caught.value.remedy
     assert [item.key for item in in_folder.objects.below("")] == ["photos/beach.jpg"]
-
-
-def test_other_target_goes_elsewhere(in_folder: Store, tmp_path: Path) -> None:
-    """Releases for another target go elsewhere."""
-    publish(in_folder, make_release(tmp_path / "here"))
-    with pytest.raises(RepositoryError, match=r"belongs to target local-cpu, not triton-26\.05") as caught:
-        publish(in_folder, make_release(tmp_path / "elsewhere", target="triton-26.05"))
-    assert caught.value.remedy
 
 
 def _noting(method: Callable[..., str], written: list[str]) -> Callable[..., str]:

@@ -23,7 +23,7 @@ from plansmith.steps.worker.sample_request import SampleRequest
 from plansmith.steps.worker.sampling import EVALUATION, sample
 from plansmith.steps.worker.tasks import EngineRequest, ValidateRequest
 from plansmith.system.digest import Digester
-from plansmith.validation.gate import HeldOut
+from plansmith.validation.verdict import HeldOut
 
 _OPSET, _IR = 21, 10
 

@@ -33,9 +33,6 @@ from plansmith.system.digest import Digester
 PART_BYTES = 64 << 10
 """How large the parts of uploads are in these processes."""
 
-_FIRST: dict[str, S3Objects] = {}
-"""Those that were opened first, by the address of their server."""
-
 _FORK = multiprocessing.get_context("fork")
 
 
@@ -73,15 +70,6 @@ def _carry_out(order: dict[str, Any], folder: Path) -> None:
     for process in readers:
         process.join()
     _say([json.loads(path.read_text()) if path.exists() else None for path in _answers(folder, crowd + readers)])
-
-
-def _open(place: Location) -> Store:
-    """A store with a client that has sent nothing: each process goes on with a copy of it."""
-    s3_transfer._SMALLEST_PART_BYTES = PART_BYTES
-    objects = S3Objects(place, Path())
-    first = _FIRST.setdefault(place.endpoint_url, objects)
-    objects.bucket._client = first.bucket.client
-    return Store(objects)
 
 
 def _answers(folder: Path, processes: list[ForkProcess]) -> list[Path]:

@@ -43,11 +43,6 @@ def bit_flipped(weight: Array, bit: int) -> Array:
     return weight
 
 
-def made_nan(weight: Array) -> Array:
-    weight[ELEMENT] = np.nan
-    return weight
-
-
 def rounded_to_half(weight: Array) -> Array:
     return weight.astype(np.float16).astype(np.float32)
 
@@ -129,10 +124,6 @@ def output_made_constant(graph: Graph) -> None:
     graph.follow(graph.node("activation/Tanh"), "Mul", [graph.constant(scalar(0, np.float32))])
 
 
-def logarithm_of_negatives(graph: Graph) -> None:
-    graph.follow(graph.node("activation/Tanh"), "Log")
-
-
 def outputs_exchanged(graph: Graph) -> None:
     """`last_hidden_state` is what was pooled, and the other way round; each with its true shape."""
     left, right = graph.model.graph.output
@@ -145,8 +136,6 @@ def outputs_exchanged(graph: Graph) -> None:
     left.CopyFrom(right)
     right.CopyFrom(first)
 
-
-weight_made_nan = partial(weight_changed, user=DENSE, change=made_nan)
 
 DEFECTS: dict[str, Change] = {
     "the attention mask is ignored": mask_ignored,

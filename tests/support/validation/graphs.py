@@ -129,43 +129,38 @@ def scalar(number: float, dtype: type[np.generic]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Exported:
-    """What plansmith made of a model, and its graph to be changed.
+    """What plansmith exported of a model, and its graph to be changed.
 
     Args:
         onnx: the record of the export; the reference's files lie in `folder`.
-        engine: the record of the engine, in `engine_folder`.
         folder: where the export lies; its graph keeps its weights in a file of their own.
-        engine_folder: where the engine lies.
     """
 
     onnx: OnnxModel
-    engine: Engine
     folder: Path
-    engine_folder: Path
 
     def graph(self) -> Graph:
         """The exported graph, to be changed."""
         return Graph(onnx.load(self.folder / self.onnx.components["model"].file, load_external_data=False), self.folder)
 
-    def judge(self, graph: Graph, name: str, *, claimed: Component | None = None) -> ValidationReport:
+    def judge(self, graph: Graph, name: str) -> ValidationReport:
         """Write a changed graph and send it through the gate.
 
         Args:
             graph: the candidate.
             name: of its file, which is removed again; no other test may use it.
-            claimed: the interface that the engine's record tells of; None: the graph's own.
         """
         path = graph.folder / f"{name}.onnx"
         try:
             onnx.save(graph.model, path)
-            return self.judge_file(path, claimed=claimed)
+            return self.judge_file(path)
         finally:
             path.unlink(missing_ok=True)
 
-    def judge_file(self, path: Path, *, claimed: Component | None = None) -> ValidationReport:
+    def judge_file(self, path: Path) -> ValidationReport:
         """Send a graph, which must be a valid one, through the gate."""
         onnx.checker.check_model(path)
-        component = (claimed or onnx_files.describe(path)).model_copy(update={"file": path.name})
+        component = onnx_files.describe(path).model_copy(update={"file": path.name})
         return validate(
             Candidate(engine_of(component), path.parent), self.onnx, self.folder, overrides={}, progress=silent
         )

@@ -1,4 +1,4 @@
-"""Processes that are killed lose nothing that they acknowledged, and what they had in work comes back."""
+"""Processes that are killed lose nothing that they acknowledged."""
 
 from __future__ import annotations
 
@@ -6,13 +6,9 @@ from collections import Counter
 
 import pytest
 
-from plansmith.errors import EnvironmentFault
-
-from ...support.prefect import postgres
 from ...support.triggers.inboxes import REGISTRY, Clock, event, finished, killed, lines_of, opened, start
 
 _WORKERS = 4
-_HELD_SECONDS = 600  # the lease that working_process.py takes
 
 
 @pytest.mark.parametrize(("acknowledged", "threads"), [(1, 1), (7, 1), (40, 4)])
@@ -43,20 +39,6 @@ def test_two_killed_receivers_leave_inbox(url: str) -> None:
     assert set(counts.values()) == {2}
 
 
-def test_killed_worker_entry_returns(url: str) -> None:
-    """What a killed worker had comes back when its lease has run out."""
-    clock = Clock()
-    with opened(url, clock) as inbox:
-        inbox.take(REGISTRY, "d-1", [event("a", 1), event("a", 2)])
-        worker = start("working_process.py", url, "victim", "one")
-        (entry_id,) = lines_of(worker, 1)
-        assert killed(worker) == []
-        assert inbox.claim("other", clock.go(seconds=_HELD_SECONDS - 1), _HELD_SECONDS) is None
-        again = inbox.claim("other", clock.go(seconds=1), _HELD_SECONDS)
-        assert again is not None
-        assert (again.id, again.event, again.attempts) == (int(entry_id), event("a", 1), 2)
-
-
 @pytest.mark.slow
 def test_simultaneous_claims_stay_ordered(url: str) -> None:
     """Processes that claim at once get every entry once, and each model in order."""
@@ -82,18 +64,3 @@ def test_simultaneous_openers_make_one_inbox(url: str) -> None:
         lines += killed(receiver)
     with opened(url) as inbox:
         assert set(lines) <= {entry.delivery for entry in inbox.entries(limit=100_000)}
-
-
-@pytest.mark.services
-def test_inbox_survives_killed_database() -> None:
-    """An inbox whose database was killed goes on when that is back."""
-    with postgres.running() as server, opened(server.url.replace("+asyncpg", "")) as inbox:
-        assert inbox.take(REGISTRY, "d-1", [event("a")])
-        server.kill()
-        with pytest.raises(EnvironmentFault, match="does not answer as it should") as away:
-            inbox.take(REGISTRY, "d-2", [event("b")])
-        assert away.value.transient
-        server.start()
-        assert not inbox.take(REGISTRY, "d-1", [event("a")])
-        assert inbox.take(REGISTRY, "d-2", [event("b")])
-        assert inbox.counts()["waiting"] == 2

@@ -76,7 +76,7 @@ def test_unreadable_spec_shown_with_remedy(site: Site) -> None:
     """A spec that cannot be read stands in the fleet with the way out."""
     site.place.write("typo.yaml", {"source": "hf:a/b", "precison": "int8"})
     text = site.page("/").text()
-    assert "specs/typo.yaml refused 1 problem(s) in the spec: unknown key(s)" in text
+    assert "specs/typo.yaml refused 1 problem in the spec: unknown key" in text
     assert "Next: mend these and run it again" in text
 
 

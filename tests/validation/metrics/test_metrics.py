@@ -190,13 +190,11 @@ class TestTheVerdict:
         """An interval beyond the limit passes as not proven."""
         metric = metric_verdict("top-1 accuracy", 50, 0.9, Interval(value=0.0, low=-0.07, high=0.07), 0.01)
         assert (metric.failures, metric.proven) == ((), False)
-        assert "not proven by 50 samples" in metric.summary()
 
     def test_interval_within_limit_proven(self) -> None:
         """An interval within the limit is proven."""
         metric = metric_verdict("top-1 accuracy", 5000, 0.9, Interval(value=-0.002, low=-0.006, high=0.002), 0.01)
         assert metric.proven
-        assert "not proven" not in metric.summary()
 
     def test_single_sample_breach_told(self) -> None:
         """A limit that one sample breaks is told."""

@@ -340,7 +340,7 @@ def validate_command(release: str, repository: Path, as_json: bool) -> None:
     from plansmith.report.text import format_cosine
     from plansmith.steps.release.revalidate import find_release, revalidate
     from plansmith.triton.repository.release import read_manifest
-    from plansmith.validation.gate import require_passed
+    from plansmith.validation.verdict import require_passed
 
     folder = find_release(release, repository)
     report = revalidate(folder)

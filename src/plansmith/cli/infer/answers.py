@@ -40,7 +40,7 @@ def require_output(path: Path, *, replace: bool) -> None:
         UsageError: it has a suffix that we do not write, or is there already.
     """
     if path.suffix not in {".npz", ".json"}:
-        raise UsageError(f"{path} is neither .npz nor .json", remedy="name --output so")
+        raise UsageError(f"{path} is neither .npz nor .json", remedy="let the name of --output end in one of them")
     if path.exists() and not replace:
         raise UsageError(f"{path} is there already", remedy="choose another --output, or pass --force")
 

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from plansmith.config.messages import validation_message, yaml_message
 from plansmith.errors import UsageError, first_line
+from plansmith.formatting import count
 from plansmith.records.model import Record
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def _refusal(path: Path | Traversable, problems: list[str]) -> UsageError:
     more = len(problems) - _MOST_PROBLEMS
     shown = problems[:_MOST_PROBLEMS] + ([f"… and {more} more"] if more > 0 else [])
     return UsageError(
-        "\n  ".join([f"{len(problems)} problem(s) in {path}:", *shown]), remedy="mend these and run it again"
+        "\n  ".join([f"{count(len(problems), 'problem')} in {path}:", *shown]), remedy="mend these and run it again"
     )
 
 

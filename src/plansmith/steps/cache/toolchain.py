@@ -71,6 +71,7 @@ _JUDGING_CODE = (
     "validation/gate.py",
     "validation/metrics",
     "validation/onnxruntime_runner.py",
+    "validation/verdict.py",
 )
 _JOINED_CODE = (
     "compilers/python_backend/candidate.py",

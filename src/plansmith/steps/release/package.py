@@ -22,7 +22,6 @@ from plansmith.steps.artifacts import CompiledModel
 from plansmith.steps.release.environment import Packer, WantedEnvironment
 from plansmith.steps.runner import StageRunner, StepResult
 from plansmith.system.files import link_or_copy
-from plansmith.triton.checker.checker import check_package
 from plansmith.triton.config import model_config, plan_config
 from plansmith.triton.config.ensemble import Branch, chains_of, member_folder, part_name, write_ensemble
 from plansmith.triton.config.model_config import require_uncached, text_package
@@ -234,6 +233,8 @@ class _Writer:
 
 
 def _require_sound(package: Package, folder: Path, target: Target, *, dynamo: bool) -> None:
+    from plansmith.triton.checker.checker import check_package
+
     findings = check_package(package, folder, target=target, dynamo=dynamo)
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:

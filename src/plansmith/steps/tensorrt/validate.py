@@ -19,7 +19,7 @@ from plansmith.steps.worker import tasks
 from plansmith.system import gpus
 from plansmith.system.gpu_catalog import is_kind
 from plansmith.system.process import Worker
-from plansmith.validation.gate import HeldOut, require_passed
+from plansmith.validation.verdict import HeldOut, require_passed
 
 
 @dataclass(frozen=True)

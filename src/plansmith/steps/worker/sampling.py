@@ -89,12 +89,13 @@ class SampledModel:
         """Return the model's outputs for one batch.
 
         Raises:
-            UsageError: it refuses data whose form was only guessed.
+            UsageError: it refuses data whose form or values nothing describes.
         """
         try:
             return self.ask(feed)
         except Exception as error:
-            if not self.plan.guessed or tells_of_memory(f"{type(error).__name__}: {error}"):
+            is_described = not (self.plan.guessed or self.plan.random_values)
+            if is_described or tells_of_memory(f"{type(error).__name__}: {error}"):
                 raise
             form = ", ".join(f"{name} {list(array.shape)}" for name, array in feed.items())
             raise UsageError(

@@ -31,7 +31,7 @@ from plansmith.records.validation import ToleranceChange, ValidationReport
 from plansmith.sources.loaded_model import Signature
 from plansmith.steps.worker.sample_request import EntryPointRequest, SampleDigest, SampleRequest
 from plansmith.system.tasks import Nothing, Task
-from plansmith.validation.gate import HeldOut
+from plansmith.validation.verdict import HeldOut
 
 DESCRIBE = Task("describe", LoadRequest, Signature)
 EXPORT = Task("export", ExportRequest, OnnxModel)

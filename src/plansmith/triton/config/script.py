@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from plansmith.config.triton.options import VersionPolicy
 from plansmith.errors import EngineError
 from plansmith.pipelines.draft import MODEL_FILE, files_in, script_text, write_model_files
-from plansmith.pipelines.served.scripting import SCRIPT_FILE
 from plansmith.records.model import Record, Tensor
 from plansmith.records.release import CONFIG_FILE, MODEL_FOLDER, Interface, Package
 from plansmith.triton.client.dtypes import BFLOAT16
@@ -69,6 +68,8 @@ class WrittenScript:
 
 def is_script(package: Package) -> bool:
     """Whether a release's entry point for clients is a script."""
+    from plansmith.pipelines.served.scripting import SCRIPT_FILE
+
     return bool(package.members) and SCRIPT_FILE in package.model_files
 
 
@@ -175,6 +176,8 @@ def write_script(
         EngineError: a dtype that cannot go through a script, or a chain that asks nothing.
     """
     from tritonclient.grpc import model_config_pb2 as pb
+
+    from plansmith.pipelines.served.scripting import SCRIPT_FILE
 
     _require_possible(chains, interface)
     folder.mkdir(parents=True)

@@ -20,7 +20,8 @@ from plansmith.data.labels import names_vectors
 from plansmith.errors import UsageError
 from plansmith.records.model import Measured, Pooling, Tensor
 from plansmith.records.validation import OutputAgreement, Tolerance, WorstSample
-from plansmith.validation.comparison import CONSTANT, FEWEST_ELEMENTS, cosine_of, other_shape, samples_of
+from plansmith.validation.comparison import FEWEST_ELEMENTS, cosine_of, other_shape, samples_of
+from plansmith.validation.verdict import CONSTANT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

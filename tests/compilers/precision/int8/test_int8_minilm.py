@@ -1,4 +1,4 @@
-"""A real model, all-MiniLM-L6-v2, in INT8 and FP8: sentences keep their vectors in eight bits."""
+"""A real model, all-MiniLM-L6-v2, in INT8 and FP8 for TensorRT: sentences keep their vectors in eight bits."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from plansmith.compilers.onnxrt import open_session
 from plansmith.compilers.precision import opsets
-from plansmith.compilers.precision.candidate import Method
-from plansmith.compilers.precision.int8 import onnxruntime_methods, tensorrt_method
+from plansmith.compilers.precision.int8 import tensorrt_method
 from plansmith.compilers.precision.int8.format import FP8, INT8, Format
 from plansmith.config.engine_options import LoweringOptions
 from plansmith.data.reference import StoredCases
@@ -52,34 +51,6 @@ def calibration(sentences: list[str], tmp_path_factory: pytest.TempPathFactory) 
 def reference(cleaned: Path, sentences: list[str]) -> NDArray[np.float64]:
     """The FP32 graph's vectors of the held-out sentences."""
     return _vectors(cleaned, sentences[:HELD_OUT])
-
-
-@pytest.fixture(scope="module")
-def cpu(cleaned: Path, calibration: StoredCases) -> list[Method]:
-    """Ways for a CPU."""
-    return onnxruntime_methods.methods(onnx.load(cleaned), calibration, LoweringOptions(), mask_input="attention_mask")
-
-
-@pytest.mark.parametrize(("place", "mean", "worst"), [(0, 0.997, 0.99), (1, 0.995, 0.98)])
-def test_sentence_vectors_kept_on_cpu(
-    place: int,
-    mean: float,
-    worst: float,
-    *,
-    cpu: list[Method],
-    cleaned: Path,
-    sentences: list[str],
-    reference: NDArray[np.float64],
-    tmp_path: Path,
-) -> None:
-    """On a CPU, 256 held-out sentences keep their vectors in a quarter of the bytes."""
-    method, path = cpu[place], tmp_path / "int8.onnx"
-    onnx.save(method.lower(()), path)
-    cosines = (_vectors(path, sentences[:HELD_OUT]) * reference).sum(axis=1)
-    assert cosines.mean() >= mean
-    assert cosines.min() >= worst
-    assert path.stat().st_size <= 0.27 * cleaned.stat().st_size
-    assert len(method.lowerable) == 36 + 2, "six layers of six projections, words and positions"
 
 
 @pytest.mark.parametrize(("form", "mean", "worst"), [(INT8, 0.997, 0.98), (FP8, 0.997, 0.99)], ids=["int8", "fp8"])
