@@ -109,7 +109,7 @@ NO_GRAPHS = {
     "another file as a program": Refused(
         ("torch:a.pt2",),
         3,
-        ("a.pt2 is damaged, or no model that torch.export.save wrote", "export it again"),
+        ("a.pt2 is damaged, or no model that torch.export.save wrote", "torch.export.save(torch.export.export("),
         {"a.pt2": "weights"},
     ),
     "an ONNX file without a graph": Refused(

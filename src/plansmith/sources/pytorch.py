@@ -6,6 +6,7 @@ import ast
 import io
 import json
 import re
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -316,8 +317,10 @@ def require_harmless(path: Path) -> None:
             problem = next(_harmful(reader), "")
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SourceError(
-            f"{path.name} is damaged, or no model that torch.export.save wrote: {first_line(error)}",
-            remedy="export it again with PyTorch 2.10 or newer",
+            f"{path.name} is {_other_kind(path) or 'damaged, or no model that torch.export.save wrote'}:"
+            f" {first_line(error)}",
+            remedy="export the module with PyTorch 2.10 or newer:"
+            " torch.export.save(torch.export.export(module, inputs), path)",
         ) from error
     if problem:
         raise SourceError(
@@ -325,6 +328,17 @@ def require_harmless(path: Path) -> None:
             remedy="export the model with tensors and PyTorch's own operators alone; or, if you trust"
             " whoever logged it: --allow-pickle",
         )
+
+
+def _other_kind(path: Path) -> str:
+    """Describe a file that PyTorch wrote by another way than torch.export.save; empty for anything else."""
+    if not zipfile.is_zipfile(path):
+        return ""
+    with zipfile.ZipFile(path) as archive:
+        names = [name.partition("/")[2] for name in archive.namelist()]
+    if any(name.startswith("code/") for name in names):
+        return "a module of TorchScript"
+    return "a pickle of torch.save, such as a state_dict" if "data.pkl" in names else ""
 
 
 def _harmful(reader: Any) -> Iterator[str]:

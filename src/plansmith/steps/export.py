@@ -59,7 +59,7 @@ def export(context: ModelContext, source: StepResult[SourceModel]) -> StepResult
     onnx = stages.stage("export", OnnxModel, [source.digest], work.parameters, build, tools=work.tools)
     if onnx is None:
         return None
-    if onnx.record.reference.guessed:
+    if onnx.record.reference.guessed and spec.data is None:
         stages.notice(f"the checks use {onnx.record.reference.data}; real inputs would tell more")
     for axis in onnx.record.constrained_axes:
         stages.notice(axis.explanation)

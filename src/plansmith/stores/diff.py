@@ -120,7 +120,7 @@ def _compared(old: Mapping[str, _Fact], new: Mapping[str, _Fact]) -> Iterator[Di
     nothing = _Fact("")
     for label in dict.fromkeys((*old, *new)):
         before, after = old.get(label, nothing), new.get(label, nothing)
-        if before != after:
+        if before.text != after.text:
             yield Difference(
                 what=label,
                 old=before.text or None,

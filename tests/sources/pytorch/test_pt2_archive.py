@@ -157,3 +157,17 @@ def test_pytorch_files_accepted(tmp_path: Path) -> None:
 def test_only_size_arithmetic_accepted(text: str, expected: bool) -> None:
     """Only arithmetic of sizes is arithmetic."""
     assert is_arithmetic(text) is expected
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning")
+@pytest.mark.parametrize(("kind", "said"), [("state", "a pickle of torch.save"), ("script", "a module of TorchScript")])
+def test_other_files_of_pytorch_named(kind: str, said: str, tmp_path: Path) -> None:
+    """A file that PyTorch wrote by another way is called what it is."""
+    path = tmp_path / "net.pt2"
+    if kind == "state":
+        torch.save(torch.nn.Linear(2, 2).state_dict(), path)
+    else:
+        torch.jit.script(torch.nn.Linear(2, 2)).save(str(path))  # type: ignore[no-untyped-call]
+    with pytest.raises(SourceError, match=said) as refused:
+        require_harmless(path)
+    assert "torch.export.save" in refused.value.remedy
