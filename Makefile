@@ -11,7 +11,7 @@ export DO_NOT_TRACK = 1
 # Much here starts interpreters: what the first has compiled of our modules is kept for the others.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo demo-int8 test test-journeys test-all test-changed servers debian test-gpu test-cuda check docs bench soak messages
+.PHONY: help demo demo-int8 test test-journeys test-all test-changed servers debian test-gpu test-cuda check docs docs-reference docs-pictures dist bench soak messages
 
 help:            ## list the targets
 	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/  —/'
@@ -123,10 +123,25 @@ check: $(VENV)/.installed
 	$(BIN)/hadolint docker/Dockerfile
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose*.yaml
 
-# With --quiet, --strict counts no warnings.
+docs-reference:  ## the pages of docs/reference/ and docs/llms.txt, from the code
+docs-reference: $(VENV)/.installed
+	$(BIN)/python -m tests.support.reference
+
+PICTURES ?=
+docs-pictures:   ## the pictures of docs/images/, each from a real run: make docs-pictures PICTURES="report.png"
+docs-pictures: $(VENV)/.served debian
+	$(BIN)/python -m tests.support.pictures $(PICTURES)
+
 docs:            ## the pages of docs/ as a site in site/; a link that leads nowhere is an error
 docs: $(VENV)/.docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/zensical build --clean --strict
+
+# The wheel is built from the sdist, so that what is missing there is noticed here.
+dist:            ## the sdist and the wheel of a release in dist/, checked
+dist: $(VENV)/.installed
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
 
 bench:           ## CPU seconds, memory, accuracy, speed, size, serving, threads, tensors, pipelines, stores, plans and deliveries, beside plain scripts and other tools
 bench: $(VENV)/.served $(VENV)/.dali

@@ -7,38 +7,28 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
 
 from plansmith.cli import cli
 from plansmith.errors import PlansmithError
 from plansmith.validation.comparison import LIMITS
 
 from .support.documentation import (
+    DOCUMENTS,
     PAGES,
     ROOT,
     code_blocks,
-    read_everything,
     read_page,
     read_readme,
     section,
+    table,
     without_code,
 )
+from .support.pictures.scenes import SCENES
+from .support.reference.pages import generated_files, navigation
+from .support.source import source_files
 
 README_LINES = 120
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(PAGES.rglob("*.md"))]
 TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-
-
-def _table(text: str, first_cell: str) -> list[list[str]]:
-    """The rows of the table whose head begins with a cell."""
-    lines = text.splitlines()
-    start = next(n for n, line in enumerate(lines) if line.startswith(f"| {first_cell} |"))
-    rows = []
-    for line in lines[start + 2 :]:
-        if not line.startswith("|"):
-            break
-        rows.append([cell.strip() for cell in line.split("|")[1:-1]])
-    return rows
 
 
 def _anchors(path: Path) -> set[str]:
@@ -54,16 +44,19 @@ def test_readme_is_a_front_door() -> None:
 
 def test_pages_are_in_navigation() -> None:
     """Whatever lies in docs/ is found from the site's navigation, once, and from the README."""
-    entries: list[str] = []
-    for entry in yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]:
-        entries += [entry] if isinstance(entry, str) else [page for group in entry.values() for page in group]
     pages = sorted(path.relative_to(PAGES).as_posix() for path in PAGES.rglob("*.md"))
-    assert sorted(entries) == pages
+    assert sorted(navigation()) == pages
     linked = re.findall(r"\(docs/([\w/-]+\.md)\)", read_readme())
-    assert {*linked, "index.md"} == set(pages)
+    assert {*linked, "index.md"} == {page for page in pages if not page.startswith("reference/")}
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
+def test_reference_is_generated() -> None:
+    """The reference and llms.txt are what the code says: `make docs-reference` writes them."""
+    paths = [*(PAGES / "reference").rglob("*.md"), PAGES / "llms.txt"]
+    assert {path.relative_to(PAGES).as_posix(): path.read_text(encoding="utf-8") for path in paths} == generated_files()
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, *sorted((PAGES / "reference").rglob("*.md"))], ids=lambda path: path.stem)
 def test_links_lead_somewhere(path: Path) -> None:
     """A link names a file that is there, and a heading in it."""
     for target in re.findall(r"\]\(([^)\s]+)\)", without_code(path.read_text(encoding="utf-8"))):
@@ -71,6 +64,19 @@ def test_links_lead_somewhere(path: Path) -> None:
         linked = path.parent / name if name else path
         assert linked.is_file(), target
         assert not anchor or anchor in _anchors(linked), target
+
+
+def test_pictures_are_made_and_shown() -> None:
+    """Each picture is shown by a page, and is one that `make docs-pictures` makes."""
+    images = PAGES / "images"
+    shown = {
+        (path.parent / target).resolve()
+        for path in DOCUMENTS
+        for alt, target in re.findall(r"!\[([^]]*)\]\(([^)]+)\)", without_code(path.read_text(encoding="utf-8")))
+        if alt
+    }
+    assert {path.resolve() for path in images.iterdir()} == shown
+    assert {path.name for path in shown} == {name for scene in SCENES for name in scene.pictures}
 
 
 def test_limits_match_gate() -> None:
@@ -83,23 +89,26 @@ def test_limits_match_gate() -> None:
         ]
         for precision, limits in LIMITS.items()
     ]
-    assert _table(read_page("precision"), "precision, at most or at least") == expected
+    assert table(read_page("precision"), "precision, at most or at least") == expected
 
 
 def test_every_command_is_documented() -> None:
-    """The reference lists every command, and nothing that is none; no page names another."""
-    rows = _table(read_page("reference"), "command")
+    """The reference lists every command."""
+    rows = table(read_page("reference"), "command")
     listed = {word for row in rows for word in re.findall(r"plansmith ([a-z-]+)", row[0])}
     assert listed == set(cli.commands)
-    text = read_everything()
-    typed = re.findall(r"(?:`|\$ )plansmith ([a-z][a-z-]+)", text)
-    typed += re.findall(r"^plansmith ([a-z-]+)", "".join(code_blocks(text, "")), re.MULTILINE)
-    assert set(typed) <= listed
+
+
+def test_environment_variables_documented() -> None:
+    """The reference lists the environment variables that the code reads; two are for plansmith's own children."""
+    internal = {"PLANSMITH_FLOWS_SERVED_BY", "PLANSMITH_SERVER_ID"}
+    read = {name for _, path in source_files() for name in re.findall(r'"(PLANSMITH_[A-Z_]+)"', path.read_text())}
+    assert {row[0].strip("`") for row in table(read_page("reference"), "variable")} == read - internal
 
 
 def test_exit_codes_match_errors() -> None:
     """Exit codes are those of the errors."""
-    listed = {int(row[0]) for row in _table(read_page("reference"), "code")}
+    listed = {int(row[0]) for row in table(read_page("reference"), "code")}
     codes = {PlansmithError.exit_code, *(error.exit_code for error in PlansmithError.__subclasses__())}
     assert listed == {0, 130, *codes}
 
@@ -127,10 +136,10 @@ def test_ranks_match_import_rules() -> None:
     contracts = tomllib.loads((ROOT / "import_rules.toml").read_text())["tool"]["importlinter"]["contracts"]
     (ranks,) = [contract["layers"] for contract in contracts if contract["id"] == "ranks"]
     units = [set(rank.split(" | ")) for rank in reversed(ranks) if rank != "__main__"]
-    rows = _table(section(read_page("architecture"), "The packages and their ranks"), "rank")
+    rows = table(section(read_page("architecture"), "The packages and their ranks"), "rank")
     assert [(int(row[0]), set(re.findall(r"`(\w+)`", row[1]))) for row in reversed(rows)] == list(
         enumerate(units, start=1)
     )
-    (picture,) = code_blocks(section((ROOT / "CONTRIBUTING.md").read_text(), "The ranks"), "")
+    (picture,) = code_blocks(section((ROOT / "CONTRIBUTING.md").read_text(), "The ranks"), "text")
     packages = [set(line[:31].split()) for line in picture.splitlines() if "│" not in line]
     assert packages[::-1] == units

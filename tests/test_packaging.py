@@ -6,11 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions, version
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from .support.source import source_files
 
@@ -25,7 +28,7 @@ MYPY = (sys.executable, "-m", "mypy", "--follow-imports=skip", "--no-incremental
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what the distribution is built from, links as links."""
     copy = tmp_path_factory.mktemp("tree")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "NOTICE"):
         shutil.copy2(ROOT / name, copy)
     for name in ("src", "compilers", "flows", "configs"):
         ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
@@ -36,12 +39,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def wheel(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built wheel; by this environment's setuptools where that is new enough."""
-    out = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    isolation = ["--no-build-isolation"] if _has_setuptools() else []
-    subprocess.run([*command, *isolation, "--wheel-dir", str(out), str(tree)], check=True)
-    (built,) = out.glob("plansmith-*.whl")
-    return built
+    return build_wheel(tree, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +49,20 @@ def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
     subprocess.run([*command, "--no-compile", "--target", str(folder), str(wheel)], check=True)
     return folder
+
+
+@pytest.fixture(scope="module")
+def core(site: Path) -> dict[str, Distribution]:
+    """The packages that the wheel needs without an extra, by name, from the metadata of those installed here."""
+    packages: dict[str, Distribution] = {}
+    waiting = list(distributions(path=[str(site)]))
+    while waiting:
+        for requirement in map(Requirement, waiting.pop().requires or ()):
+            name = canonicalize_name(requirement.name)
+            if name not in packages and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+                packages[name] = distribution(name)
+                waiting.append(packages[name])
+    return packages
 
 
 def test_wheel_holds_modules_and_data(wheel: Path) -> None:
@@ -69,6 +81,44 @@ def test_wheel_holds_modules_and_data(wheel: Path) -> None:
     assert "plansmith/compilers/onnxrt.py" in modules
     assert not (modules | data) - names
     assert not {name for name in names if name.startswith("plansmith/")} - modules - data
+
+
+def test_distributions_agree(tree: Path, wheel: Path, tmp_path: Path) -> None:
+    """The wheel from the sdist has the same files, the sdist holds no tests, and twine accepts both."""
+    isolation = ["--no-isolation"] if _has_setuptools() else []
+    subprocess.run([sys.executable, "-m", "build", "--sdist", *isolation, "-o", str(tmp_path), str(tree)], check=True)
+    (sdist,) = tmp_path.glob("plansmith-*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        assert not [name for name in archive.getnames() if name.partition("/")[2].startswith("tests")]
+    again = build_wheel(sdist, tmp_path)
+    assert zipfile.ZipFile(again).namelist() == zipfile.ZipFile(wheel).namelist()
+    subprocess.run([sys.executable, "-m", "twine", "check", "--strict", str(sdist), str(again)], check=True)
+
+
+def test_core_needs_few_packages(core: dict[str, Distribution]) -> None:
+    """A plain install brings at most twelve packages besides plansmith."""
+    assert len(core) <= 12, sorted(core)
+
+
+def test_core_commands_miss_nothing(site: Path, core: dict[str, Distribution], tmp_path: Path) -> None:
+    """With the packages of a plain install a command that misses a library names the extra."""
+    for package in core.values():
+        for name in {file.parts[0] for file in package.files or () if file.parts[0] not in {"..", "__pycache__"}}:
+            (tmp_path / name).symlink_to(Path(str(package.locate_file(name))))
+    (tmp_path / "repository" / "ranker" / "1").mkdir(parents=True)
+    (tmp_path / "repository" / "ranker" / "config.pbtxt").write_text('backend: "nobody"')
+    script = "import sys; sys.path[:0] = sys.argv[1:3]; del sys.argv[1:3]; from plansmith.cli import main; main()"
+    for arguments, status, expected in (
+        (("check", "repository"), 9, "plansmith[client]"),
+        (("report", "ranker"), 7, "no model repository"),
+        (("init", "timm:resnet18"), 9, "plansmith[compile]"),
+        (("compile", "timm:resnet18"), 9, "plansmith[compile]"),
+        (("demo",), 9, "plansmith[compile]"),
+        (("triggers", "serve"), 9, "plansmith[triggers]"),
+    ):
+        isolated = [sys.executable, "-I", "-S", "-c", script, str(site), str(tmp_path), *arguments]
+        done = subprocess.run(isolated, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (done.returncode, expected in done.stdout + done.stderr) == (status, True), done
 
 
 def test_nothing_generic_beside_package(site: Path) -> None:
@@ -100,6 +150,15 @@ def test_installed_command_finds_model_list(site: Path) -> None:
     done = run_installed(site, "-m", "plansmith", "zoo", "--only", "no such model")
     assert done.returncode == 2
     assert "names are like bert BertForSequenceClassification" in done.stderr
+
+
+def build_wheel(source: Path, out: Path) -> Path:
+    """Build the wheel of a tree or an sdist."""
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    isolation = ["--no-build-isolation"] if _has_setuptools() else []
+    subprocess.run([*command, *isolation, "--wheel-dir", str(out), str(source)], check=True)
+    (built,) = out.glob("plansmith-*.whl")
+    return built
 
 
 def run_installed(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -126,7 +126,7 @@ def _try(exporter: Exporter, job: ExportJob, names: list[str], follow: bool) -> 
         return _describe_failure(error), None
     lost = {t.name for t in job.inputs} - {t.name for t in component.inputs}
     if lost:
-        return f"{_LOST} the input(s) {', '.join(sorted(lost))}", None
+        return f"{_LOST} {'the input' if len(lost) == 1 else 'the inputs'} {', '.join(sorted(lost))}", None
     outputs = [t.name for t in job.outputs]
     for probe in job.probes:
         at = f"{probe.name} ({', '.join(f'{axis} {size}' for axis, size in probe.axes.items())})"

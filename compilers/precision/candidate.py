@@ -17,6 +17,7 @@ from plansmith.compilers import onnx_files
 from plansmith.config.engine_options import LoweringRequest
 from plansmith.data.reference import StoredCases, read_case
 from plansmith.errors import ExportError, GateError, first_line
+from plansmith.formatting import count
 from plansmith.records.model import BATCH, Case, Component, DataSet, OnnxModel, Precision, SpeedRatio, Trial
 from plansmith.records.validation import Evaluation
 from plansmith.validation.comparison import Padding
@@ -123,7 +124,7 @@ class Candidate:
     @property
     def name(self) -> str:
         """A description with the nodes kept in higher precision."""
-        return f"{self.method.name}, {len(self.keep)} more node(s) in FP32" if self.keep else self.method.name
+        return f"{self.method.name}, {count(len(self.keep), 'more node')} in FP32" if self.keep else self.method.name
 
     def with_speed(self, speed: SpeedRatio) -> Candidate:
         """Return a copy with the measured speed."""

@@ -17,6 +17,7 @@ from plansmith.compilers.precision.calibration import Positions, find_positions,
 from plansmith.compilers.precision.candidate import Candidate, Method, MethodFacts, Verdict
 from plansmith.compilers.precision.graph import Graph
 from plansmith.errors import ExportError, first_line
+from plansmith.formatting import count
 from plansmith.records.model import LayerError
 
 if TYPE_CHECKING:
@@ -262,7 +263,7 @@ class Search:
 
     def attempt(self, method: Method, keep: Mapping[str, str]) -> Candidate:
         """Lower, write, run and evaluate a candidate; one that cannot be lowered has failed."""
-        self._progress(f"trying {method.name}" + (f" with {len(keep)} node(s) more in FP32" if keep else ""))
+        self._progress(f"trying {method.name}" + (f" with {count(len(keep), 'node')} more in FP32" if keep else ""))
         folder = self._scratch / str(len(self.tried))
         folder.mkdir()
         path, file_bytes = folder / onnx_files.MODEL_FILE, 0

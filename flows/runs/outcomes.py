@@ -13,12 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from prefect.artifacts import create_table_artifact
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
-from prefect.events import emit_event
-from prefect.runtime import flow_run
-from prefect.utilities.urls import url_for
 from pydantic import Field, TypeAdapter
 
 from plansmith.config.source_reference import parse_reference
@@ -147,6 +141,9 @@ def outcome_of(model: str, target: str, ended: PublishedVersion | BaseException,
         ended: the version that stands now, or what ended the compile.
         seconds: that it took.
     """
+    from prefect.runtime import flow_run
+    from prefect.utilities.urls import url_for
+
     where: dict[str, Any] = {"model": model, "target": target, "file": "", "seconds": round(seconds, 3)}
     where["run"] = url_for("flow-run", flow_run.get_id()) or flow_run.get_id()
     if not isinstance(ended, BaseException):
@@ -157,6 +154,9 @@ def outcome_of(model: str, target: str, ended: PublishedVersion | BaseException,
 
 def server_time() -> datetime:
     """Return the start of the current flow run by the server's clock, as clocks differ between machines."""
+    from prefect.client.orchestration import get_client
+    from prefect.runtime import flow_run
+
     with get_client(sync_client=True) as client:
         began = client.read_flow_run(UUID(flow_run.get_id())).updated
     assert began is not None
@@ -169,6 +169,8 @@ def leave_outcome(outcome: ModelOutcome, findings: Findings) -> None:
     Raises:
         httpx.HTTPError, PrefectException: Prefect did not take it.
     """
+    from prefect.artifacts import create_table_artifact
+
     row = {
         "model": outcome.model,
         "target": outcome.target,
@@ -202,6 +204,9 @@ def read_findings(run: UUID) -> Findings | None:
 
 def _read(run: UUID, of: Callable[[dict[str, Any]], R]) -> R | None:
     """Read a part of the newest outcome that a run stored."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
+
     selection = ArtifactFilter(
         flow_run_id=ArtifactFilterFlowRunId(any_=[run]), key=ArtifactFilterKey(like_=f"{_OUTCOME}-%")
     )
@@ -223,6 +228,8 @@ def _read(run: UUID, of: Callable[[dict[str, Any]], R]) -> R | None:
 
 def announce(published: PublishedVersion, target: str) -> None:
     """Emit the Prefect event of a new version, which triggers automations."""
+    from prefect.events import emit_event
+
     emit_event(
         PUBLISHED,
         resource={

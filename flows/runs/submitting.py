@@ -15,8 +15,6 @@ from plansmith.errors import EXIT_INTERRUPTED, EnvironmentFault, InternalError, 
 from plansmith.fleet.records import NEXT, model_for, model_of
 from plansmith.flows.deploy.deployments import HOW_TO_DEPLOY, ONE_MODEL, find_hindrance, service_tag
 from plansmith.flows.prefect_api.api import parameter_problems, shortened
-from plansmith.flows.prefect_api.cancelling import cancel_run
-from plansmith.flows.prefect_api.patience import retry_while_unavailable
 from plansmith.flows.runs.outcomes import read_outcome
 from plansmith.formatting import format_bytes, format_seconds
 
@@ -320,6 +318,9 @@ def cancel_to_end(
         EnvironmentFault: one goes on all the same, as where its worker is dead.
         httpx.HTTPError: the API refuses it.
     """
+    from plansmith.flows.prefect_api.cancelling import cancel_run
+    from plansmith.flows.prefect_api.patience import retry_while_unavailable
+
     deadline = time.monotonic() + seconds
     for run in runs:
         if run.state is None or not (run.state.is_final() or run.state.is_cancelling()):

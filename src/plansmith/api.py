@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     from plansmith.records.destination import Publication
     from plansmith.records.release import Manifest
     from plansmith.records.validation import ValidationReport
+    from plansmith.steps.runner import Listener
     from plansmith.triton.client import Client
     from plansmith.triton.repository.repository import ModelRepository
 
 _SPEC_SUFFIXES = {".yaml", ".yml"}
+_ARGUMENTS = "argument"
+"""How messages call what was passed to `compile`."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -225,7 +228,7 @@ def compile(  # noqa: A001 - what it is called everywhere in plansmith
 
         name = spec.setdefault("name", type(source).__name__.lower())
         file = Path(spec.get("artifacts", "artifacts")) / "programs" / f"{name}.pt2"
-        resolved = make_spec({"source": f"torch:{file}", **spec})
+        resolved = make_spec({"source": f"torch:{file}", **spec}, place=_ARGUMENTS)
         save_program(source, example_inputs, dynamic_shapes, file)
     with Compilation(resolved, relative_to=folder, listener=_listener(progress)) as compilation:
         published, manifest = compilation.run()
@@ -239,7 +242,7 @@ def _spec_of(source: str | Path, values: dict[str, Any], folder: Path) -> tuple[
 
     path = Path(source)
     if path.suffix not in _SPEC_SUFFIXES:
-        return make_spec({"source": str(source), **values}), folder
+        return make_spec({"source": str(source), **values}, place=_ARGUMENTS), folder
     file = read_specs(path, values)
     if len(file.models) != 1:
         raise UsageError(
@@ -249,7 +252,7 @@ def _spec_of(source: str | Path, values: dict[str, Any], folder: Path) -> tuple[
     return file.models[0].spec, path.parent
 
 
-def _listener(progress: bool | Callable[[str], None]) -> Any:
+def _listener(progress: bool | Callable[[str], None]) -> Listener:
     from plansmith.formatting import format_seconds
     from plansmith.records.release import StepRecord
     from plansmith.steps.runner import Listener

@@ -104,7 +104,7 @@ def _own(code: str, status: int, *says: str) -> DataCase:
 WRONG = {
     "an empty file": _text("", 3, "a.txt holds no samples"),
     "blank lines": _text("\n \n\n", 3, "a.txt holds no samples"),
-    "one line": _text("the cat\n", 2, "1 different sample(s)", "give samples that differ"),
+    "one line": _text("the cat\n", 2, "1 different sample,", "give samples that differ"),
     "more than there are": _text(LINES, 2, "16 for evaluation", "give more samples", calibration=16, evaluation=16),
     "lines that repeat others": _text(LINES * 9, 2, "180 rows, of which 162 repeat", calibration=8, evaluation=16),
     "Latin-1": _text(LINES.encode() + b"caf\xe9\n", 3, "a.txt:21 is not UTF-8", "iconv -f latin1"),
@@ -113,7 +113,7 @@ WRONG = {
     "columns of other names": _rows("blurb,stars\ngood,1\n", 2, "it has blurb, stars", "columns: {text: blurb}"),
     "a column that is not there": _rows(_csv(int), 2, "no column 'body'", "text, label", columns={"text": "body"}),
     "a header alone": _rows("text,label\n", 3, "a.csv holds no samples"),
-    "a field too many": _rows("text,label\na,1,2\n", 3, "a.csv:2 has 3 field(s)", "put quotes"),
+    "a field too many": _rows("text,label\na,1,2\n", 3, "a.csv:2 has 3 fields", "put quotes"),
     "no JSON": _rows("{\n", 3, "a.jsonl:1 is not JSON", name="a.jsonl"),
     "no Parquet": _rows("PAR1", 3, "a.parquet cannot be read", "again", name="a.parquet"),
     "labels out of range": _rows(_csv(lambda i: 7 if i == 3 else i % 2), 2, "label '7' in row 3", "(0 to 1)"),

@@ -73,6 +73,7 @@ EARLY = {
     "a program without its scheme": Refused(
         ("net.pt2",), 2, ("cannot tell what", "write torch:net.pt2"), {"net.pt2": "x"}
     ),
+    "a program that is not there": Refused(("net.pt2",), 2, ("there is no file net.pt2", "write torch:<file>")),
     "a task for a program": Refused(
         ("torch:a.pt2", "--task", "fill-mask"),
         2,
@@ -168,7 +169,7 @@ def test_model_code_needs_trust(run: CommandLine, models: Path) -> None:
 def test_incomplete_checkpoint_refused(run: CommandLine, models: Path) -> None:
     """A checkpoint that lacks weights is refused."""
     answer = run("compile", f"hf:{models / 'lacking'}", "--no-check-served", "--json")
-    check_refusal(answer, 3, ("the checkpoint lacks 16 weight(s)", "encoder.layer.1", "save_pretrained"))
+    check_refusal(answer, 3, ("the checkpoint lacks 16 weights", "encoder.layer.1", "save_pretrained"))
     check_nothing_made(run.folder)
 
 

@@ -20,6 +20,15 @@ def test_dry_run_prints_commands(run: CommandLine) -> None:
     assert not [*run.folder.iterdir()]
 
 
+def test_demo_asks_text_models(run: CommandLine) -> None:
+    """Another source than of transformers is refused before anything runs."""
+    answer = run("demo", "--source", "timm:resnet18")
+    assert answer.status == 2
+    assert (
+        "Next: pass --source hf:<id or directory>, or compile yours: plansmith compile timm:resnet18" in answer.stderr
+    )
+
+
 @pytest.mark.slow
 def test_first_failure_ends_demo(tmp_path: Path) -> None:
     """A command that fails ends the demo with its own message and exit code."""

@@ -21,7 +21,6 @@ from plansmith.errors import UsageError
 from plansmith.records.model import Record
 from plansmith.records.validation import Tolerance
 
-from ..support.documentation import code_blocks, read_everything
 from ..support.spec_examples import ACCEPTED, REFUSED, RefusedSpec
 
 ROOT = Path(__file__).parents[2]
@@ -53,17 +52,6 @@ def test_schema_is_valid_and_stable() -> None:
 def test_shipped_spec_follows_schema(path: Path) -> None:
     """A shipped spec follows the schema."""
     assert _complaints(path.read_text()) == []
-
-
-def test_documented_specs_follow_schema(tmp_path: Path) -> None:
-    """Documented specs are taken and follow the schema."""
-    specs = [text for text in code_blocks(read_everything(), "yaml") if "source:" in text]
-    assert len(specs) >= 3
-    for text in specs:
-        (tmp_path / "spec.yaml").write_text(text)
-        name = read_specs(tmp_path / "spec.yaml", {}).models[0].name
-        assert name in {"minilm", "images", "forecaster", "sentences", "reader"}
-        assert _complaints(text) == []
 
 
 @pytest.mark.parametrize("text", ACCEPTED.values(), ids=ACCEPTED.keys())

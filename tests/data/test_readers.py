@@ -132,7 +132,7 @@ def test_arrays_split_along_first_axis(tmp_path: Path) -> None:
     ("name", "content", "says"),
     [
         ("a.txt", b"fine\n\xe9t\xe9\n", r"a\.txt:2 is not UTF-8"),
-        ("a.csv", b"text,label\na,1\nb\n", r"a\.csv:3 has 1 field\(s\) where the header has 2"),
+        ("a.csv", b"text,label\na,1\nb\n", r"a\.csv:3 has 1 field where the header has 2"),
         ("a.csv", b'text,label\n"a"b,1\n', r"a\.csv:2 cannot be split into fields"),
         ("a.csv", b'text,label\n"a,1\n', r"a\.csv:\d cannot be split into fields"),
         ("a.csv", b"text,text\na,b\n", r"a\.csv:1 names 'text' twice"),

@@ -119,7 +119,7 @@ def test_wheel_built_from_visible_files() -> None:
     assert everything == "*"
     assert {rule[1:] for rule in rules if rule.startswith("!")} == set(copied)
     linked = {path.readlink().parts[-1] for path in (ROOT / "src" / "plansmith").iterdir() if path.is_symlink()}
-    assert linked | {"src", "pyproject.toml", "README.md", "LICENSE", "constraints.txt"} == set(copied)
+    assert linked | {"src", "pyproject.toml", "README.md", "LICENSE", "NOTICE", "constraints.txt"} == set(copied)
 
 
 @pytest.mark.parametrize("name", IMAGES)

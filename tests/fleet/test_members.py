@@ -157,10 +157,10 @@ def test_models_picked_by_name(place: Place) -> None:
     assert [member.model for member in place.plan(models=["c", "a"])] == ["a", "c"]
     with pytest.raises(UsageError, match="no spec has a model 'x', 'y'") as refused:
         place.plan(models=["x", "a", "y"])
-    assert refused.value.remedy == f"there are a, b, c; 1 file(s) cannot be read, such as {place.specs / 'bad.yaml'}"
+    assert refused.value.remedy == f"there are a, b, c; 1 file cannot be read, such as {place.specs / 'bad.yaml'}"
     with pytest.raises(UsageError) as refused:
         place.plan(place.specs / "bad.yaml", models=["x"])
-    assert refused.value.remedy.startswith("there is none; 1 file(s)")
+    assert refused.value.remedy.startswith("there is none; 1 file cannot")
 
 
 def test_unpicked_refusal_does_not_matter(place: Place) -> None:

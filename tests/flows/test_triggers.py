@@ -30,7 +30,7 @@ PUBLISHED = PublishedVersion(
 def test_publication_event_reaches_people(monkeypatch: pytest.MonkeyPatch) -> None:
     """The event of a publication is one that people are told of."""
     sent: list[dict[str, Any]] = []
-    monkeypatch.setattr(outcomes, "emit_event", lambda event, **fields: sent.append({"event": event, **fields}))
+    monkeypatch.setattr("prefect.events.emit_event", lambda event, **fields: sent.append({"event": event, **fields}))
     outcomes.announce(PUBLISHED, "triton-26.08")
     (fields,) = sent
     trigger = _trigger(publication_automation("ours", "custom-webhook/tests", uuid4()))

@@ -62,7 +62,7 @@ def test_wrong_arguments_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         (module, {"example_inputs": torch.randn(1, 4)}, "has a batch of one"),
         (module, {"example_inputs": torch.randn(2, 4), "name": "../out"}, "name"),
         ("timm:resnet18", {"example_inputs": torch.randn(2, 4)}, "are for a PyTorch module"),
-        ("timm:resnet18", {"precison": "fp16"}, "unknown key"),
+        ("timm:resnet18", {"precison": "fp16"}, "unknown key: argument 'precison'"),
     ]
     for source, options, message in wrong:
         with pytest.raises(UsageError, match=message):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from plansmith.errors import RepositoryError
-from plansmith.pipelines.served.scripting import SCRIPT_FILE
+from plansmith.pipelines.served.requests import SCRIPT_FILE
 from plansmith.records.model import FileEntry, Precision, Tensor
 from plansmith.records.pipeline import Script
 from plansmith.records.release import MODEL_FOLDER, Manifest

@@ -23,6 +23,7 @@ from plansmith.compilers.precision.int8.nodes import (
 )
 from plansmith.compilers.precision.int8.qdq import Pairs, Tables
 from plansmith.compilers.precision.int8.smoothquant import Smoothed, again, nothing_to_lower, prepare, smooth
+from plansmith.formatting import count
 from plansmith.records.model import Precision
 from plansmith.system.gpus import sums_bytes_exactly
 
@@ -42,7 +43,7 @@ SMALL_HEAD = 0.02
 
 _DRIFT = "inputs with larger activations than the calibration data: static scales saturate there"
 _NEIGHBOURS = "one row in batches with others: all rows share a tensor's scale, so that its answer depends on them"
-_CLIPS = "inputs with larger activations than the calibration data: they are clipped in {} product(s)"
+_CLIPS = "inputs with larger activations than the calibration data: they are clipped in {}"
 
 
 class Dynamic:
@@ -457,7 +458,7 @@ def weight_bits() -> int:
 def _unsure(smoothed: Smoothed) -> tuple[str, ...]:
     """The caveats of scales per request."""
     clips = len(smoothed.limits)
-    return (_NEIGHBOURS, *([_CLIPS.format(clips)] if clips else []))
+    return (_NEIGHBOURS, *([_CLIPS.format(count(clips, "product"))] if clips else []))
 
 
 def _untried(bits: int) -> tuple[str, ...]:

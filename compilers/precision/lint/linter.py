@@ -14,6 +14,7 @@ from plansmith.compilers.precision.int8.format import FP8, INT8, UINT8, Format
 from plansmith.compilers.precision.lint import operator_rules, qdq_rules, type_rules
 from plansmith.compilers.precision.lint.view import Finding, View, operand
 from plansmith.errors import ExportError
+from plansmith.formatting import count
 from plansmith.records.model import Component, EngineKind
 
 if TYPE_CHECKING:
@@ -64,16 +65,16 @@ def calibration(view: View) -> Iterator[Finding]:
     for start in range(0, len(tensors), _TENSORS_AT_ONCE):
         counts = {tensor: _Count() for tensor in tensors[start : start + _TENSORS_AT_ONCE]}
         for values in view.run(list(counts)):
-            for tensor, count in counts.items():
+            for tensor, tally in counts.items():
                 parameters = _parameters(view, nodes[tensor])
                 assert parameters is not None
-                count.add(values[tensor], *parameters)
-        for tensor, count in counts.items():
-            yield from _judge(nodes[tensor], count)
+                tally.add(values[tensor], *parameters)
+        for tensor, tally in counts.items():
+            yield from _judge(nodes[tensor], tally)
 
 
-def _judge(node: onnx.NodeProto, count: _Count) -> Iterator[Finding]:
-    clipped, vanished = count.clipped / max(1, count.values), count.vanished / max(1, count.others)
+def _judge(node: onnx.NodeProto, tally: _Count) -> Iterator[Finding]:
+    clipped, vanished = tally.clipped / max(1, tally.values), tally.vanished / max(1, tally.others)
     if clipped > CLIPPED_SHARE:
         message = f"cuts off {clipped:.1%} of the values of {node.input[0]!r}"
         yield Finding("clipped-calibration", "error", node.name, message, "calibrate on data like this, or with minmax")
@@ -158,7 +159,7 @@ def refuse(findings: Sequence[Finding], *, subject: str = "the lowered graph") -
     shown = _one_of_each(errors)[:_NAMED]
     more = len(errors) - len(shown)
     lines = [
-        f"{subject} has {len(errors)} error(s):",
+        f"{subject} has {count(len(errors), 'error')}:",
         *(f"{' '.join(filter(None, (f.node, f.message)))} [{f.id}]" for f in shown),
         *([f"and {more} more"] if more else []),
     ]

@@ -23,7 +23,7 @@ from plansmith.cli.info.gc import gc_command
 from plansmith.cli.info.show import history_command, inspect_command, report_command, schema_command, show_command
 from plansmith.cli.info.targets import targets_command
 from plansmith.cli.loadtest.loadtest import loadtest_command
-from plansmith.cli.output import fault_from_os_error, prepare_streams
+from plansmith.cli.output import fault_from_missing_module, fault_from_os_error, prepare_streams
 from plansmith.cli.runs.fleet import fleet_group, status_command
 from plansmith.cli.runs.flows import flows_group
 from plansmith.cli.runs.submit import submit_command
@@ -181,6 +181,11 @@ def _run() -> NoReturn:
         _fail(error)
     except OSError as error:
         _fail(fault_from_os_error(error))
+    except ModuleNotFoundError as error:
+        fault = fault_from_missing_module(error)
+        if fault is None:
+            raise
+        _fail(fault)
     except (click.Abort, KeyboardInterrupt):
         if _as_json():
             click.echo(json.dumps(_INTERRUPTED))

@@ -63,7 +63,7 @@ def _release(manifest: Manifest, folder: Path) -> dict[str, Any]:
     return {
         "release": str(folder),
         "model": f"{manifest.name}, version {manifest.version}",
-        "made": f"{manifest.created} by plansmith {manifest.plansmith}",
+        "compiled": f"{manifest.created} by plansmith {manifest.plansmith}",
         "target": manifest.target,
         "source": _source(manifest.source),
         "export": {
@@ -143,7 +143,7 @@ def _pipeline(manifest: Manifest) -> dict[str, Any]:
         "inputs": [_tensor(t) for t in manifest.package.interface.inputs],
         "outputs": [_tensor(t) for t in manifest.package.interface.outputs],
         "members": {member.part: member.model for member in manifest.package.members},
-        "found": list(pipeline_lines(manifest.pipeline)),
+        "checked": list(pipeline_lines(manifest.pipeline)),
     }
     beside = {name: _companion_values(companion) for name, companion in manifest.beside.items()}
     script = list(script_lines(manifest.script))
@@ -156,7 +156,7 @@ def _companion_values(model: ReleasedModel) -> dict[str, Any]:
         "source": _source(model.source),
         "engine": f"{model.engine.kind}, {model.engine.precision}",
         **_plans(model.engine, model.validation),
-        "found": list(pipeline_lines(model.pipeline)),
+        "checked": list(pipeline_lines(model.pipeline)),
         "gate": _gate(model.validation),
     }
 
@@ -216,7 +216,7 @@ def _held_out(validation: ValidationReport) -> dict[str, Any]:
     evaluation = validation.evaluation
     if evaluation is None:
         return {}
-    return {"samples": describe_held_out(evaluation), "found": [line for line, _ in evaluation_lines(evaluation)]}
+    return {"samples": describe_held_out(evaluation), "results": [line for line, _ in evaluation_lines(evaluation)]}
 
 
 def _repository(repository: ModelRepository) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def _repository(repository: ModelRepository) -> dict[str, Any]:
             "versions": repository.versions(name),
             "shown_to_triton": repository.views(name).shown(),
             "newest": newest and f"{newest.engine.kind}, {newest.engine.precision}, gate {newest.validation.verdict}",
-            "made": newest and newest.created,
+            "compiled": newest and newest.created,
         }
     return {
         "repository": str(repository.root),

@@ -27,6 +27,14 @@ if TYPE_CHECKING:
 _STANDARD_INPUT, _STANDARD_OUTPUT, _STANDARD_ERROR = 0, 1, 2
 _UNABLE_TERMINALS = {"", "dumb", "unknown"}
 _WRITABLE = "plansmith-writable"
+_EXTRAS = {
+    "client": {"google", "numpy", "tritonclient"},
+    "compile": {"huggingface_hub", "onnx", "onnxruntime", "polygraphy", "safetensors", "timm", "torch", "transformers"},
+    "flows": {"httpx", "prefect"},
+    "s3": {"boto3", "botocore"},
+}
+"""The libraries that commands import without having asked for them, by the extra that brings them."""
+
 _PLAIN = {"…": "...", "·": "-", "–": "-", "→": "->", "✓": "+", "✗": "X"}
 
 _NARROWEST = 60
@@ -133,6 +141,16 @@ def short(path: Path) -> str:
     return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
 
 
+def fault_from_missing_module(error: ModuleNotFoundError) -> EnvironmentFault | None:
+    """Return the fault of a missing library of an extra; None if it is no such library, which is a bug."""
+    library = (error.name or "").partition(".")[0]
+    extra = next((extra for extra, libraries in _EXTRAS.items() if library in libraries), "")
+    if not extra:
+        return None
+    name = "protobuf" if library == "google" else library
+    return EnvironmentFault(f"{name} is not installed", remedy=f"pip install 'plansmith[{extra}]'")
+
+
 def fault_from_os_error(error: OSError) -> EnvironmentFault:
     """Convert an OSError of a file or of standard output to a plansmith error for the user."""
     message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
@@ -155,6 +173,12 @@ def write_output(path: Path, content: str | bytes, *, replace: bool, option: str
         raise UsageError(f"{path} is there already", remedy=f"choose another {option}, or pass --force") from error
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}", remedy=f"choose another {option}") from error
+
+
+def this_program() -> list[str]:
+    """Return the arguments that start this program once more, as it was started."""
+    called = Path(sys.argv[0])
+    return [sys.executable, str(called)] if called.name == "plansmith" else [sys.executable, "-m", "plansmith"]
 
 
 def program() -> str:

@@ -192,9 +192,13 @@ def parse_reference(text: str, *, relative_to: Path) -> SourceReference:
     """
     scheme, colon, location = text.partition(":")
     if not colon or scheme not in get_args(Scheme):
+        path = relative_to / text
+        for file_scheme, suffix in FILE_SUFFIXES.items():
+            if path.suffix == suffix and not path.exists():
+                raise UsageError(f"there is no file {text}", remedy=f"check the path, and write {file_scheme}:<file>")
         raise UsageError(
             f"cannot tell what {text!r} is",
-            remedy=_meant(text, relative_to / text)
+            remedy=_meant(text, path)
             or "write hf:<id or directory>[@revision], timm:<name or directory>, onnx:<file>, torch:<file.pt2>,"
             " mlflow:models:/<name>@<alias>, s3://<bucket>/<prefix>, or the path of a .yaml spec",
         )

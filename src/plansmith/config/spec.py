@@ -311,8 +311,12 @@ def find_problems(values: Mapping[str, Any]) -> list[Problem]:
     return []
 
 
-def make_spec(values: Mapping[str, Any]) -> ModelSpec:
+def make_spec(values: Mapping[str, Any], *, place: str = "command line") -> ModelSpec:
     """Validate values and build a spec from them.
+
+    Args:
+        values: by key.
+        place: where they come from, for messages.
 
     Raises:
         UsageError: names every problem at once.
@@ -321,7 +325,8 @@ def make_spec(values: Mapping[str, Any]) -> ModelSpec:
         return ModelSpec.model_validate(dict(values))
     except ValidationError as invalid:
         problems = [problem_of(error, values) for error in invalid.errors()]
-    raise refusal([*problems, *unknown_targets(values.get("target"))])
+    problems += unknown_targets(values.get("target"))
+    raise refusal([replace(problem, place=place) for problem in problems])
 
 
 def unknown_targets(target: Any) -> Iterator[Problem]:

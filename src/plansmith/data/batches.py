@@ -14,6 +14,7 @@ from typing import Any
 from plansmith.config.data import DataSpec
 from plansmith.data.sample import Sample, changing
 from plansmith.errors import SourceError, UsageError
+from plansmith.formatting import count
 from plansmith.records.model import AxisRange
 
 # Smaller batches cost more time in asking than they save in memory.
@@ -250,7 +251,7 @@ def _lot(seed: int, text: str) -> int:
 def _too_few(spec: DataSpec, name: str, available: int, rows: int) -> UsageError:
     repeated = f" ({rows} rows, of which {rows - available} repeat others)" if rows > available else ""
     message = (
-        f"data: {name} has {available} different sample(s){repeated}, and {spec.calibration} for calibration and"
+        f"data: {name} has {count(available, 'different sample')}{repeated}, and {spec.calibration} for calibration and"
         f" {spec.evaluation} for evaluation are wanted"
     )
     if available == 1:

@@ -23,6 +23,7 @@ from plansmith.config.data import Metric
 from plansmith.data.sample import Sample
 from plansmith.data.tables import Row
 from plansmith.errors import SourceError, UsageError
+from plansmith.formatting import count
 from plansmith.records.model import Measured
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ def _span(label: Any, sample: Sample) -> Span:
     starts = [starts] if isinstance(starts, int) else list(starts if starts is not None else [])
     if len(texts) != len(starts):
         raise SourceError(
-            f"the answer in row {sample.row} has {len(texts)} text(s) and {len(starts)} answer_start(s)",
+            f"the answer in row {sample.row} has {count(len(texts), 'text')} and {count(len(starts), 'answer_start')}",
             remedy='write {"text": ["…"], "answer_start": [17]}',
         )
     return Span(int(starts[0]), int(starts[0]) + len(texts[0])) if starts else Span(0, 0)

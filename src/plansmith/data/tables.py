@@ -13,6 +13,7 @@ from zipfile import BadZipFile, is_zipfile
 
 from plansmith.config.data import IMAGE, LABEL, TEXT
 from plansmith.errors import EnvironmentFault, SourceError, first_line
+from plansmith.formatting import count
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -81,7 +82,7 @@ def read_separated(path: Path, separator: str) -> Table:
         for number, fields in lines:
             if len(fields) != len(header):
                 raise SourceError(
-                    f"{path}:{number} has {len(fields)} field(s) where the header has {len(header)}",
+                    f"{path}:{number} has {count(len(fields), 'field')} where the header has {len(header)}",
                     remedy=f"put quotes around values that hold {separator!r}, or mend that line",
                 )
             yield Row(dict(zip(header, fields, strict=True)), f"{path}:{number}")

@@ -19,6 +19,7 @@ from plansmith.config.targets import name_of
 from plansmith.errors import PlansmithError, RepositoryError, UsageError
 from plansmith.fleet.members import Member, Unread, members_of
 from plansmith.fleet.records import PlannedModel, failure_of
+from plansmith.formatting import count
 from plansmith.records.destination import Destination
 from plansmith.records.release import Fingerprint, Reason
 from plansmith.steps.provenance.fingerprint import (
@@ -440,7 +441,7 @@ def _unknown(models: Sequence[str], names: set[str], unread: Sequence[PlannedMod
     named = sorted(names)
     more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
     available = f"there are {', '.join(named[:_MOST_NAMED])}{more}" if named else "there is none"
-    failed = f"; {len(unread)} file(s) cannot be read, such as {unread[0].file}" if unread else ""
+    failed = f"; {count(len(unread), 'file')} cannot be read, such as {unread[0].file}" if unread else ""
     return UsageError(f"no spec has a model {', '.join(map(repr, models))}", remedy=f"{available}{failed}")
 
 

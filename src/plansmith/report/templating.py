@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from plansmith.errors import EnvironmentFault
 from plansmith.formatting import format_bytes, format_seconds, minute
 
 if TYPE_CHECKING:
@@ -13,12 +15,31 @@ if TYPE_CHECKING:
 _REPORT_PACKAGE = "plansmith.report"
 
 
+def require_jinja(extra: str = "report") -> None:
+    """Require the library that renders HTML pages.
+
+    Args:
+        extra: that is to be installed.
+
+    Raises:
+        EnvironmentFault: Jinja2 is not installed.
+    """
+    if find_spec("jinja2") is None:
+        raise EnvironmentFault(
+            "Jinja2 is not installed, and HTML pages are rendered with it", remedy=f"pip install 'plansmith[{extra}]'"
+        )
+
+
 def template_environment(package: str = _REPORT_PACKAGE) -> Environment:
     """Return the template environment of a package, which may include the templates of the reports.
 
     Args:
         package: its dotted name; it has a folder `templates`.
+
+    Raises:
+        EnvironmentFault: Jinja2 is not installed.
     """
+    require_jinja()
     import jinja2
 
     packages = dict.fromkeys((package, _REPORT_PACKAGE))

@@ -19,6 +19,7 @@ from plansmith.records.engine import Engine
 from plansmith.records.model import EngineKind, Precision
 from plansmith.records.release import LOWERED_FILE, Fingerprint, LoweredGraph, Manifest, PublishedVersion, StepRecord
 from plansmith.records.validation import ValidationReport
+from plansmith.report.templating import require_jinja
 from plansmith.steps.artifacts import CompiledModel, companion_specs
 from plansmith.steps.cache import toolchain
 from plansmith.steps.context import ModelContext, graph_context, start_stages
@@ -82,6 +83,7 @@ def _lower_into(context: ModelContext, out: Path) -> LoweredGraph:
     spec = context.spec
     _require_sense(spec)
     require_kernels(spec, context.name, context.target)
+    require_jinja("compile")
     if out.exists():
         raise UsageError(f"{out} is there already", remedy="name another --output, or move it away", model=context.name)
     judgement = _judged(with_plans(context) if spec.tensorrt.check_build else context)
@@ -184,6 +186,7 @@ class Compilation:
         require_all(
             lambda: require_served(spec, own.name, own.target.device, relative_to),
             lambda: repository.require_target(own.target.name),
+            *([] if dry else [lambda: require_jinja("compile")]),
             lambda: self._find_runtime(own),
         )
         beside = {

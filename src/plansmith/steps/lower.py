@@ -12,6 +12,7 @@ from plansmith.config.engine_options import LoweringRequest
 from plansmith.config.spec import ModelSpec
 from plansmith.config.targets import Target
 from plansmith.errors import EngineError, ExportError, GateError, UsageError
+from plansmith.formatting import count
 from plansmith.records.model import DataSet, Device, EngineKind, LoweredModel, OnnxModel, Precision
 from plansmith.report.text import describe_choice
 from plansmith.steps.runner import StageRunner, StepResult
@@ -165,7 +166,7 @@ def _check_prelowered(
     entry, cached = result
     warnings = tuple(entry.record["warnings"])
     if warnings:
-        stages.notice(f"{len(warnings)} doubtful thing(s) in the lowering of the file; the first: {warnings[0]}")
+        stages.notice(f"{count(len(warnings), 'warning')} about the lowering of the file; the first: {warnings[0]}")
     return warnings, cached
 
 

@@ -86,5 +86,5 @@ def test_impossible_spec_writes_nothing(run: CommandLine, models: Path) -> None:
     check_refusal(run(*arguments, "--output", "a.json"), 2, ("a.json is no name for a spec", "ends in .yaml"))
     assert not list(run.folder.iterdir())
     lacking = run("init", f"hf:{models / 'lacking'}", "--output", "a.yaml", "--json")
-    check_refusal(lacking, 3, ("lacking · describe", "lacks 16 weight(s)", "Log: "))
+    check_refusal(lacking, 3, ("lacking · describe", "lacks 16 weights", "Log: "))
     assert [path.name for path in run.folder.iterdir()] == ["artifacts"]

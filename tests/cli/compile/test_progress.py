@@ -1,46 +1,30 @@
-"""The moving line of a terminal, with a bar where it is known how far something is."""
+"""What a person sees while a step works."""
 
 from __future__ import annotations
 
-from io import BytesIO, TextIOWrapper
-from uuid import UUID
+import time
+from io import StringIO
 
 import pytest
 from rich.console import Console
-from rich.text import Text
 
+from plansmith.cli.compile import progress
 from plansmith.cli.compile.progress import MovingLine
 
 
-@pytest.mark.parametrize(("encoding", "full", "left"), [("utf-8", "━", "─"), ("ascii", "#", "-")])
-def test_bar_shows_progress(encoding: str, full: str, left: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bar is as long as what is done."""
-    monkeypatch.setattr("plansmith.cli.compile.progress.can_redraw", lambda: True)
-    stream = TextIOWrapper(BytesIO(), encoding=encoding)
-    with MovingLine(Console(file=stream, force_terminal=True)) as line:
-        for share, cells in ((0.0, 0), (0.25, 5), (1.0, 20)):
-            line.tell("publish: sending", share)
-            assert _drawn(line) == f"{full * cells}{left * (20 - cells)} publish: sending"
-        line.tell("publish")
-        assert _drawn(line) == "publish"
-
-
-def _drawn(line: MovingLine) -> str:
-    assert line.shown
-    assert isinstance(line._spinner.text, Text)
-    return line._spinner.text.plain
-
-
-def test_same_name_runs_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two runs of one name, each is told and forgotten by itself."""
-    from plansmith.cli.runs.progress import RunProgress
-    from plansmith.flows.runs.submitting import RunEnded, SubmittedRun
-
-    monkeypatch.setattr("plansmith.cli.compile.progress.can_redraw", lambda: True)
-    runs = [SubmittedRun(UUID(int=number), "a for local-cpu", "") for number in range(2)]
-    with RunProgress(runs, quiet=False) as progress:
-        progress.step(runs[0], ["export"])
-        progress.step(runs[1], ["fetch"])
-        assert _drawn(progress._line) == "a for local-cpu: export, a for local-cpu: fetch"
-        progress.ended(RunEnded(runs[0], "COMPLETED", ""))
-        assert _drawn(progress._line) == "a for local-cpu: fetch"
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(1, "export: tracing"), (12, "export: tracing  12 s"), (125, "export: tracing  2 min 05 s")],
+)
+def test_long_activity_shows_its_time(seconds: int, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An activity that takes long is shown with the time that it has taken."""
+    now = [100.0]
+    monkeypatch.setattr(progress, "can_redraw", lambda: True)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    console = Console(file=StringIO(), width=60, color_system=None)
+    line = MovingLine(console)
+    line.tell("export: tracing")
+    now[0] += seconds
+    console.width = 60
+    console.print(line)
+    assert console.file.getvalue().split(maxsplit=1)[1].strip() == shown  # type: ignore[attr-defined]

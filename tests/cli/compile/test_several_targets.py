@@ -40,7 +40,7 @@ def test_target_has_own_repository(finished: Compiled, twins: InProcess) -> None
     again = twins(*finished.command, *TARGETS, "--repository", "many", "--target", "a-toaster")
     assert again.status == 6
     assert again.stdout.splitlines()[-4:] == [
-        "3 model(s): 2 unchanged, 1 failed",
+        "3 models: 2 unchanged, 1 failed",
         "  tiny  local-cpu  unchanged, version 1",
         "  tiny  ours       unchanged, version 1",
         "  tiny  a-toaster  failed, exit code 6",

@@ -45,7 +45,7 @@ def test_failed_model_stops_no_others(finished: Compiled, run: CommandLine) -> N
     assert "plansmith: toaster: there is no target 'a-toaster'" in lines
     assert "other published, version 1" in answer.stdout
     assert answer.stdout.splitlines()[-5:] == [
-        "4 model(s): 2 failed, 1 unchanged, 1 published",
+        "4 models: 2 failed, 1 unchanged, 1 published",
         "  gone     failed at fetch, exit code 3",
         "  tiny     unchanged, version 1",
         "  toaster  failed, exit code 6",
@@ -94,7 +94,7 @@ def test_dry_run_plans_every_model(finished: Compiled, run: CommandLine) -> None
     answer = run("compile", "models.yaml", "--dry-run")
     assert (answer.status, answer.stderr) == (0, "")
     assert answer.stdout.splitlines()[-3:] == [
-        "2 model(s): 1 unchanged, 1 to do",
+        "2 models: 1 unchanged, 1 to do",
         "  tiny  nothing to do",
         "  new   would run from package on",
     ]

@@ -21,7 +21,7 @@ def test_models_shown_with_versions(finished: Compiled, run: CommandLine) -> Non
     assert (answer.status, answer.stderr) == (0, "")
     counted, head, tiny, hint = answer.stdout.splitlines()
     assert counted == "1 model"
-    columns = ["MODEL", "TARGET", "VERSION", "MADE (UTC)", "PRECISION", "ENGINE", "LAST RUN (UTC)"]
+    columns = ["MODEL", "TARGET", "VERSION", "COMPILED (UTC)", "PRECISION", "ENGINE", "LAST RUN (UTC)"]
     assert head.split() == " ".join(columns).split()
     assert finished.document["version"] == 1
     assert tiny.split()[:3] == ["tiny", "local-cpu", "1"]

@@ -77,7 +77,7 @@ def test_best_failed_trial_is_named(spec: ModelSpec, tmp_path: Path) -> None:
     assert error.log is not None
     page = error.log.read_text()
     assert page.lower().startswith("<!doctype html>")
-    assert "INT8, dynamic, per channel, 1 more node(s) in FP32" in page
+    assert "INT8, dynamic, per channel, 1 more node in FP32" in page
     assert not out.exists()
 
     with Compilation(spec, relative_to=tmp_path) as compilation:
@@ -143,7 +143,7 @@ def test_mistaken_graph_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     prepared = pipeline.prepare(hand_made.products(tmp_path), hand_made.write_rows(tmp_path), tmp_path / "prepared")
     lowered = prepared.lower("int8", tmp_path / "lowered", tolerances={"y": ToleranceChange(min_cosine=0.9)})
     first, *others = lowered.record.trials
-    assert first.problem == "the lowered graph has 1 error(s): a_Q is wrong [some-id]"
+    assert first.problem == "the lowered graph has 1 error: a_Q is wrong [some-id]"
     assert sum(trial.chosen for trial in others) == 1
     calls.clear()
     lowered = prepared.lower(

@@ -10,8 +10,6 @@ import pytest
 from plansmith.errors import UsageError
 from plansmith.fleet.zoo.entries import ZooEntry, pick, read_list, shipped_list
 
-from ...support.documentation import code_blocks, read_page, section
-
 SHIPPED = Path(__file__).parents[3] / "configs" / "zoo.yaml"
 
 
@@ -37,12 +35,6 @@ def test_shipped_list_is_complete() -> None:
 def test_packaged_list_matches_checkout() -> None:
     """The list that plansmith comes with is that of the checkout."""
     assert read_list(shipped_list()) == read_list(SHIPPED)
-
-
-def test_documented_list_is_taken(tmp_path: Path) -> None:
-    (text,) = code_blocks(section(read_page("fleets"), "A zoo of models"), "yaml")
-    (tmp_path / "list.yaml").write_text(text)
-    assert [bool(e.timm) for e in read_list(tmp_path / "list.yaml")] == [False, True]
 
 
 def test_shipped_entries_omit_inputs() -> None:

@@ -281,7 +281,10 @@ def test_several_variants(account: AwsAccount) -> None:
     """Two variants, data capture and scaling come into service together."""
     base = {"models": ["bert"], "instance_type": "ml.g5.xlarge"}
     rows = [{**base, "name": "blue", "weight": 3, "auto_scaling": SCALING}, {**base, "name": "green"}]
-    values: dict[str, Any] = {"variants": rows, "data_capture": {"to": "s3://captured/here", "percent": 20}}
+    values: dict[str, Any] = {
+        "variants": rows,
+        "data_capture": {"to": f"s3://{account.bucket}/captured", "percent": 20},
+    }
     account.deploy(**values)
     client = boto3.client("sagemaker")
     config = client.describe_endpoint_config(EndpointConfigName=account.config())

@@ -73,7 +73,7 @@ def test_reason(tmp_path: Path, variant: dict[str, Any], values: dict[str, Any],
     with pytest.raises(EngineError) as refused:
         require_serveable(spec, {"main": (archive(tmp_path, **values),)})
     assert reason in refused.value.message
-    assert "bert cannot serve this, for 1 reason(s)" in refused.value.message
+    assert "bert cannot serve this, for 1 reason" in refused.value.message
 
 
 def test_all_reasons(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_all_reasons(tmp_path: Path) -> None:
     large = cpu_archive(tmp_path, "b", unpacked_bytes=5 * GIB)
     with pytest.raises(EngineError) as refused:
         require_serveable(spec, {"main": (archive(tmp_path, "a", tensorrt="11.0.0"),), "other": (large,)})
-    assert "for 3 reason(s)" in refused.value.message
+    assert "for 3 reasons" in refused.value.message
     assert "variant main: a@3: its plan" in refused.value.message
     assert "variant other: b@3: it loads 5.0 GiB of files" in refused.value.message
 

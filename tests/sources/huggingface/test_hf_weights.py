@@ -28,8 +28,8 @@ def rewrite(folder: Path, **fields: Any) -> Path:
     [
         ({"hidden_size": 64}, r"bert\.embeddings\.LayerNorm\.bias is \[32\] and should be \[64\], and \d+ more"),
         ({"vocab_size": 100}, r"word_embeddings\.weight is \[99, 32\] and should be \[100, 32\]\n"),
-        ({"num_hidden_layers": 1}, r"the checkpoint has 16 weight\(s\) more, such as bert\.encoder\.layer\.1\."),
-        ({"num_hidden_layers": 3}, r"lacks 16 weight\(s\) of BertForSequenceClassification: bert\.encoder\.layer\.2"),
+        ({"num_hidden_layers": 1}, r"the checkpoint has 16 weights more, such as bert\.encoder\.layer\.1\."),
+        ({"num_hidden_layers": 3}, r"lacks 16 weights of BertForSequenceClassification: bert\.encoder\.layer\.2"),
     ],
     ids=["a width", "a vocabulary", "fewer layers", "more layers"],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import RepositoryError
-from plansmith.report import REPORT_FILE
+from plansmith.report import REPORT_FILE, facts_of, render
 from plansmith.stores.backend.object_store import Moved, untold
 from plansmith.stores.layout import object_key
 from plansmith.stores.publication import publish_release
@@ -65,7 +65,7 @@ def test_pulled_version_equals_published(store: Store, mirror: Mirror, publish: 
     release_folder = tmp_path / "elsewhere.plansmith" / "releases" / MODEL / "1"
     names = {path.relative_to(release_folder) for path in release_folder.rglob("*")}
     assert {path.relative_to(release) for path in release.rglob("*")} == names
-    assert "version 2" in (release / REPORT_FILE).read_text()
+    assert (release / REPORT_FILE).read_text(encoding="utf-8") == render(facts_of(manifest))
     modes = {path.name: path.stat().st_mode & 0o7777 for path in release.rglob("*") if path.is_file()}
     assert modes.pop("reproduce.sh") == 0o755
     assert set(modes.values()) == {0o644}

@@ -9,6 +9,7 @@ import re
 import struct
 import subprocess
 import termios
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +56,14 @@ class Shown:
         return "".join(line if len(line) == self.columns else f"{line}\n" for line in lines)
 
 
-def in_terminal(folder: Path, *arguments: str, columns: int = 80, without: str = "", **variables: str) -> Shown:
+def in_terminal(
+    folder: Path,
+    *arguments: str,
+    columns: int = 80,
+    without: str = "",
+    command: Sequence[str] = COMMAND,
+    **variables: str,
+) -> Shown:
     """Run one command line to its end, with all three streams on a terminal.
 
     Args:
@@ -63,6 +71,7 @@ def in_terminal(folder: Path, *arguments: str, columns: int = 80, without: str =
         arguments: the command line.
         columns: how wide the terminal is.
         without: a variable that is not set.
+        command: what stands before the arguments.
         variables: of the environment.
     """
     values = environment(**{"TERM": "xterm-256color", **variables})
@@ -73,7 +82,7 @@ def in_terminal(folder: Path, *arguments: str, columns: int = 80, without: str =
     screen, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     process = subprocess.Popen(
-        [*COMMAND, *arguments], cwd=folder, env=own, stdin=terminal, stdout=terminal, stderr=terminal
+        [*command, *arguments], cwd=folder, env=own, stdin=terminal, stdout=terminal, stderr=terminal
     )
     os.close(terminal)
     with os.fdopen(screen, "rb", buffering=0) as stream:

@@ -133,13 +133,13 @@ def test_only_groups_with_patterns_listed(account: Account, deaf: Queue) -> None
 
 def test_read_limit_is_told(look: Looks, registry: ModelRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only so many are read, and that is said."""
-    monkeypatch.setattr(sagemaker, "_PER_PAGE", 2)
+    monkeypatch.setattr(sagemaker, "_PAGE_SIZE", 2)
     arns = [registry.register(f"s3://models/{number}.tar.gz", status="Approved") for number in range(5)]
     assert _versions(look()) == arns
-    monkeypatch.setattr(sagemaker, "_MOST_PAGES", 2)
+    monkeypatch.setattr(sagemaker, "_MAX_LISTED", 4)
     assert _versions(look(POLL_SECONDS)) == arns[1:]
     look(2 * POLL_SECONDS)
-    assert look.messages == [f"of more than 4 packages of {registry.group} the newest alone are looked at"]
+    assert look.messages == [f"of more than 4 packages of {registry.group} only the newest are read"]
 
 
 def test_unbuildable_package_told_with_reason(look: Looks, registry: ModelRegistry) -> None:

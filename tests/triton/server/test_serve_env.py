@@ -57,6 +57,15 @@ def test_server_unpacked_once(pip: FakePip, tmp_path: Path) -> None:
     assert left_in(tmp_path) == [folder]
 
 
+def test_newer_python_refused(monkeypatch: pytest.MonkeyPatch, pip: FakePip, tmp_path: Path) -> None:
+    """A Python without wheels of NumPy 1 is refused before anything is downloaded or built from source."""
+    monkeypatch.setattr(sys, "version_info", (3, 13, 0))
+    with pytest.raises(EnvironmentFault, match=r"no wheels for Python 3\.13") as refused:
+        environment.install_server(lambda _: None, private=tmp_path)
+    assert "PLANSMITH_TRITONSERVER" in refused.value.remedy
+    assert not pip.commands
+
+
 def test_runtime_brings_matching_numpy(pip: FakePip, tmp_path: Path) -> None:
     """A runtime brings the NumPy that the server understands."""
     folder = environment.install_runtime("1.23.2", lambda _: None, private=tmp_path)

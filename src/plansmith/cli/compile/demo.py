@@ -5,12 +5,14 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
 from plansmith.cli.options import complete_folder
-from plansmith.errors import EnvironmentFault
+from plansmith.cli.output import this_program
+from plansmith.errors import EnvironmentFault, UsageError
 
 _SOURCE = "hf:sentence-transformers/all-MiniLM-L6-v2"
 _NAME = "minilm"
@@ -40,6 +42,15 @@ def demo_command(source: str, text: str, folder: Path, *, dry_run: bool) -> None
     plansmith demo --source hf:./all-MiniLM-L6-v2 --text "a dog in the rain"
     plansmith demo --dry-run
     """
+    from plansmith.config.source_reference import parse_reference
+
+    if parse_reference(source, relative_to=Path.cwd()).scheme != "hf":
+        raise UsageError(
+            f"the demo asks a text model, and {source} is not of transformers",
+            remedy=f"pass --source hf:<id or directory>, or compile yours: plansmith compile {source}",
+        )
+    if not dry_run and find_spec("torch") is None:  # before a Triton is downloaded
+        raise EnvironmentFault("torch is not installed", remedy="pip install 'plansmith[compile]'")
     commands = [
         *([] if _has_triton() else [("serve-env", "add")]),
         ("compile", source, "--name", _NAME, "--pipeline", "--shapes", _SHAPES, "--artifacts", str(folder)),
@@ -48,7 +59,7 @@ def demo_command(source: str, text: str, folder: Path, *, dry_run: bool) -> None
     for words in commands:
         click.echo(f"$ {shlex.join(('plansmith', *words))}")
         if not dry_run:
-            code = subprocess.run([sys.executable, "-m", "plansmith", *words], check=False).returncode
+            code = subprocess.run([*this_program(), *words], check=False).returncode
             if code:  # the command has said why
                 sys.exit(code)
 

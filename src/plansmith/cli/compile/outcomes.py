@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from plansmith.formatting import format_bytes
+from plansmith.formatting import count, format_bytes
 
 if TYPE_CHECKING:
     from plansmith.errors import PlansmithError
@@ -222,7 +222,7 @@ def print_outcomes(outcomes: Sequence[Outcome], targets: Sequence[str]) -> None:
     counts = ", ".join(f"{count} {state}" for state, count in Counter(state for state, _ in summaries).items())
     names, places = [outcome.name for outcome in outcomes], max(map(len, targets))
     width = max(map(len, names))
-    click.echo(f"{len(outcomes)} model(s): {counts}")
+    click.echo(f"{count(len(outcomes), 'model')}: {counts}")
     for name, target, (_, text) in zip(names, targets, summaries, strict=True):
         click.echo(f"  {name:<{width}}  {f'{target:<{places}}  ' if places else ''}{text}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from types import TracebackType
 from typing import Self
 
@@ -12,12 +13,14 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from plansmith.cli.output import can_redraw, columns, open_console
+from plansmith.formatting import format_seconds
 from plansmith.records.release import StepRecord
 from plansmith.steps.runner import Listener
 
 _SPINNER_CELLS = 2
 _BAR_CELLS = 20
 _PER_SECOND = 12.5
+_LONG_SECONDS = 3.0
 
 
 class MovingLine:
@@ -36,8 +39,19 @@ class MovingLine:
         self._spinner = Spinner("line" if console.options.ascii_only else "dots", style="status.spinner")
         self._live: Live | None = None
         if not quiet and can_redraw():
-            self._live = Live(self._spinner, console=console, refresh_per_second=_PER_SECOND, transient=True)
+            self._live = Live(self, console=console, refresh_per_second=_PER_SECOND, transient=True)
         self.shown = self._live is not None
+        self._line, self._since = Text(), time.monotonic()
+
+    def __rich__(self) -> Spinner:
+        """Draw the line, with the time that its text has stood there once that is long."""
+        seconds = time.monotonic() - self._since
+        whole = f"{seconds:.0f} s" if seconds < 60 else format_seconds(seconds)
+        elapsed = f"  {whole}" if seconds >= _LONG_SECONDS else ""
+        line = self._line.copy()
+        line.truncate(max(self._console.width - _SPINNER_CELLS - len(elapsed), 1), overflow="ellipsis")
+        self._spinner.update(text=Text.assemble(line, (elapsed, "dim")))
+        return self._spinner
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -52,7 +66,7 @@ class MovingLine:
             self._live.stop()
 
     def tell(self, text: str, share: float | None = None) -> None:
-        """Redraw the line with another text, cut to the terminal width so that it can be erased.
+        """Change the line's text, which is cut to the terminal width so that it can be erased.
 
         Args:
             text: what is done.
@@ -62,9 +76,8 @@ class MovingLine:
             line = Text(" ".join(text.split()))
             if share is not None:
                 line = Text.assemble(self._bar(share), " ", line)
-            width = self._console.width = columns(sys.stderr)
-            line.truncate(max(width - _SPINNER_CELLS, 1), overflow="ellipsis")
-            self._spinner.update(text=line)
+            self._console.width = columns(sys.stderr)
+            self._line, self._since = line, time.monotonic()
 
     def _bar(self, share: float) -> Text:
         full, left = "#-" if self._console.options.ascii_only else "━─"

@@ -21,7 +21,6 @@ from plansmith.sources.reference import refuse_unfitting
 from plansmith.steps.fetch import fetch, load_request
 from plansmith.steps.runner import Listener, StageRunner
 from plansmith.steps.worker import tasks
-from plansmith.validation.comparison import TOLERANCES
 
 _WIDTH = 100
 _DATA_EXAMPLE = ("calibration", "evaluation", "metric")
@@ -192,6 +191,8 @@ def _commented(key: str, values: dict[str, Any], about: dict[str, str]) -> Itera
 def _tolerances(spec: ModelSpec, signature: Signature) -> Iterator[str]:
     """Yield example tolerances with the model's outputs and the defaults for its precision, as a comment."""
     precision = Precision.FP32 if spec.precision == "auto" else spec.precision
+    from plansmith.validation.comparison import TOLERANCES  # which needs NumPy
+
     default = TOLERANCES[precision].model_dump()
     yield from ("", *_comment(f"{_description('tolerances')} Those of {precision} are:"))
     for key in default:

@@ -93,7 +93,7 @@ def examine(
 def _packages(probes: dict[str, Probed]) -> list[Finding]:
     """Return findings on the packages; missing metadata, without which requirements are unknown, is its own finding."""
     try:
-        compiling = [*libraries.own_requirements(), *libraries.extra_requirements(libraries.COMPILE_EXTRA)]
+        compiling = libraries.extra_requirements(libraries.COMPILE_EXTRA)
         reading = libraries.extra_requirements(libraries.DATA_EXTRA)
     except PackageNotFoundError:
         return []

@@ -38,7 +38,6 @@ IMPORTED = (
 
 _ABSENT = "not installed"
 _IMPORTED = "imported"
-_ALWAYS_NEEDED = {"jinja2"}  # of what plansmith always demands: the others are imported before there is a doctor
 _NEEDED_FOR = {
     "jinja2": "the report in every release",
     "pyarrow": "data in .parquet, as most data sets of the hub are",
@@ -76,18 +75,6 @@ def extra_requirements(extra: str) -> list[Requirement]:
         *(requirement for name in inner for requirement in extra_requirements(name)),
         *(requirement for requirement in extra_only if requirement.name != "plansmith"),
     ]
-
-
-def own_requirements() -> list[Requirement]:
-    """Return plansmith's base requirements that are imported only where used.
-
-    Raises:
-        PackageNotFoundError: plansmith runs from a folder that was not installed.
-    """
-    from packaging.requirements import Requirement
-
-    found = [Requirement(line) for line in requires("plansmith") or ()]
-    return [requirement for requirement in found if requirement.marker is None and requirement.name in _ALWAYS_NEEDED]
 
 
 def installed_version(distribution: str) -> str:
@@ -135,7 +122,7 @@ def package_findings(
     """Check each package of an extra; one finding per package.
 
     Args:
-        requirements: from `extra_requirements` or `own_requirements`.
+        requirements: from `extra_requirements`.
         versions: of the installed distributions, by name; empty where there is none.
         probes: of those that were imported, by module.
         extra: which brings them; without those of any but "compile" a plain compile works.

@@ -50,7 +50,7 @@ def show_command(release: str, repository: Path, as_json: bool) -> None:
 def _print_versions(model: str, entries: list[Version]) -> None:
     from plansmith.formatting import minute
 
-    rows = [("VERSION", "MADE (UTC)", "GATE", "TRITON")]
+    rows = [("VERSION", "COMPILED (UTC)", "GATE", "TRITON")]
     for version in entries:
         triton = "serves" if version.serves else "shown" if version.shown else f"not shown: {version.hidden}"
         date = minute(version.made) if version.made else "unknown"

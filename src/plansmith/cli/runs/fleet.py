@@ -79,7 +79,7 @@ Examples:
 Exit codes: those of plansmith compile; of several failures that of the first; 130 interrupted.
 """
 
-_HEAD = ("MODEL", "TARGET", "VERSION", "MADE (UTC)", "PRECISION", "ENGINE", "STATE", "LAST RUN (UTC)", "WHY")
+_HEAD = ("MODEL", "TARGET", "VERSION", "COMPILED (UTC)", "PRECISION", "ENGINE", "STATE", "LAST RUN (UTC)", "WHY")
 _MOST_NAMED = 12
 _STATES = ("stale", "fresh", "refused")
 _EPILOG = """\

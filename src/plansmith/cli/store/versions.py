@@ -153,7 +153,7 @@ def _local_versions(repository: ModelRepository, model: str, *, as_json: bool) -
         click.echo(json.dumps({"repository": str(repository.root), "model": model, "versions": listed}))
         return
     click.echo(f"{model} in {repository.root}: {count(len(local), 'version')}")
-    head = ("VERSION", "MADE (UTC)", "GATE", "PRECISION", "ENGINE", "SIZE", "TRITON")
+    head = ("VERSION", "COMPILED (UTC)", "GATE", "PRECISION", "ENGINE", "SIZE", "TRITON")
     _echo(without_empty_columns([head, *(_local_cells(repository, model, version) for version in local)]))
 
 
@@ -285,7 +285,7 @@ def _overview_lines(overview: Overview) -> list[str]:
     able = overview.abilities
     fields = [
         ("target", overview.target or "that of its first release"),
-        ("made", f"{minute(overview.created)} UTC"),
+        ("created", f"{minute(overview.created)} UTC"),
         ("writes", able.shortcoming or "conditional, so that publishers need not wait for each other"),
         *_server(able),
         ("models", f"{count(overview.models, 'model')}, {count(overview.versions, 'version')}"),

@@ -6,13 +6,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 Arrays = Mapping[str, "np.ndarray[Any, Any]"]
 
 SETTINGS_FILE = "settings.json"
+SCRIPT_FILE = "script.py"
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class PartModel:
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer all requests of an execution in one call of the step."""
+        import numpy as np
         import triton_python_backend_utils as pb_utils
 
         feeds = [{tensor.name(): tensor.as_numpy() for tensor in request.inputs()} for request in requests]

@@ -22,9 +22,7 @@ from typing import Any
 import numpy as np
 
 from .chains import Array, Arrays, Chains, Parameters, Refused, frozen, on_the_wire
-from .requests import SETTINGS_FILE
-
-SCRIPT_FILE = "script.py"
+from .requests import SCRIPT_FILE, SETTINGS_FILE
 
 _FUNCTION = "answer"
 _IMPORTED_FROM = "plansmith_served"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from plansmith.compilers.trt.versions import is_same, loads_in, numbers_of
 from plansmith.errors import EngineError, UsageError
-from plansmith.formatting import format_bytes
+from plansmith.formatting import count, format_bytes
 from plansmith.sagemaker.archives import Archive
 from plansmith.sagemaker.endpoint.desired import Image, VariantArchives, resolve_image
 from plansmith.sagemaker.endpoint.instances import (
@@ -37,7 +37,7 @@ def require_serveable(spec: EndpointSpec, archives: VariantArchives) -> None:
     ]
     if reasons:
         raise EngineError(
-            "\n  ".join([f"{spec.name} cannot serve this, for {len(reasons)} reason(s):", *reasons]),
+            "\n  ".join([f"{spec.name} cannot serve this, for {count(len(reasons), 'reason')}:", *reasons]),
             remedy="change instance_type or image of the variant, or compile the release for them; nothing was created",
         )
 

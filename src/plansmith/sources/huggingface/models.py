@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from plansmith.config.spec import InputSpec
 from plansmith.errors import SourceError, UsageError, first_line
+from plansmith.formatting import count
 from plansmith.sources.directory import read_config
 from plansmith.sources.huggingface.inputs.axes import affordable
 from plansmith.sources.huggingface.inputs.signature import plan_inputs, small_sizes
@@ -293,7 +294,7 @@ def _require_all(model_class: type[PreTrainedModel], missing: Sequence[str], tas
     if not missing:
         return
     raise SourceError(
-        f"the checkpoint lacks {len(missing)} weight(s) of {model_class.__name__}:"
+        f"the checkpoint lacks {count(len(missing), 'weight')} of {model_class.__name__}:"
         f" {', '.join(missing[:_NAMED])}{', …' if len(missing) > _NAMED else ''}",
         remedy="it was not trained for that task: leave the task out, or take a checkpoint that was"
         if task
@@ -307,7 +308,8 @@ def _require_none_left(model: PreTrainedModel, unexpected: Iterable[str]) -> Non
     left = sorted(name for name in unexpected if _NUMBER.sub("#", name) in forms)
     if left:
         raise SourceError(
-            f"config.json contradicts the weights: the checkpoint has {len(left)} weight(s) more, such as {left[0]}",
+            f"config.json contradicts the weights: the checkpoint has {count(len(left), 'weight')} more,"
+            f" such as {left[0]}",
             remedy="mend the numbers of layers in config.json, or take config.json and weights of the same model",
         )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from plansmith.errors import RepositoryError, UsageError
 from plansmith.records.release import MANIFEST_FILE, Manifest
 from plansmith.records.validation import ToleranceChange, ValidationReport
-from plansmith.steps.runner import WORKER_MODULE
+from plansmith.steps.runner import WORKER_MODULE, require_numpy
 from plansmith.steps.worker import tasks
 from plansmith.steps.worker.tasks import ValidateRequest
 from plansmith.system.digest import Digester
@@ -52,6 +52,7 @@ def revalidate(release: Path) -> ValidationReport:
             model=manifest.name,
             step="validate",
         )
+    require_numpy()
     folder = engine_folder(release, manifest)
     descriptor, log = tempfile.mkstemp(prefix=scratch_name("validate-"), suffix=".log")
     os.close(descriptor)

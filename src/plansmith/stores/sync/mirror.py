@@ -20,7 +20,7 @@ from typing import TypeVar
 from plansmith.errors import RepositoryError
 from plansmith.records.model import FileEntry, Record
 from plansmith.records.release import CONFIG_FILE, MANIFEST_FILE, Manifest
-from plansmith.report import REPORT_FILE, facts_of, render
+from plansmith.report import REPORT_FILE, renumber
 from plansmith.stores.backend.object_store import Moved, untold
 from plansmith.stores.layout import object_key
 from plansmith.stores.records import Catalogue, StoredRelease, StoredVersion
@@ -269,10 +269,11 @@ def _numbered(staged: Path, release: StoredRelease, number: int) -> Manifest:
         )
     require_named(release.model, package.members)
     if manifest.version != number:
+        page = staged / REPORT_FILE
+        if page.is_file():
+            _rewrite(page, renumber(page.read_text(encoding="utf-8"), manifest.version, number))
         manifest = manifest.model_copy(update={"version": number})
         _rewrite(staged / MANIFEST_FILE, manifest.model_dump_json(indent=1))
-        if (staged / REPORT_FILE).is_file():
-            _rewrite(staged / REPORT_FILE, render(facts_of(manifest)))
     return manifest
 
 

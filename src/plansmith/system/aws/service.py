@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from plansmith.errors import EnvironmentFault, InternalError, PlansmithError, UsageError
+from plansmith.formatting import count
 from plansmith.records.model import Record
 from plansmith.system.aws.client import (
     create_client,
@@ -251,7 +252,7 @@ def require_valid(call: Call, *, enums: bool = False) -> None:
     ]
     if problems:
         raise UsageError(
-            "\n  ".join([f"AWS would refuse {len(problems)} value(s):", *problems]),
+            "\n  ".join([f"AWS would refuse {count(len(problems), 'value')}:", *problems]),
             remedy="change them in the endpoint's file; nothing was sent",
         )
 

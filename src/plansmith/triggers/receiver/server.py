@@ -121,7 +121,8 @@ def require_server() -> None:
         EnvironmentFault: a library is missing.
     """
     try:
-        import prometheus_client  # noqa: F401 - whether it is there
+        import jinja2  # noqa: F401 - whether it is there
+        import prometheus_client  # noqa: F401
         import sqlalchemy  # noqa: F401
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401

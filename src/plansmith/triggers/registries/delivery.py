@@ -131,7 +131,8 @@ def read_object(body: bytes) -> dict[str, Any]:
     """Parse a request body as a JSON object.
 
     Raises:
-        Refused: it is none; or has a key twice, a number that is none or that no double holds, or too many levels.
+        RequestRejected: it is none; or has a key twice, a number that is none or that no double holds, or too many
+            levels.
     """
     try:
         document = _DECODER.decode(body.decode())
@@ -147,7 +148,7 @@ def object_of(values: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Return the object under a key.
 
     Raises:
-        Refused: there is none.
+        RequestRejected: there is none.
     """
     value = values.get(key)
     if not isinstance(value, dict):
@@ -159,7 +160,8 @@ def name_of(values: Mapping[str, Any], key: str, *, longest: int = _LONGEST_NAME
     """Return the text under a key: a name that is not empty, and safe to show, store and log.
 
     Raises:
-        Refused: it is not there or no text, too long, or has characters that no line shows, such as half a pair.
+        RequestRejected: it is not there or no text, too long, or has characters that no line shows, such as half a
+            pair.
     """
     value = values.get(key)
     if not isinstance(value, str) or not value:
@@ -256,7 +258,7 @@ def proven_id(
         now: our Unix time.
 
     Raises:
-        Refused: one of them is not right.
+        RequestRejected: one of them is not right.
     """
     delivery, timestamp = headers.get(names.delivery, ""), headers.get(names.timestamp, "")
     text = headers.get(names.signature, "")

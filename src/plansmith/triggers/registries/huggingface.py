@@ -53,7 +53,7 @@ def read_delivery(
         now: our Unix time.
 
     Raises:
-        Refused: it is not of the Hub, or not what the Hub sends.
+        RequestRejected: it is not of the Hub, or not what the Hub sends.
     """
     if not (token := headers.get(HEADER, "")):
         raise RequestRejected("signature", "there is no secret")

@@ -305,7 +305,7 @@ def read_delivery(
         now: our Unix time.
 
     Raises:
-        Refused: it is not of this server, not of now, or not what MLflow sends.
+        RequestRejected: it is not of this server, not of now, or not what MLflow sends.
     """
     delivery_id = proven_id(HEADERS, headers, body, secrets=secrets, window_seconds=config.window_seconds, now=now)
     values = read_object(body)
@@ -329,7 +329,7 @@ def event_of(registry: str, model: str, version: str, change: Change, value: str
     """Return the event for a change of a registered model version.
 
     Raises:
-        Refused: no model or version is called so.
+        RequestRejected: no model or version is called so.
     """
     if "/" in model or ":" in model:  # MLflow refuses them too: they would name another version in an address
         raise RequestRejected("malformed", "name has a / or :")

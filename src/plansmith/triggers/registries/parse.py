@@ -29,7 +29,7 @@ def read_delivery(
     """Parse a registry's request; arguments as for each registry's own function.
 
     Raises:
-        Refused: nothing may follow from it.
+        RequestRejected: nothing may follow from it.
     """
     match config:
         case MlflowRegistry():

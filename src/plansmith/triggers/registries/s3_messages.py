@@ -19,7 +19,7 @@ def written_keys(body: bytes, *, bucket: str) -> list[str]:
     """Return the object keys that an S3 event message reports as written; none for S3's initial test event.
 
     Raises:
-        Refused: it is no message of S3's.
+        RequestRejected: it is no message of S3's.
     """
     values = read_object(body)
     if values.get("Event") == _TEST:

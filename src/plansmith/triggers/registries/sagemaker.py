@@ -43,7 +43,7 @@ def read_message(config: SageMakerRegistry, body: bytes, *, registry: str) -> De
         registry: the registry's name.
 
     Raises:
-        Refused: it is not of SageMaker or of another account, or not what SageMaker sends.
+        RequestRejected: it is not of SageMaker or of another account, or not what SageMaker sends.
     """
     values = read_object(body)
     if name_of(values, "source") != _SOURCE or name_of(values, "detail-type") != _TYPE:
@@ -68,7 +68,7 @@ def read_package(
         at: when it was approved, as a Unix time; 0 where nobody knows.
 
     Raises:
-        Refused: it is of another account, or of a group that cannot be named.
+        RequestRejected: it is of another account, or of a group that cannot be named.
     """
     if ignored := _ignored(detail):
         return Ignored(reason=ignored)

@@ -66,7 +66,7 @@ def read_delivery(
         now: our Unix time.
 
     Raises:
-        Refused: it is of nobody who knows a secret, not of now, or not what stands above.
+        RequestRejected: it is of nobody who knows a secret, not of now, or not what stands above.
     """
     delivery_id = proven_id(HEADERS, headers, body, secrets=secrets, window_seconds=config.window_seconds, now=now)
     values = read_object(body)

@@ -68,7 +68,7 @@ class WrittenScript:
 
 def is_script(package: Package) -> bool:
     """Whether a release's entry point for clients is a script."""
-    from plansmith.pipelines.served.scripting import SCRIPT_FILE
+    from plansmith.pipelines.served.requests import SCRIPT_FILE
 
     return bool(package.members) and SCRIPT_FILE in package.model_files
 
@@ -177,7 +177,7 @@ def write_script(
     """
     from tritonclient.grpc import model_config_pb2 as pb
 
-    from plansmith.pipelines.served.scripting import SCRIPT_FILE
+    from plansmith.pipelines.served.requests import SCRIPT_FILE
 
     _require_possible(chains, interface)
     folder.mkdir(parents=True)

@@ -27,6 +27,9 @@ SERVER_FOLDER = "pytriton-0.7.0"
 TRITON_VERSION = "2.51.0"
 NUMPY_REQUIREMENT = "numpy==1.26.4"
 NUMPY_FOLDER = "numpy-1.26.4"
+_NEWEST_PYTHON = (3, 12)
+"""NumPy 1 has no wheels for newer ones."""
+
 _FIRST_DALI_FOR_CUDA_13 = (1, 51, 2)
 """Older ones are for CUDA 12 alone. Either runs where there is no GPU, too."""
 
@@ -231,6 +234,11 @@ def _install(target: Path, requirements: Sequence[str], progress: Callable[[str]
     if target.is_dir():
         progress(f"{target} is there already")
         return target
+    if sys.version_info[:2] > _NEWEST_PYTHON:
+        raise EnvironmentFault(
+            f"Triton's wheel needs NumPy 1, which has no wheels for Python {sys.version_info[0]}.{sys.version_info[1]}",
+            remedy="install it for Python 3.11 or 3.12, or set PLANSMITH_TRITONSERVER to a tritonserver binary",
+        )
     _require_writable(target.parent)
     progress(f"installing {' '.join(requirements)} into {target}")
     with staging_folder(staging_place(private=target.parent)) as staged:

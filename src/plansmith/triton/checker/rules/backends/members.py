@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from plansmith.errors import RepositoryError
-from plansmith.pipelines.served.requests import SETTINGS_FILE
-from plansmith.pipelines.served.scripting import SCRIPT_FILE
+from plansmith.pipelines.served.requests import SCRIPT_FILE, SETTINGS_FILE
 from plansmith.records.model import Tensor
 from plansmith.triton.checker.findings import Finding, Rule
 from plansmith.triton.checker.model_files import GraphFacts, find_class, graph_facts, read_source, takes, top_level

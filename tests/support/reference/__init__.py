@@ -1,0 +1,1 @@
+"""Reference pages of docs/reference/, generated from the code: `make docs-reference` writes them."""

@@ -1,0 +1,41 @@
+"""The pages on commands: usage, examples and options, as `--help` has them, a page for each section of it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+
+import click
+
+from plansmith.cli import SECTIONS, cli
+
+from .markdown import fenced, page, prose
+
+_EXAMPLES = "\b\n"
+
+
+def command_pages() -> dict[str, str]:
+    """The pages by their path in docs/."""
+    root = click.Context(cli, info_name="plansmith")
+    pages = {}
+    for title, commands in SECTIONS.items():
+        blocks = [block for command in commands for block in _command(command, root)]
+        pages[f"reference/commands/{re.sub(r'[^a-z]+', '-', title.lower())}.md"] = page(title, *blocks)
+    return pages
+
+
+def _command(command: click.Command, parent: click.Context) -> Iterator[str]:
+    context = click.Context(command, info_name=command.name, parent=parent)
+    depth = 2 if parent.parent is None else 3
+    yield f"{'#' * depth} {context.command_path}"
+    yield fenced(" ".join([context.command_path, *command.collect_usage_pieces(context)]))
+    for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
+        yield fenced(paragraph.removeprefix(_EXAMPLES)) if paragraph.startswith(_EXAMPLES) else prose(paragraph)
+    options = [item for item in command.get_params(context) if isinstance(item, click.Option)]
+    records = (item.get_help_record(context) for item in options)
+    listed = [f"- `{names}`: {prose(text)}" for names, text in filter(None, records) if "--help" not in names]
+    yield "\n".join(listed)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            yield from _command(command.commands[name], context)
