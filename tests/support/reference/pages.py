@@ -9,6 +9,7 @@ import yaml
 
 from ..documentation import PAGES, ROOT
 from .commands import command_pages
+from .errors import error_pages
 from .python_api import python_pages
 from .rules import rule_pages
 from .spec import spec_pages
@@ -17,7 +18,7 @@ from .targets import target_pages
 
 def generated_files() -> dict[str, str]:
     """The texts of the files, by their path in docs/."""
-    pages = command_pages() | spec_pages() | rule_pages() | target_pages() | python_pages()
+    pages = command_pages() | spec_pages() | rule_pages() | error_pages() | target_pages() | python_pages()
     return pages | {"llms.txt": _index(pages)}
 
 

@@ -21,6 +21,7 @@ from plansmith.triton.checker.model_folder import ModelFolder
 from ..checker.cases import BROKEN_CASES, PROGRAM
 from ..checker.written import Written
 from .markdown import fenced, page, prose, table
+from .texts import assigned, text_of
 
 Texts = dict[str, list[tuple[str, str]]]
 """Messages and remedies of each rule; what depends on the model is an ellipsis."""
@@ -67,22 +68,11 @@ def _texts() -> Texts:
                 rule = vars(module).get(getattr(arguments.get("rule"), "id", ""))
                 if not isinstance(rule, Rule):
                     continue
-                values = {**vars(module), **_assigned(function, before=call.lineno)}
-                message, remedy = (_text(arguments.get(name), values) for name in ("message", "remedy"))
+                values = {**vars(module), **assigned(function, before=call.lineno)}
+                message, remedy = (text_of(arguments.get(name), values) for name in ("message", "remedy"))
                 if message and remedy:
                     found[rule.id].append((message, remedy))
     return found
-
-
-def _assigned(function: ast.stmt, *, before: int) -> dict[str, ast.expr]:
-    """The values that variables of a function were last assigned before a line."""
-    return {
-        target.id: node.value
-        for node in ast.walk(function)
-        if isinstance(node, ast.Assign) and node.lineno < before
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
 
 
 def _arguments(call: ast.Call, values: dict[str, Any]) -> dict[str, ast.expr]:
@@ -102,23 +92,6 @@ def _arguments(call: ast.Call, values: dict[str, Any]) -> dict[str, ast.expr]:
     if name == "broken":
         arguments["rule"] = arguments.pop("self")
     return arguments
-
-
-def _text(expression: ast.expr | None, values: dict[str, Any]) -> str:
-    """The text of an expression; empty where it is known only when a model is checked."""
-    match expression:
-        case ast.Constant(value=str(text)):
-            return text
-        case ast.JoinedStr(values=parts):
-            return "".join(_text(part, values) or "…" for part in parts)
-        case ast.IfExp(body=one, orelse=other):
-            return _text(one, values) or _text(other, values)
-        case ast.FormattedValue(value=ast.Name() as name) | (ast.Name() as name):
-            value = values.get(name.id)
-            rest = {key: item for key, item in values.items() if key != name.id}
-            return value if isinstance(value, str) else _text(value, rest) if isinstance(value, ast.expr) else ""
-        case _:
-            return ""
 
 
 def _examples() -> dict[str, str]:
