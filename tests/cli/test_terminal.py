@@ -130,7 +130,9 @@ def test_dumb_terminal_gets_plain_lines(variables: dict[str, str], without: str,
 @pytest.mark.slow
 def test_colours_can_be_refused(finished: Compiled) -> None:
     """Nobody gets colours against their will."""
-    assert in_terminal(finished.folder, *finished.command).colours
+    shown = in_terminal(finished.folder, *finished.command)
+    assert shown.colours
+    assert "\x1b[1;32mgate passed" in shown.written
     assert not in_terminal(finished.folder, *finished.command, NO_COLOR="1").colours
 
 

@@ -16,7 +16,7 @@ RELATIVE = {
     1e-4: "10⁻⁴",
     0.0042: "0.42 %",
     0.121: "12 %",
-    1.5: "150 %",
+    1.5: "1.5 ×",
     2500.0: "2,500 ×",
     math.inf: "none",
     1.79e308: "none",
@@ -50,7 +50,13 @@ def test_cosine_never_rounded_to_1(value: float) -> None:
 
 def test_limits_printed_as_written() -> None:
     """Limits are as short as they were written."""
-    assert [_plain(figures.limit(value)) for value in (0.8, 0.003, 0.0125, 1e-4)] == ["80 %", "0.3 %", "1.25 %", "10⁻⁴"]
+    assert [_plain(figures.limit(value)) for value in (10, 0.8, 0.003, 0.0125, 1e-4)] == [
+        "10 ×",
+        "80 %",
+        "0.3 %",
+        "1.25 %",
+        "10⁻⁴",
+    ]
     assert [figures.limit_of_cosine(value) for value in (0.98, 0.99999999, 1.0, 0.0)] == [
         "0.98",
         "0.99999999",

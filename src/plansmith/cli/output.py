@@ -38,6 +38,7 @@ _EXTRAS = {
 _PLAIN = {"…": "...", "·": "-", "–": "-", "→": "->", "✓": "+", "✗": "X"}
 
 _NARROWEST = 60
+_CAUTION = "not validated"
 
 
 def prepare_streams() -> None:
@@ -207,15 +208,26 @@ def nested_lines(value: Any, indent: str = "") -> list[str]:
 
 
 def echo_lines(lines: Iterable[str]) -> None:
-    """Print lines; in a terminal long lines are wrapped between words, with a hanging indent."""
+    """Print lines, cautions in yellow; in a terminal long lines are wrapped between words, with a hanging indent."""
     width = columns(sys.stdout) if sys.stdout.isatty() else 0
     for line in lines:
-        if width < _NARROWEST or len(line) <= width:
-            click.echo(line)
-            continue
-        deeper = " " * (len(line) - len(line.lstrip()) + 4)
-        parts = textwrap.wrap(line, width, subsequent_indent=deeper, break_long_words=False, break_on_hyphens=False)
-        click.echo("\n".join(parts))
+        text = line
+        if width >= _NARROWEST and len(line) > width:
+            deeper = " " * (len(line) - len(line.lstrip()) + 4)
+            parts = textwrap.wrap(line, width, subsequent_indent=deeper, break_long_words=False, break_on_hyphens=False)
+            text = "\n".join(parts)
+        if line.lstrip().startswith(_CAUTION):
+            open_console().print(text, style="yellow", markup=False)
+        else:
+            click.echo(text)
+
+
+def echo_verdict(before: str, verdict: str) -> None:
+    """Print a line that ends in the verdict of the accuracy gate: green if it was passed, otherwise red."""
+    from rich.text import Text
+
+    style = "bold green" if verdict == "passed" else "bold red"
+    open_console().print(Text.assemble(f"{before}, ", (f"gate {verdict}", style)))
 
 
 def require_text(*texts: str) -> None:

@@ -31,21 +31,25 @@ LOOSEST_COSINE = -1.0
 
 
 def relative(value: float) -> str:
-    """Format an error relative to the output's magnitude: 3.1 %, 0.42 %, 2.4 × 10⁻⁶."""
+    """Format an error relative to the output's magnitude: 3.6 ×, 3.1 %, 0.42 %, 2.4 × 10⁻⁶."""
     if not math.isfinite(value) or value >= _INCOMPARABLE:
         return "none"
     if value == 0:
         return "0"
     if value >= 1000:
         return f"{value:,.0f}\N{NO-BREAK SPACE}×"
+    if value >= 1:
+        return f"{_significant(value, 2)}\N{NO-BREAK SPACE}×"
     if value >= 0.001:
         return f"{_significant(100 * value, 2)}\N{NO-BREAK SPACE}%"
     return scientific(value)
 
 
 def limit(value: float) -> str:
-    """Format the limit of a relative error, as short as possible: 80 %, 0.3 %, 10⁻⁴."""
-    return f"{100 * value:.3g}\N{NO-BREAK SPACE}%" if 0.001 <= value < 10 else relative(value)
+    """Format the limit of a relative error, as short as possible: 10 ×, 80 %, 0.3 %, 10⁻⁴."""
+    if 1 <= value < 1000:
+        return f"{value:.3g}\N{NO-BREAK SPACE}×"
+    return f"{100 * value:.3g}\N{NO-BREAK SPACE}%" if 0.001 <= value < 1 else relative(value)
 
 
 def scientific(value: float) -> str:

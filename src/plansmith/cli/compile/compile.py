@@ -300,15 +300,14 @@ def lower_command(
 
 
 def _show(lowered_graph: LoweredGraph) -> None:
-    from plansmith.cli.output import echo_lines, program, short
+    from plansmith.cli.output import echo_lines, echo_verdict, program, short
     from plansmith.records.release import LOWERED_FILE
     from plansmith.report.text import check_lines
 
     recipe, folder = lowered_graph.lowered.recipe, Path(lowered_graph.folder)
     engine = f" for {recipe.engine}" if recipe is not None else ""
-    click.echo(
-        f"{lowered_graph.name}: {lowered_graph.lowered.precision} graph{engine},"
-        f" gate {lowered_graph.validation.verdict}"
+    echo_verdict(
+        f"{lowered_graph.name}: {lowered_graph.lowered.precision} graph{engine}", lowered_graph.validation.verdict
     )
     echo_lines(f"  {line}" for line in accuracy_lines(lowered_graph.lowered, lowered_graph.validation))
     if lowered_graph.build_check is not None:

@@ -296,7 +296,7 @@ def _lowering(lowered: LoweredModel) -> dict[str, Any] | None:
 
 
 def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
-    from plansmith.cli.output import echo_lines, program, short
+    from plansmith.cli.output import echo_lines, echo_verdict, program, short
     from plansmith.config.targets import load_target
     from plansmith.report.text import script_lines
 
@@ -304,9 +304,9 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
     device = target.device
     release = short(Path(published.release))
     state = "unchanged, still" if published.unchanged else "published,"
-    click.echo(
-        f"{published.name} {state} version {published.version}: {manifest.engine.kind}, {manifest.engine.precision},"
-        f" gate {manifest.validation.verdict}"
+    echo_verdict(
+        f"{published.name} {state} version {published.version}: {manifest.engine.kind}, {manifest.engine.precision}",
+        manifest.validation.verdict,
     )
     echo_lines(f"  {line}" for line in _model_lines(manifest))
     for name, model in manifest.beside.items():

@@ -292,7 +292,7 @@ class StatusPages:
             state=state or "",
             error_detail=error_detail,
             now=now,
-            database=self._inbox.place,
+            database=_from_here(self._inbox.place),
             hooks=self._hooks,
             limit=_MOST_ENTRIES,
             **listing,
@@ -367,3 +367,9 @@ class StatusPages:
 
 def _number(text: str) -> int | None:
     return int(text) if _NUMBER.fullmatch(text) else None
+
+
+def _from_here(place: str) -> str:
+    """Return a path below the working directory without that; anything else as it is."""
+    path = Path(place)
+    return str(path.relative_to(Path.cwd())) if path.is_absolute() and path.is_relative_to(Path.cwd()) else place
