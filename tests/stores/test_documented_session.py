@@ -88,7 +88,9 @@ def test_diff_prints_documented_output(tmp_path: Path) -> None:
     release = make_release(tmp_path / "repository", model="minilm")
     same = differences(*(side_of_folder(release.folder, f"minilm@{number}") for number in (1, 2)))
     cpu = "ONNX Runtime 1.31.1 on CPU, stand-in backend"
-    speed = Difference(what="median in Triton", old=f"115 ms ({cpu})", new="78.2 ms (…)", old_value=115, new_value=78.2)
+    speed = Difference(
+        what="median of the served check", old=f"115 ms ({cpu})", new="78.2 ms (…)", old_value=115, new_value=78.2
+    )
     delay = Difference(what="triton.dynamic_batching.max_queue_delay_microseconds", old="500", new="200")
     sections = same.sections | {"speed": (speed,), "spec": (delay,)}
     changed = same.model_copy(update={"sections": sections, "config": ("@@ -40,5 +40,5 @@", "…")})

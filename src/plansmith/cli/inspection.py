@@ -54,7 +54,9 @@ def explain(path: Path) -> dict[str, Any]:
         return _repository(repository)
     raise UsageError(
         f"{path} is no manifest, ONNX file, plan, lowered graph, release or repository of plansmith",
-        remedy="name one, for example artifacts/repository",
+        remedy=f"name one, for example artifacts/repository; for a model by its name: plansmith show {path}"
+        if not path.exists() and len(path.parts) == 1
+        else "name one, for example artifacts/repository",
     )
 
 

@@ -176,7 +176,7 @@ def _speed(manifest: Manifest) -> _Facts:
     if served is not None:
         median = 1000 * served.median_seconds
         where = f"{served.backend_runtime} on {served.device.upper()}, {served.backend} backend"
-        yield "median in Triton", _Fact(f"{milliseconds(median)} ({where})", median)
+        yield "median of the served check", _Fact(f"{milliseconds(median)} ({where})", median)
     chosen = next((trial for trial in manifest.lowered.trials if trial.chosen), None) if manifest.lowered else None
     if chosen is not None and chosen.speed is not None:
         yield "beside FP32", _Fact(format_speedup(chosen.speed), chosen.speed.ratio)
