@@ -79,6 +79,7 @@ NO_SAY = {
     "config/target_names",
     "config/targets",
     "system/files",
+    "system/libraries",
     "config/spec",
     "records/destination",
     "config/pipeline",

@@ -31,7 +31,7 @@ def missing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     def find(module: str) -> ModuleSpec | None:
         return None if module == name else find_spec(module)
 
-    monkeypatch.setattr("plansmith.triggers.configuration.find_spec", find)
+    monkeypatch.setattr("plansmith.system.libraries.find_spec", find)
     return name
 
 

@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from plansmith.errors import EnvironmentFault
 from plansmith.formatting import format_bytes, format_seconds, minute
+from plansmith.system.libraries import require_library
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 _REPORT_PACKAGE = "plansmith.report"
-
-
-def require_jinja(extra: str = "report") -> None:
-    """Require the library that renders HTML pages.
-
-    Args:
-        extra: that is to be installed.
-
-    Raises:
-        EnvironmentFault: Jinja2 is not installed.
-    """
-    if find_spec("jinja2") is None:
-        raise EnvironmentFault(
-            "Jinja2 is not installed, and HTML pages are rendered with it", remedy=f"pip install 'plansmith[{extra}]'"
-        )
 
 
 def template_environment(package: str = _REPORT_PACKAGE) -> Environment:
@@ -39,7 +23,7 @@ def template_environment(package: str = _REPORT_PACKAGE) -> Environment:
     Raises:
         EnvironmentFault: Jinja2 is not installed.
     """
-    require_jinja()
+    require_library("jinja2", "report", purpose="HTML pages are rendered with it")
     import jinja2
 
     packages = dict.fromkeys((package, _REPORT_PACKAGE))

@@ -19,7 +19,6 @@ from plansmith.records.engine import Engine
 from plansmith.records.model import EngineKind, Precision
 from plansmith.records.release import LOWERED_FILE, Fingerprint, LoweredGraph, Manifest, PublishedVersion, StepRecord
 from plansmith.records.validation import ValidationReport
-from plansmith.report.templating import require_jinja
 from plansmith.steps.artifacts import CompiledModel, companion_specs
 from plansmith.steps.cache import toolchain
 from plansmith.steps.context import ModelContext, graph_context, start_stages
@@ -39,6 +38,7 @@ from plansmith.steps.validate import ValidationInputs, validate_engine
 from plansmith.steps.walk import StepExecutor, run_inline, walk
 from plansmith.system.digest import Digester
 from plansmith.system.files import fsync_tree, move_into_place, require_writable, scratch_folder
+from plansmith.system.libraries import require_library
 from plansmith.triton.config.option_rules import require_served
 from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.server.installation import has_gpu
@@ -83,7 +83,7 @@ def _lower_into(context: ModelContext, out: Path) -> LoweredGraph:
     spec = context.spec
     _require_sense(spec)
     require_kernels(spec, context.name, context.target)
-    require_jinja("compile")
+    require_library("jinja2", "compile", purpose="the report is rendered with it")
     if out.exists():
         raise UsageError(f"{out} is there already", remedy="name another --output, or move it away", model=context.name)
     judgement = _judged(with_plans(context) if spec.tensorrt.check_build else context)
@@ -186,7 +186,7 @@ class Compilation:
         require_all(
             lambda: require_served(spec, own.name, own.target.device, relative_to),
             lambda: repository.require_target(own.target.name),
-            *([] if dry else [lambda: require_jinja("compile")]),
+            *([] if dry else [lambda: require_library("jinja2", "compile", purpose="the report is rendered with it")]),
             lambda: self._find_runtime(own),
         )
         beside = {

@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from plansmith.errors import EnvironmentFault, PlansmithError
+from plansmith.errors import PlansmithError
 from plansmith.records.model import SCHEMA_VERSION, Record
 from plansmith.records.release import StepRecord
 from plansmith.steps.cache import toolchain
 from plansmith.steps.cache.local import ENTRY_FILE, CacheEntry, StageCache
 from plansmith.system.digest import Digester, digest_of
 from plansmith.system.files import storage_errors
+from plansmith.system.libraries import require_library
 from plansmith.system.process import Worker
 
 if TYPE_CHECKING:
@@ -29,16 +29,6 @@ Q = TypeVar("Q", bound=Record)
 A = TypeVar("A", bound=Record)
 
 WORKER_MODULE = "plansmith.steps.worker"
-
-
-def require_numpy() -> None:
-    """Require NumPy, which the worker imports when it starts; other libraries are imported by its tasks.
-
-    Raises:
-        EnvironmentFault: it is not installed.
-    """
-    if find_spec("numpy") is None:
-        raise EnvironmentFault("numpy is not installed", remedy="pip install 'plansmith[compile]'")
 
 
 @dataclass(frozen=True)
@@ -344,7 +334,7 @@ class StageRunner:
         if self._worker is not None and self._worker.is_dead:
             self.end_worker()
         if self._worker is None:
-            require_numpy()
+            require_library("numpy", "compile")  # which the worker imports when it starts
             self._worker = Worker(WORKER_MODULE, self.log_file("worker"), self.progress)
         return task.run(self._worker, request)
 

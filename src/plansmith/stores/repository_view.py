@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from importlib.util import find_spec
 
-from plansmith.errors import EnvironmentFault, RepositoryError
+from plansmith.errors import RepositoryError
 from plansmith.records.destination import CURRENT, Alias
 from plansmith.records.model import Record
 from plansmith.records.release import CONFIG_FILE, MODEL_FOLDER, Manifest, Member
@@ -29,6 +28,7 @@ from plansmith.stores.reader import read_file, read_stored_manifest
 from plansmith.stores.records import Catalogue, Pointer, StoredRelease, StoredVersion
 from plansmith.stores.store import Store
 from plansmith.system.aws.bucket import ObjectMetadata
+from plansmith.system.libraries import require_library
 from plansmith.triton.config.model_config import parse_config, text_of
 from plansmith.triton.repository.ensembles import names_of_parts, steps_of
 from plansmith.triton.repository.release import misfit, policy_of
@@ -243,11 +243,7 @@ def _named(config: bytes) -> list[int]:
 
 def _naming(text: str, numbers: list[int]) -> str:
     """Return a configuration with a version policy for exactly these versions."""
-    if find_spec("tritonclient") is None:
-        raise EnvironmentFault(
-            "tritonclient is not installed, which writes Triton's configurations",
-            remedy="pip install 'plansmith[client]'",
-        )
+    require_library("tritonclient", "client", purpose="Triton's configurations are written with it")
     config = parse_config(text)
     config.version_policy.specific.versions[:] = numbers
     return text_of(config)

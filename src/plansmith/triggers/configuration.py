@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
 
 from plansmith.config.service import ServiceConfig, ServiceFile, read_service
 from plansmith.config.service_triggers import Registry, Rule, TriggersConfig
-from plansmith.errors import EnvironmentFault, UsageError
+from plansmith.errors import UsageError
+from plansmith.system.libraries import require_library
 
 BLOCK, _VARIABLE = "block:", "env:"
 """How a place begins that holds a secret: a block of Prefect, or a variable."""
@@ -103,11 +103,8 @@ def require_libraries(registries: Mapping[str, Registry]) -> None:
     """
     for name, registry in registries.items():
         library, extra = _ASKED_WITH.get(registry.type, ("", ""))
-        if library and find_spec(library) is None:
-            raise EnvironmentFault(
-                f"{library} is not installed, and {name} (type {registry.type}) cannot be asked without it",
-                remedy=f"pip install 'plansmith[{extra}]'",
-            )
+        if library:
+            require_library(library, extra, purpose=f"{name} (type {registry.type}) cannot be asked without it")
 
 
 def registries_of_workers(config: TriggersConfig) -> dict[str, Registry]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -13,6 +12,7 @@ import click
 from plansmith.cli.options import complete_folder
 from plansmith.cli.output import this_program
 from plansmith.errors import EnvironmentFault, UsageError
+from plansmith.system.libraries import require_library
 
 _SOURCE = "hf:sentence-transformers/all-MiniLM-L6-v2"
 _NAME = "minilm"
@@ -49,8 +49,8 @@ def demo_command(source: str, text: str, folder: Path, *, dry_run: bool) -> None
             f"the demo asks a text model, and {source} is not of transformers",
             remedy=f"pass --source hf:<id or directory>, or compile yours: plansmith compile {source}",
         )
-    if not dry_run and find_spec("torch") is None:  # before a Triton is downloaded
-        raise EnvironmentFault("torch is not installed", remedy="pip install 'plansmith[compile]'")
+    if not dry_run:
+        require_library("torch", "compile")  # before a Triton is downloaded
     commands = [
         *([] if _has_triton() else [("serve-env", "add")]),
         ("compile", source, "--name", _NAME, "--pipeline", "--shapes", _SHAPES, "--artifacts", str(folder)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 import time
@@ -13,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from plansmith.errors import EnvironmentFault, PlansmithError
+from plansmith.errors import PlansmithError
 from plansmith.formatting import format_bytes
 from plansmith.loadtest.client.recorder import WARM_UP, RequestCounts
 from plansmith.loadtest.connect import check_target
@@ -32,6 +31,7 @@ from plansmith.loadtest.runner.stage_results import (
 from plansmith.loadtest.stages import LoadPlan, ScheduledStage, schedule_stage, schedule_stages
 from plansmith.loadtest.target import LoadTarget
 from plansmith.system.gpus import CPU_INFO
+from plansmith.system.libraries import require_library
 
 _TICK_SECONDS = 1.0
 _MIN_RATE_SECONDS = 0.25
@@ -406,8 +406,7 @@ def require_locust() -> None:
     Raises:
         EnvironmentFault: Locust is not installed.
     """
-    if importlib.util.find_spec("locust") is None:
-        raise EnvironmentFault("Locust is not installed", remedy="pip install 'plansmith[loadtest]'")
+    require_library("locust", "loadtest")
 
 
 def run_load(

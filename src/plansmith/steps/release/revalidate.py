@@ -9,11 +9,12 @@ from pathlib import Path
 from plansmith.errors import RepositoryError, UsageError
 from plansmith.records.release import MANIFEST_FILE, Manifest
 from plansmith.records.validation import ToleranceChange, ValidationReport
-from plansmith.steps.runner import WORKER_MODULE, require_numpy
+from plansmith.steps.runner import WORKER_MODULE
 from plansmith.steps.worker import tasks
 from plansmith.steps.worker.tasks import ValidateRequest
 from plansmith.system.digest import Digester
 from plansmith.system.files import scratch_folder, scratch_name
+from plansmith.system.libraries import require_library
 from plansmith.system.process import Worker
 from plansmith.triton.repository.release import damaged_file, engine_folder, read_manifest
 from plansmith.triton.repository.repository import ModelRepository
@@ -52,7 +53,7 @@ def revalidate(release: Path) -> ValidationReport:
             model=manifest.name,
             step="validate",
         )
-    require_numpy()
+    require_library("numpy", "compile")  # which the worker imports when it starts
     folder = engine_folder(release, manifest)
     descriptor, log = tempfile.mkstemp(prefix=scratch_name("validate-"), suffix=".log")
     os.close(descriptor)

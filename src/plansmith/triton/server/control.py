@@ -11,11 +11,11 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from importlib.util import find_spec
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError, first_line
+from plansmith.system.libraries import require_library
 from plansmith.system.urls import HEADER_VARIABLE, read_address, read_header
 from plansmith.triton.client.connection import CallFailure, Connection, SentModel
 
@@ -42,8 +42,7 @@ class ModelControlClient:
 
     def __init__(self, url: str, *, load_seconds: float) -> None:
         self._address = read_address(url)
-        if find_spec("tritonclient") is None:
-            raise EnvironmentFault("tritonclient is not installed", remedy="pip install 'plansmith[client]'")
+        require_library("tritonclient", "client")
         self.url = url
         self.may_have_changed = False
         self._load_seconds = load_seconds
