@@ -19,9 +19,8 @@ from plansmith.flows.prefect_api.patience import AWAY_SECONDS, UNTAKEN, retry_wh
 from plansmith.flows.prefect_api.run_log import RunLog
 from plansmith.flows.runs.outcomes import Findings, findings_of, key_of, leave_outcome, outcome_key, tags_of
 from plansmith.records.model import Record
-from plansmith.records.release import MANIFEST_FILE, PublishedVersion, StepRecord
+from plansmith.records.release import MANIFEST_FILE, REPORT_FILE, PublishedVersion, StepRecord
 from plansmith.records.validation import ValidationReport
-from plansmith.report import REPORT_FILE
 from plansmith.steps.runner import Listener
 
 TAIL_LINES = 40

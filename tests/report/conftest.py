@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from plansmith.report import ReportFacts, facts_of, render
+from plansmith.report.render import render
+from plansmith.report.verdict import ReportFacts, facts_of
 
 from ..support.report import examples, planned
 from ..support.report.page import Page

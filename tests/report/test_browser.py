@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.report import ReportFacts, render
+from plansmith.report.render import render
+from plansmith.report.verdict import ReportFacts
 
 from ..support.browser import Browser
 from ..support.report.page import Page

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from plansmith.report import ReportFacts, render
+from plansmith.report.render import render
+from plansmith.report.verdict import ReportFacts
 
 from ..support.report.page import Page
 from ..support.report.parts import judged

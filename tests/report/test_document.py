@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from plansmith.records.release import Manifest
-from plansmith.report import ReportFacts, as_json, facts_of, render, write
+from plansmith.report.render import as_json, render, write
+from plansmith.report.verdict import ReportFacts, facts_of
 
 from ..support.report import examples
 from ..support.report.page import Page

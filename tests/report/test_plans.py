@@ -13,8 +13,9 @@ from plansmith.cli.inspection import explain
 from plansmith.records.engine import Plan
 from plansmith.records.release import PublishedVersion
 from plansmith.records.validation import ValidationReport
-from plansmith.report import ReportFacts, as_json, render
+from plansmith.report.render import as_json, render
 from plansmith.report.text import plan_lines
+from plansmith.report.verdict import ReportFacts
 
 from ..support.report import planned
 from ..support.report.examples import int8_release

@@ -21,6 +21,9 @@ Quantisation = Literal["auto", "dynamic", "static"]
 SITE_VARIABLE = "PLANSMITH_SITE"
 """Names folders with Python packages, separated by ":", for the `model.py` of PyTorch models on Triton."""
 
+SHARED_CACHE_VARIABLE = "PLANSMITH_SHARED_CACHE"
+"""Names the place where a spec names none: which machines share their work is a matter of the machines."""
+
 OWNER_VARIABLE = "PLANSMITH_SERVER_ID"
 """Tells the environments of Python models which server unpacked them (see `OWNER_FILE`)."""
 

@@ -130,7 +130,7 @@ def _check_triton(value: str) -> str:
 class ModelSpec(Record):
     """Spec of one model to compile. Every field but `source` has a default."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, defer_build=True, extra="forbid")
 
     source: Annotated[str, Confidential()] = Field(
         description="Where the model comes from: hf:<id or directory>[@revision], timm:<name or directory>,"

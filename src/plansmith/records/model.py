@@ -72,7 +72,9 @@ class Record(BaseModel):
     What was given is in no text of an error: it may hold a secret.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True, defer_build=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True
+    )
 
 
 class AxisRange(Record):

@@ -34,6 +34,7 @@ BESIDE_FOLDER = "beside"
 """Holds, in a release, by name what is kept of how the models beside its own were judged."""
 
 LOWERED_FILE = "lowered.json"
+REPORT_FILE = "report.html"
 MANIFEST_FILE = "manifest.json"
 OWN_NAMES = {
     "build.log",

@@ -21,7 +21,6 @@ from plansmith.system.files import make_folder, write_file
 if TYPE_CHECKING:
     from jinja2 import Template
 
-REPORT_FILE = "report.html"
 
 _TEMPLATE = "report.html"
 

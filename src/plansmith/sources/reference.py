@@ -5,7 +5,6 @@ from __future__ import annotations
 from plansmith.config.source_reference import FILE_SUFFIXES, SourceReference, is_model_scheme
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import UsageError
-from plansmith.sources.timm import require_task
 
 
 def refuse_unfitting(reference: SourceReference, spec: ModelSpec) -> None:
@@ -29,6 +28,8 @@ def refuse_unfitting(reference: SourceReference, spec: ModelSpec) -> None:
     if reference.scheme == "torch":
         _refuse_for_module(spec)
     if reference.scheme == "timm":
+        from plansmith.sources.timm import require_task
+
         require_task(spec.task)
     described = [name for name in ("inputs", "outputs") if getattr(spec, name)]
     if reference.scheme == "timm" and described:

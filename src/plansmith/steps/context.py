@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from plansmith.config.engine_options import SHARED_CACHE_VARIABLE
 from plansmith.config.source_reference import SourceReference, parse_reference
 from plansmith.config.spec import ModelSpec
 from plansmith.config.targets import Target, load_target, require_onnxruntime
 from plansmith.errors import GateError, PlansmithError
 from plansmith.records.model import EngineKind
-from plansmith.report import unfinished, write
 from plansmith.sources.reference import refuse_unfitting
-from plansmith.steps.cache.shared import SharedCache, find_shared_place
 from plansmith.steps.runner import Listener, StageRunner
-from plansmith.steps.tensorrt.compile import PlanSteps
 from plansmith.system.digest import Digester
+
+if TYPE_CHECKING:
+    from plansmith.steps.tensorrt.compile import PlanSteps
 
 R = TypeVar("R")
 
@@ -66,6 +68,9 @@ class ModelContext:
             except GateError as error:
                 if self.stages.dry:
                     raise
+                from plansmith.report.render import write
+                from plansmith.report.verdict import unfinished
+
                 page = self.stages.log_file("report").with_suffix(".html")
                 results: dict[str, Any] = self.stages.results
                 facts = unfinished(
@@ -105,8 +110,12 @@ def start_stages(
     """
     listener = listener or Listener()
     name = spec.name or parse_reference(spec.source, relative_to=relative_to).default_name
-    place = find_shared_place(spec.shared_cache, relative_to, listener.notice, only_looks=dry)
-    shared = SharedCache(place, listener.moving) if place else None
+    shared = None
+    if spec.shared_cache is not None or os.environ.get(SHARED_CACHE_VARIABLE):
+        from plansmith.steps.cache.shared import SharedCache, find_shared_place
+
+        place = find_shared_place(spec.shared_cache, relative_to, listener.notice, only_looks=dry)
+        shared = SharedCache(place, listener.moving) if place else None
     artifacts = Path(spec.artifacts).absolute()
     return StageRunner(name, artifacts, listener=listener, force=spec.force, dry=dry, digester=digester, shared=shared)
 

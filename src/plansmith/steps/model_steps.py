@@ -27,7 +27,6 @@ from plansmith.steps.lower import lower_graph, require_kernels, require_lowered
 from plansmith.steps.pipeline import join, require_batches, require_dali_here, require_joinable
 from plansmith.steps.runner import StageRunner, StepResult
 from plansmith.steps.sample import needs_samples, take_samples
-from plansmith.steps.tensorrt.compile import PlanSteps
 from plansmith.steps.tensorrt.validate import PlanValidationInputs, require_plans, validate_plans
 from plansmith.steps.validate import ValidationInputs, validate_engine
 from plansmith.steps.walk import Step, walk
@@ -75,6 +74,8 @@ def with_plans(context: ModelContext) -> ModelContext:
     Raises:
         PlansmithError: as for `PlanSteps`.
     """
+    from plansmith.steps.tensorrt.compile import PlanSteps
+
     spec = context.spec
     with context.located("compile"):
         plans = PlanSteps(

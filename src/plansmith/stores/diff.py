@@ -14,9 +14,9 @@ from plansmith.formatting import format_bytes
 from plansmith.records.model import Record, Tensor
 from plansmith.records.release import CONFIG_FILE, MODEL_FOLDER, Manifest
 from plansmith.records.validation import ValidationReport
-from plansmith.report import facts_of
 from plansmith.report.provenance import groups_of
 from plansmith.report.text import format_cosine, format_speedup, milliseconds
+from plansmith.report.verdict import facts_of
 from plansmith.stores.reader import read_file, read_stored_manifest
 from plansmith.stores.store import Store
 from plansmith.triton.repository.release import read_manifest

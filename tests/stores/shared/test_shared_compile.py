@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plansmith.cli.compile.compile import compile_command
-from plansmith.steps.cache.shared import PLACE_VARIABLE
+from plansmith.config.engine_options import SHARED_CACHE_VARIABLE
 
 from ...support.cli.in_process import InProcess
 from ...support.models.graphs import save_product
@@ -63,7 +63,7 @@ def test_second_machine_skips_heavy_steps(plansmith: InProcess, monkeypatch: pyt
 
 def test_environment_names_shared_place(plansmith: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment names the place where neither spec nor command line does."""
-    monkeypatch.setenv(PLACE_VARIABLE, str(plansmith.folder / "of the environment"))
+    monkeypatch.setenv(SHARED_CACHE_VARIABLE, str(plansmith.folder / "of the environment"))
     compile_on(plansmith, "a")
     assert (plansmith.folder / "of the environment" / "cache").is_dir()
     monkeypatch.setattr("plansmith.steps.runner.Worker", NoWorker)
@@ -72,7 +72,7 @@ def test_environment_names_shared_place(plansmith: InProcess, monkeypatch: pytes
         f"source: onnx:../net.onnx\nshapes: {{x: {SHAPES.partition('=')[2]}}}\ncheck_served: false\n"
         "shared_cache: ../of the environment\n"
     )
-    monkeypatch.setenv(PLACE_VARIABLE, str(plansmith.folder / "elsewhere"))
+    monkeypatch.setenv(SHARED_CACHE_VARIABLE, str(plansmith.folder / "elsewhere"))
     answer = plansmith("compile", "specs/net.yaml", "--artifacts", "b", "--json")
     assert answer.status == 0, answer.stderr
     assert not (plansmith.folder / "elsewhere").exists()
@@ -82,13 +82,13 @@ def test_invalid_place_refused_by_origin(plansmith: InProcess, monkeypatch: pyte
     """What is no place is refused by the name that it was given to."""
     answer = plansmith("compile", "onnx:net.onnx", "--shared-cache", "ftp://here")
     assert (answer.status, "'shared_cache" in answer.stderr) == (2, True)
-    monkeypatch.setenv(PLACE_VARIABLE, "gs://bucket")
+    monkeypatch.setenv(SHARED_CACHE_VARIABLE, "gs://bucket")
     answer = plansmith("compile", "onnx:net.onnx")
     assert answer.status == 2
-    assert f"{PLACE_VARIABLE}: no destination: only folders and s3://bucket/prefix are known" in answer.stderr
-    assert f"Next: export {PLACE_VARIABLE}=" in answer.stderr
+    assert f"{SHARED_CACHE_VARIABLE}: no destination: only folders and s3://bucket/prefix are known" in answer.stderr
+    assert f"Next: export {SHARED_CACHE_VARIABLE}=" in answer.stderr
 
 
 def test_the_help_names_the_variable() -> None:
     (option,) = [parameter for parameter in compile_command.params if parameter.name == "shared_cache"]
-    assert PLACE_VARIABLE in str(getattr(option, "help", ""))
+    assert SHARED_CACHE_VARIABLE in str(getattr(option, "help", ""))

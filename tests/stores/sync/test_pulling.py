@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from plansmith.errors import RepositoryError
-from plansmith.report import REPORT_FILE, facts_of, render
+from plansmith.records.release import REPORT_FILE
+from plansmith.report.render import render
+from plansmith.report.verdict import facts_of
 from plansmith.stores.backend.object_store import Moved, untold
 from plansmith.stores.layout import object_key
 from plansmith.stores.publication import publish_release

@@ -23,7 +23,7 @@ from plansmith.records.validation import (
     ValidationReport,
     WorstSample,
 )
-from plansmith.report import ReportFacts, unfinished
+from plansmith.report.verdict import ReportFacts, unfinished
 
 from . import parts
 

@@ -25,7 +25,7 @@ from plansmith.records.model import (
     Trial,
 )
 from plansmith.records.validation import OutputAgreement, OutputComparison, ValidationReport
-from plansmith.report import ReportFacts
+from plansmith.report.verdict import ReportFacts
 
 MEGABYTE = 1024 * 1024
 SHAPES = {"traced": (2, 16), "untraced": (3, 37), "min": (1, 1), "opt": (8, 64), "max": (32, 256)}

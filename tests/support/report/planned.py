@@ -23,7 +23,7 @@ from plansmith.records.validation import (
     Tolerance,
     ValidationReport,
 )
-from plansmith.report import ReportFacts, facts_of
+from plansmith.report.verdict import ReportFacts, facts_of
 
 from . import examples, parts
 

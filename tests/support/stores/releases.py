@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plansmith.records.release import MODEL_FOLDER, Interface, Manifest
-from plansmith.report import REPORT_FILE, facts_of, render
+from plansmith.records.release import MODEL_FOLDER, REPORT_FILE, Interface, Manifest
+from plansmith.report.render import render
+from plansmith.report.verdict import facts_of
 from plansmith.triton.repository.repository import ModelRepository
 
 from ..faults.packages import TARGET, draft_of, file_entries

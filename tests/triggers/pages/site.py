@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from plansmith.config.service import ServiceConfig
 from plansmith.errors import EnvironmentFault
-from plansmith.report import REPORT_FILE
+from plansmith.records.release import REPORT_FILE
 from plansmith.steps.provenance.history import HISTORY, History, RunRecord
 from plansmith.triggers.inbox.inbox import Inbox
 from plansmith.triggers.pages import queries

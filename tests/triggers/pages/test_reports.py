@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.report import REPORT_FILE
+from plansmith.records.release import REPORT_FILE
 from plansmith.triggers.pages import query_results
 
 from .site import Site, link, links

@@ -275,7 +275,7 @@ def _document(published: PublishedVersion, manifest: Manifest, steps: list[StepR
 
 def _report(published: PublishedVersion) -> Path | None:
     """Return the report page of a release; None for a release that predates such pages."""
-    from plansmith.report import REPORT_FILE
+    from plansmith.records.release import REPORT_FILE
 
     path = Path(published.release) / REPORT_FILE
     return path if path.is_file() else None

@@ -105,8 +105,10 @@ def report_command(release: str, repository: Path, *, output: str | None, force:
     plansmith report artifacts/repository.plansmith/releases/minilm/3 --json
     """
     from plansmith.cli.output import require_text, write_output
-    from plansmith.report import REPORT_FILE, facts_of, render
-    from plansmith.report import as_json as document_of
+    from plansmith.records.release import REPORT_FILE
+    from plansmith.report.render import as_json as document_of
+    from plansmith.report.render import render
+    from plansmith.report.verdict import facts_of
     from plansmith.steps.release.revalidate import find_release
     from plansmith.triton.repository.release import read_manifest
 

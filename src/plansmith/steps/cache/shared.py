@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from plansmith import __version__
 from plansmith.compilers.trt.timing_cache import MOST_FILES, Key, Loan, TimingCaches, name_of, sha256_of
+from plansmith.config.engine_options import SHARED_CACHE_VARIABLE
 from plansmith.config.messages import validation_message
 from plansmith.errors import PlansmithError, UsageError
 from plansmith.formatting import format_bytes
@@ -41,9 +42,6 @@ from plansmith.system.digest import digest_of, digest_of_files
 from plansmith.system.files import STAGING, staging_folder
 
 R = TypeVar("R")
-
-PLACE_VARIABLE = "PLANSMITH_SHARED_CACHE"
-"""Names the place where a spec names none: which machines share their work is a matter of the machines."""
 
 _LEFT_ALONE_SECONDS = 300.0
 _SECONDS_PER_DAY = 86400.0
@@ -127,7 +125,7 @@ def find_shared_place(
     Raises:
         UsageError: what the environment names is no place.
     """
-    named = os.environ.get(PLACE_VARIABLE, "")
+    named = os.environ.get(SHARED_CACHE_VARIABLE, "")
     if location is None and not named:
         return None
     if location is not None:
@@ -137,7 +135,8 @@ def find_shared_place(
     except ValidationError as invalid:
         message = "; ".join(validation_message(error) for error in invalid.errors())
         raise UsageError(
-            f"{PLACE_VARIABLE}: {message}", remedy=f"export {PLACE_VARIABLE}=s3://bucket/prefix, or a folder"
+            f"{SHARED_CACHE_VARIABLE}: {message}",
+            remedy=f"export {SHARED_CACHE_VARIABLE}=s3://bucket/prefix, or a folder",
         ) from None
 
 

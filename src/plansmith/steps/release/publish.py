@@ -16,7 +16,6 @@ from plansmith.records.destination import Publication
 from plansmith.records.pipeline import Script
 from plansmith.records.release import BESIDE_FOLDER, Fingerprint, Manifest, Package, PublishedVersion
 from plansmith.records.validation import ServedReport
-from plansmith.report import REPORT_FILE, facts_of, render
 from plansmith.steps.artifacts import CompiledModel
 from plansmith.steps.provenance.fingerprint import completed, require_not_superseded
 from plansmith.steps.provenance.reproduction import reproduction
@@ -210,7 +209,7 @@ def publish(
             allow_interface_change=spec.allow_interface_change,
             force=spec.force,
             waiting=stages.waits_for_publisher,
-            described=lambda numbered: {REPORT_FILE: render(facts_of(numbered))},
+            described=_report,
             servers=servers if spec.load_into else None,
         )
         assert artifacts.before is not None
@@ -312,3 +311,12 @@ def _delivered(basis: Fingerprint, published: PublishedVersion) -> Fingerprint:
     places = basis.destinations[: len(published.publications)]
     stored = {place: publication.digest for place, publication in zip(places, published.publications, strict=True)}
     return basis.model_copy(update={"version": published.version, "destinations": places, "stored": stored})
+
+
+def _report(manifest: Manifest) -> dict[str, str]:
+    """Return the report of a release, by the name of its file."""
+    from plansmith.records.release import REPORT_FILE
+    from plansmith.report.render import render
+    from plansmith.report.verdict import facts_of
+
+    return {REPORT_FILE: render(facts_of(manifest))}

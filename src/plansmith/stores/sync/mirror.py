@@ -19,8 +19,8 @@ from typing import TypeVar
 
 from plansmith.errors import RepositoryError
 from plansmith.records.model import FileEntry, Record
-from plansmith.records.release import CONFIG_FILE, MANIFEST_FILE, Manifest
-from plansmith.report import REPORT_FILE, renumber
+from plansmith.records.release import CONFIG_FILE, MANIFEST_FILE, REPORT_FILE, Manifest
+from plansmith.report.render import renumber
 from plansmith.stores.backend.object_store import Moved, untold
 from plansmith.stores.layout import object_key
 from plansmith.stores.records import Catalogue, StoredRelease, StoredVersion

@@ -13,7 +13,7 @@ from pathlib import Path
 from plansmith.errors import PlansmithError, first_line
 from plansmith.fleet.status import ModelStatus, ReleaseSource
 from plansmith.records.model import Record
-from plansmith.report import REPORT_FILE
+from plansmith.records.release import REPORT_FILE
 from plansmith.steps.provenance.history import HISTORY, History, RunRecord
 from plansmith.system.digest import digest_of
 from plansmith.triton.repository.repository import ModelRepository
