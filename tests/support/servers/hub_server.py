@@ -23,8 +23,8 @@ class Hub(ThreadingHTTPServer):
     `converted`: the files of a data set's branch refs/convert/parquet, where it has one. `refs`: the commits of all
     branches and tags, by their full names.
 
-    `break_after` cuts the connection of the next large download after so many bytes; so many next requests as
-    `unavailable` says are answered with status 503; a `gated` one gives no files.
+    `break_after` cuts the connection of the next large download after so many bytes; so many next requests for
+    models as `unavailable` says are answered with status 503; a `gated` one gives no files.
     """
 
     def __init__(self, folder: Path, repo: str, kind: str, converted: Path | None) -> None:
@@ -77,7 +77,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         self.server.requests.append((self.command, self.path, self.headers.get("Range")))
-        if self.server.unavailable:
+        # What the library tells the hub of itself, in threads of its own, is none of them.
+        if self.server.unavailable and (f"/api/{self.server.kind}/" in self.path or "/resolve/" in self.path):
             self.server.unavailable -= 1
             self.send_response(503)
             self.send_header("Content-Length", "0")
