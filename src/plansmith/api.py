@@ -156,6 +156,10 @@ class Repository:
                 f"there is no repository {folder}", remedy="name the folder that models were compiled into"
             )
 
+    def __repr__(self) -> str:
+        """The folder, and the names of the models."""
+        return f"<Repository {self._repository.root}: {', '.join(self) or 'no models'}>"
+
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names of the models."""
         return iter(self._repository.models())

@@ -101,8 +101,8 @@ SEVERAL = {
         "    shapes:\n      input_ids: 4x8:2x8:8x8\n  - name: b\n    triton: {instancez: 1}\n  - just text\n"
         "  - source: bert\nmodel: 5\n",
         "9 problems",
-        "unknown keys: model.yaml:2 'precison', model.yaml:6 'names', model.yaml:10 'triton.instancez', "
-        "model.yaml:13 'model'\n",
+        "unknown keys: model.yaml:2 'precison' (did you mean precision?), model.yaml:6 'names' (did you mean name?), "
+        "model.yaml:10 'triton.instancez' (did you mean instance_group?), model.yaml:13 'model'\n",
         "model.yaml:3: 'triton.max_batch_size': must be 0 or more (got -1)",
         "model.yaml:8: 'shapes.input_ids': '4x8:2x8:8x8' is not min <= opt <= max",
         "model.yaml:9: 'source' is missing",

@@ -362,11 +362,12 @@ def methods(
     factories: tuple[_Maker, ...] = {"dynamic": (_dynamic,), "static": (_static,)}.get(options.quantisation, makers)
     result: list[Method] = [method for maker in factories if (method := maker(source, nodes, reasons)) is not None]
     if not result:
+        is_auto = options.quantisation == "auto"
         raise nothing_to_lower(
             INT8,
             "no product or convolution is left that gains from it"
-            + ("" if options.quantisation == "auto" else f" with quantisation: {options.quantisation}"),
-            "set quantisation: auto, or precision: fp32",
+            + ("" if is_auto else f" with quantisation: {options.quantisation}"),
+            "choose precision: fp16 or fp32" + ("" if is_auto else ", or set quantisation: auto"),
         )
     return result
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+_ANY_NAME = "NAME"
+_DEEPEST = 6
 _WORDS = {
     "bool_parsing": "must be true or false",
     "bool_type": "must be true or false",
@@ -60,3 +63,59 @@ def yaml_message(error: Exception) -> str:
 def _place(mark: Any) -> str:
     """Format the position of a `yaml.Mark` with line and column counted from 1."""
     return f"line {mark.line + 1}, column {mark.column + 1}"
+
+
+class KnownKeys:
+    """Keys that a file can have, to suggest what a misspelt one may have been.
+
+    Args:
+        schema: of the file, as `model_json_schema` returns it.
+    """
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._places = dict(_mappings(schema))
+
+    def nearest(self, keys: Sequence[str]) -> tuple[str, ...]:
+        """Return the path of the known key that resembles an unknown one; empty without such a key."""
+        place = [key for key in keys[:-1] if not key.isdecimal()]
+        names = next((names for known, names in self._places.items() if _fits(known, place)), ())
+        near = difflib.get_close_matches(keys[-1], names, n=1)
+        return (*keys[:-1], *near) if near else ()
+
+    def suggestion(self, keys: Sequence[str]) -> str:
+        """Return where an unknown key belongs, or what it may have been, in brackets; empty if nobody can tell."""
+        elsewhere = [place for place, names in self._places.items() if keys[-1] in names]
+        if elsewhere:
+            place = min(elsewhere, key=len)
+            return f" (it belongs {'in ' + '.'.join(place) if place else 'at the top of the file'})"
+        near = self.nearest(keys)
+        return f" (did you mean {near[-1]}?)" if near else ""
+
+
+def _fits(known: Sequence[str], place: Sequence[str]) -> bool:
+    return len(known) == len(place) and all(key in {_ANY_NAME, own} for key, own in zip(known, place, strict=True))
+
+
+def _mappings(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Yield the mappings of a file by their path, without row numbers, and the keys of each."""
+    pending: list[tuple[tuple[str, ...], Mapping[str, Any]]] = [((), schema)]
+    while pending:
+        place, node = pending.pop(0)
+        properties = node.get("properties", {})
+        if properties:
+            yield place, tuple(properties)
+        for name, inner in properties.items():
+            for path, option in _options((*place, name), inner):
+                if "$ref" in option and len(path) <= _DEEPEST:
+                    pending.append((path, schema["$defs"][option["$ref"].rpartition("/")[2]]))
+
+
+def _options(path: tuple[str, ...], node: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+    """Yield what a key can hold: itself, the items of a list, the values of a mapping by name."""
+    yield path, node
+    for inner in node.get("anyOf", ()):
+        yield from _options(path, inner)
+    if isinstance(node.get("items"), Mapping):
+        yield from _options(path, node["items"])
+    if isinstance(node.get("additionalProperties"), Mapping):
+        yield from _options((*path, _ANY_NAME), node["additionalProperties"])

@@ -219,7 +219,11 @@ def parse_reference(text: str, *, relative_to: Path) -> SourceReference:
         return SourceReference(scheme_name, location, None, directory)
     name, _, revision = location.partition("@")
     if looks_like_path(location) or not _HUB_ID.fullmatch(name):
-        raise SourceError(f"there is no directory {directory}", remedy="check the path", step="fetch")
+        raise SourceError(
+            f"there is no directory {directory}",
+            remedy="check the path; a model of the hub is hf:<organisation>/<name>",
+            step="fetch",
+        )
     return SourceReference(scheme_name, name, revision or None, None)
 
 
@@ -230,7 +234,8 @@ def _meant(text: str, path: Path) -> str:
         return f"write {schemes[0]}:{text}"
     config = path / "config.json"
     if not config.is_file():
-        return ""
+        is_of_hub = "/" in text and not looks_like_path(text) and _HUB_ID.fullmatch(text.partition("@")[0])
+        return f"write hf:{text} for a model of the hub" if is_of_hub and not path.exists() else ""
     is_timm = '"architecture"' in config.read_text(encoding="utf-8", errors="replace")
     return f"write timm:{text}" if is_timm else f"write hf:{text}"
 

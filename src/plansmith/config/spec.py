@@ -23,7 +23,7 @@ from pydantic import (
 
 from plansmith.config.data import DataSpec
 from plansmith.config.engine_options import LoweringOptions, PythonOptions, TensorRTOptions, WrittenPrecision
-from plansmith.config.messages import validation_message
+from plansmith.config.messages import KnownKeys, validation_message
 from plansmith.config.pipeline import PipelineSpec
 from plansmith.config.shapes import WrittenRange
 from plansmith.config.targets import DEFAULT_TARGET, is_target_file, load_target
@@ -307,8 +307,17 @@ def find_problems(values: Mapping[str, Any]) -> list[Problem]:
     try:
         ModelSpec.model_validate(dict(values))
     except ValidationError as invalid:
-        return [problem_of(error, values) for error in invalid.errors()]
+        return spec_problems(invalid, values)
     return []
+
+
+def spec_problems(invalid: ValidationError, values: Mapping[str, Any]) -> list[Problem]:
+    """Return the problems of a model's values; those of unknown keys with what they may have been."""
+    problems = [problem_of(error, values) for error in invalid.errors()]
+    if all(problem.kind != "unknown" for problem in problems):
+        return problems
+    known = KnownKeys(ModelSpec.model_json_schema())
+    return [with_suggestion(problem, known) for problem in problems]
 
 
 def make_spec(values: Mapping[str, Any], *, place: str = "command line") -> ModelSpec:
@@ -324,7 +333,7 @@ def make_spec(values: Mapping[str, Any], *, place: str = "command line") -> Mode
     try:
         return ModelSpec.model_validate(dict(values))
     except ValidationError as invalid:
-        problems = [problem_of(error, values) for error in invalid.errors()]
+        problems = spec_problems(invalid, values)
     problems += unknown_targets(values.get("target"))
     raise refusal([replace(problem, place=place) for problem in problems])
 
@@ -355,6 +364,13 @@ def refusal(
     more = len(listed) - _MOST_PROBLEMS
     shown = listed[:_MOST_PROBLEMS] + ([f"… and {more} more"] if more > 0 else [])
     return UsageError("\n  ".join([f"{count(len(problems), 'problem')} in {subject}:", *shown]), remedy=remedy)
+
+
+def with_suggestion(problem: Problem, known: KnownKeys) -> Problem:
+    """Return a problem; that of an unknown key with its place, or with the known key that resembles it."""
+    if problem.kind != "unknown":
+        return problem
+    return replace(problem, message=f"{problem.message}{known.suggestion(problem.keys)}")
 
 
 def got(value: Any) -> str:

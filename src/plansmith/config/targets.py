@@ -196,7 +196,8 @@ def _problem(error: Mapping[str, Any]) -> str:
 
 
 def _unknown(name: str) -> EngineError:
-    near = difflib.get_close_matches(name, target_names(), n=3)
+    known = [target for target in target_names() if "gpu" not in name or not target.endswith("-cpu")]
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.7 if "gpu" in name else 0.6)
     remedy = f"did you mean {' or '.join(near)}? `plansmith targets` lists all" if near else ""
     return EngineError(
         f"there is no target {name!r}",

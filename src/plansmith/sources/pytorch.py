@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import io
 import json
 import re
@@ -129,7 +130,8 @@ def save_program(
     except Exception as error:  # the module is anybody's code
         raise UsageError(
             f"torch.export cannot export the module: {first_line(error)}",
-            remedy="see torch.export.draft_export(module, example_inputs), or save it for hf: or timm: and name that",
+            remedy=f"see that module(*example_inputs) works: forward takes {_parameters(module)}; if it does, look at"
+            " torch.export.draft_export(module, example_inputs)",
         ) from error
     finally:
         module.train(was_training)
@@ -548,3 +550,8 @@ def output_names(answer: Any) -> tuple[str, ...]:
             name = "_".join(parts)
             names.append(name if name[:1].isalpha() else f"output_{name}".rstrip("_"))
     return tuple(names)
+
+
+def _parameters(module: torch.nn.Module) -> str:
+    """Return the names of what a module takes."""
+    return ", ".join(inspect.signature(module.forward).parameters) or "nothing"

@@ -23,7 +23,7 @@ from .screenshot import screenshot
 
 _COLUMNS = 110
 _SESSION = """\
-$ plansmith compile hf:./all-MiniLM-L6-v2 --name minilm --shapes "input_ids=1x1:8x64:32x256" \\
+$ plansmith compile hf:./all-MiniLM-L6-v2 --name minilm --pipeline --shapes "input_ids=1x1:8x64:32x256" \\
     --precision int8 --data sentences.txt
 """
 _ERASE_LINE = "\x1b[2K"

@@ -22,8 +22,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def fenced(text: str, language: str = "") -> str:
-    """A block of code."""
-    return f"```{language}\n{text.strip(chr(10))}\n```"
+    """A block of code; characters that no page shows are escaped."""
+    shown = re.sub(r"[\x00-\x09\x0b-\x1f]", lambda found: repr(found[0])[1:-1], text.strip("\n"))
+    return f"```{language}\n{shown}\n```"
 
 
 def page(title: str, *blocks: str) -> str:

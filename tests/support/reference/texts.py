@@ -25,16 +25,25 @@ def _assignments(statement: ast.stmt) -> tuple[tuple[int, str, ast.expr], ...]:
 
 def text_of(expression: ast.expr | None, values: dict[str, Any]) -> str:
     """The text of an expression; empty where it is known only when a model is checked."""
+    if isinstance(expression, ast.BinOp):  # texts are added
+        expression = ast.JoinedStr([expression.left, expression.right])
     match expression:
         case ast.Constant(value=str(text)):
             return text
         case ast.JoinedStr(values=parts):
-            return "".join(text_of(part, values) or "…" for part in parts)
-        case ast.IfExp(body=one, orelse=other):
-            return text_of(one, values) or text_of(other, values)
-        case ast.FormattedValue(value=ast.Name() as name) | (ast.Name() as name):
-            value = values.get(name.id)
-            rest = {key: item for key, item in values.items() if key != name.id}
-            return value if isinstance(value, str) else text_of(value, rest) if isinstance(value, ast.expr) else ""
-        case _:
-            return ""
+            return _joined("", parts, values)
+        case ast.Call(
+            func=ast.Attribute(value=ast.Constant(value=str(text)), attr="join"), args=[ast.List(elts=parts)]
+        ):
+            return _joined(text, parts, values)
+        case ast.IfExp(body=left, orelse=right):
+            return text_of(left, values) or text_of(right, values)
+        case ast.FormattedValue(value=ast.Name(id=name)) | ast.Name(id=name):
+            value = values.get(name)
+            rest = {key: item for key, item in values.items() if key != name}
+            return text_of(value if isinstance(value, ast.expr) else ast.Constant(value), rest)
+    return ""
+
+
+def _joined(between: str, parts: list[ast.expr], values: dict[str, Any]) -> str:
+    return between.join(text_of(part, values) or "…" for part in parts)

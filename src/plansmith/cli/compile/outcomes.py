@@ -332,7 +332,18 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
     if target.flavour == "sagemaker":
         repository = short(Path(published.repository))
         click.echo(f"      {program()} sagemaker package {published.name} --repository {repository}")
+    elif device == "cpu":
+        repository = short(Path(published.repository))
+        click.echo(f"      {program()} infer {published.name} {_question(manifest)} --serve --repository {repository}")
     click.echo(f"      {program()} inspect {release}")
+
+
+def _question(manifest: Manifest) -> str:
+    """Return the options of `infer` that ask a model something."""
+    inputs = {tensor.name for tensor in manifest.package.interface.inputs}
+    if inputs == {"text"}:
+        return '--text "some text"'
+    return "--file FILE" if inputs in ({"image"}, {"audio"}) else "--random"
 
 
 def _served_lines(manifest: Manifest, device: Device) -> Iterator[str]:

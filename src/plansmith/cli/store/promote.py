@@ -231,7 +231,8 @@ def _on_this_machine(repository: ModelRepository, model: str) -> tuple[dict[str,
     repository.withdraw(model, standing[-1], "rolled back", _say_waiting)
     shown = repository.views(model).shown()
     document = {"repository": str(repository.root), "model": model, "withdrawn": standing[-1], "shown": shown}
-    return document, f"version {standing[-1]} of {model} is withdrawn, and Triton is shown version {shown[-1]} again"
+    told = f"version {standing[-1]} of {model} is withdrawn, and Triton is shown version {shown[-1]} again"
+    return document, f"{told}\nNext: to have it back, compile it again with --force, as a new version"
 
 
 def _say_waiting(process: int | None) -> None:

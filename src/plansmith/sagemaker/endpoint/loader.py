@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from plansmith.config.spec import Problem, problem_of, refusal
+from plansmith.config.messages import KnownKeys
+from plansmith.config.spec import Problem, problem_of, refusal, with_suggestion
 from plansmith.config.yaml_source import SpecText, read_text
 from plansmith.errors import UsageError
 from plansmith.sagemaker.endpoint.spec import EndpointSpec, find_contradictions, find_unknown_region, make_problem
@@ -66,9 +65,10 @@ def _value_problems(text: SpecText) -> list[Problem]:
         EndpointSpec.model_validate(text.values)
     except ValidationError as invalid:
         problems = [problem_of(error, text.values) for error in invalid.errors() if not _is_repeated(error)]
-        misspelled = {_nearest_keys(problem) for problem in problems if problem.kind == "unknown"}
+        known = KnownKeys(EndpointSpec.model_json_schema())
+        misspelled = {known.nearest(problem.keys) for problem in problems if problem.kind == "unknown"}
         return [
-            _with_suggestion(problem)
+            with_suggestion(problem, known)
             for problem in problems
             if not (problem.kind == "missing" and problem.keys in misspelled)
         ]
@@ -87,41 +87,3 @@ def _missing_files(spec: EndpointSpec, folder: Path) -> Iterator[Problem]:
     for keys, file in files:
         if not (folder / file).is_file():
             yield make_problem(keys, f"there is no file {folder / file}")
-
-
-def _with_suggestion(problem: Problem) -> Problem:
-    """Return a problem; for an unknown key with its right location, or the closest known key."""
-    if problem.kind != "unknown":
-        return problem
-    elsewhere = [place for place, names in _known_keys() if problem.keys[-1] in names]
-    if elsewhere:
-        nearest = min(elsewhere, key=len)
-        return replace(problem, message=f"{problem.message} (it belongs {_place_text(nearest)})")
-    near = _nearest_keys(problem)
-    return replace(problem, message=f"{problem.message} (did you mean {near[-1]}?)") if near else problem
-
-
-def _nearest_keys(problem: Problem) -> tuple[str, ...]:
-    """Return the key paths of the known key closest to an unknown one; none without a close match."""
-    place = tuple(key for key in problem.keys[:-1] if not key.isdecimal())
-    near = difflib.get_close_matches(problem.keys[-1], dict(_known_keys()).get(place, ()), n=1)
-    return (*problem.keys[:-1], *near) if near else ()
-
-
-def _place_text(place: tuple[str, ...]) -> str:
-    return f"in {'.'.join(place)}" if place else "at the top of the file"
-
-
-def _known_keys() -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Return the mappings of a file by key path, without row numbers, and the keys of each."""
-    schema = EndpointSpec.model_json_schema()
-    pending: list[tuple[tuple[str, ...], dict[str, Any]]] = [((), schema)]
-    while pending:
-        place, node = pending.pop(0)
-        properties = node.get("properties", {})
-        if properties:
-            yield place, tuple(properties)
-        for name, inner in properties.items():
-            options = [inner, inner.get("items", {}), *inner.get("anyOf", ())]
-            references = (option["$ref"].rpartition("/")[2] for option in options if "$ref" in option)
-            pending += [((*place, name), schema["$defs"][reference]) for reference in references]

@@ -87,7 +87,9 @@ def _model_file(model: ModelFolder, number: int) -> Iterator[Finding]:
         else:
             present = ", ".join(sorted(entry.name for entry in model.versions[number].iterdir())) or "nothing"
             message = f"version {number} has no {name}, which backend {model.backend} opens; there is {present}"
-            remedy = f"put the model there as {name}, or name its file by default_model_filename"
+            files = sorted(entry.name for entry in model.versions[number].iterdir() if entry.is_file())
+            named = files[0] if len(files) == 1 else "its file"
+            remedy = f"put the model there as {name}, or write default_model_filename: {named}"
         if not others:  # of plans for several GPUs, that for any other may be left out
             yield MODEL.broken(message, model=model.name, place=place, remedy=remedy)
         return

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from plansmith.records.release import CONFIG_FILE
 from plansmith.triton.checker.findings import Finding, Rule
 from plansmith.triton.checker.model_folder import CheckContext, ModelFolder, entry_line
 from plansmith.triton.checker.rules.backends.members import Member, member_of
@@ -88,7 +89,7 @@ def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
         problem = _member_problem(step, surroundings.models)
         if problem:
             yield _broken(MEMBER, model, problem, "correct the step; model_version: -1 is the newest", step.model_name)
-        elif not step.model_namespace:
+        elif not step.model_namespace and not _is_unreadable(surroundings.models[step.model_name]):
             members[step.model_name] = _member(surroundings.models[step.model_name], surroundings)
     yield from wiring.check(model, config, members)
 
@@ -96,6 +97,11 @@ def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
 def is_ensemble(config: pb.ModelConfig) -> bool:
     """Whether a configuration is, or is meant to be, an ensemble's."""
     return bool(config.platform == PLATFORM or config.HasField("ensemble_scheduling"))
+
+
+def _is_unreadable(model: ModelFolder) -> bool:
+    """Whether a member has a configuration that cannot be read, so that nothing is known of it."""
+    return model.config is None and (model.path / CONFIG_FILE).exists()
 
 
 def _member(model: ModelFolder, surroundings: CheckContext, above: frozenset[str] = frozenset()) -> Member:
