@@ -275,7 +275,7 @@ def describe_agreement(pipeline: Pipeline) -> str:
         return f"{summary}; not compared with {pipeline.source} here"
     others = [agreement for agreement in pipeline.agreements if not agreement.same]
     less = f"; not quite the same in {len(others)} of them" if others else ""
-    return f"{summary} answered as by {pipeline.source}{less}"
+    return f"{summary} got the answers of {pipeline.source}{less}"
 
 
 def script_lines(script: Script | None) -> Iterator[str]:
