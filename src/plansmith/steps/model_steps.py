@@ -33,7 +33,7 @@ from plansmith.steps.walk import Step, walk
 from plansmith.steps.worker import tasks
 from plansmith.steps.worker.tasks import EngineRequest
 from plansmith.triton.config.option_rules import require_servable
-from plansmith.validation.verdict import require_passed
+from plansmith.validation.verdict import require_known_outputs, require_passed
 
 
 def model_context(spec: ModelSpec, relative_to: Path, stages: Callable[[], StageRunner]) -> ModelContext:
@@ -119,6 +119,9 @@ def export_model(context: ModelContext, compiled: CompiledModel) -> StepResult[O
 
 
 def _require_batches(context: ModelContext, compiled: CompiledModel) -> None:
+    with context.located("validate"):
+        outputs = [tensor for component in compiled.onnx.record.components.values() for tensor in component.outputs]
+        require_known_outputs(context.spec.tolerances, outputs)
     with context.located("join"):
         require_batches(context.spec, compiled.onnx.record)
 

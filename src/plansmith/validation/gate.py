@@ -30,7 +30,7 @@ from plansmith.validation.coverage import never_ran
 from plansmith.validation.metrics.agreement import Task
 from plansmith.validation.metrics.evaluator import Evaluator, stored_samples
 from plansmith.validation.onnxruntime_runner import LOWER_FLOATS, Ask, asking, sizes_of
-from plansmith.validation.verdict import CONSTANT, HeldOut
+from plansmith.validation.verdict import CONSTANT, HeldOut, require_known_outputs
 
 if TYPE_CHECKING:
     from plansmith.records.arrays import Arrays
@@ -170,12 +170,7 @@ def tolerances_of(
     Raises:
         UsageError: a change for an output that the model does not have.
     """
-    unknown = sorted(set(overrides) - {t.name for t in outputs})
-    if unknown:
-        raise UsageError(
-            f"tolerances: the model has no output {', '.join(unknown)}",
-            remedy=f"its outputs are {', '.join(t.name for t in outputs)}",
-        )
+    require_known_outputs(overrides, outputs)
     roundings = rounding or {}
     limits = {t.name: TOLERANCES[precision] for t in outputs}
     if precision is Precision.FP32:

@@ -5,10 +5,11 @@ The driver knows this much of the gate; comparing numbers is the worker's.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from plansmith.errors import GateError
-from plansmith.records.model import DataSet, Precision, Recipe, Record, SampleSet
+from plansmith.errors import GateError, UsageError
+from plansmith.records.model import DataSet, Precision, Recipe, Record, SampleSet, Tensor
 from plansmith.records.validation import ValidationReport
 from plansmith.system.digest import digest_of
 
@@ -83,3 +84,17 @@ def require_passed(report: ValidationReport) -> None:
         f"the engine {problem}:\n{shown}{more}",
         remedy=f"nothing was published; {remedy}",
     )
+
+
+def require_known_outputs(tolerances: Collection[str], outputs: Iterable[Tensor]) -> None:
+    """Require that tolerances are set for outputs that the model has.
+
+    Raises:
+        UsageError: the model has no such output.
+    """
+    names = [tensor.name for tensor in outputs]
+    unknown = sorted(set(tolerances) - {*names})
+    if unknown:
+        raise UsageError(
+            f"tolerances: the model has no output {', '.join(unknown)}", remedy=f"its outputs are {', '.join(names)}"
+        )
