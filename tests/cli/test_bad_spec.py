@@ -83,10 +83,10 @@ SPECS = {
         "source: hf:bert\nnames: x\nprecison: fp16\nengine: trt\ntriton:\n  instancez: 2\n  max_batch_size: -1\n"
         "shapes:\n  input_ids: 4x8:2x8:8x8\n  token_type_ids: 1:8:32\n",
         "7 problems",
-        "model.yaml:2 'names', ",
-        "model.yaml:3 'precison', ",
+        "model.yaml:2 'names' (did you mean name?), ",
+        "model.yaml:3 'precison' (did you mean precision?), ",
         "model.yaml:4: 'engine': must be 'onnxruntime', 'tensorrt' or 'python' (got 'trt')",
-        "model.yaml:6 'triton.instancez'",
+        "model.yaml:6 'triton.instancez' (did you mean instance_group?)",
         "model.yaml:7: 'triton.max_batch_size': must be 0 or more (got -1)",
         "model.yaml:9: 'shapes.input_ids': '4x8:2x8:8x8' is not min <= opt <= max",
         "model.yaml:10: 'shapes.token_type_ids': write it as text in quotes",

@@ -158,7 +158,10 @@ def test_rollback_withdraws_newest_without_store(run: InProcess) -> None:
     """Without a store a rollback withdraws the newest version of the repository."""
     repository = ModelRepository(run.folder / "artifacts" / "repository")
     output = lines(run, "rollback", MODEL)
-    assert output == [f"version 3 of {MODEL} is withdrawn, and Triton is shown version 2 again"]
+    assert output == [
+        f"version 3 of {MODEL} is withdrawn, and Triton is shown version 2 again",
+        "Next: to have it back, compile it again with --force, as a new version",
+    ]
     assert repository.views(MODEL).shown() == [1, 2]
     assert repository.withdrawals(MODEL).reason(3) == "rolled back"
     assert run("rollback", MODEL, "--json").document["withdrawn"] == 2
