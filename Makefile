@@ -92,13 +92,14 @@ test-changed:    ## of that, the areas that what changed since main can reach
 test-changed: servers
 	$(BIN)/python -m tests.areas --pytest=--randomly-seed=$(SEED) --changed $(BASE)
 
-# What journeys and areas start besides Triton. The browser that they look through and the database behind Prefect are
-# Debian packages, fetched on first use.
+# What journeys and areas start besides Triton. The browser that they look through, the database behind Prefect and
+# what records the calls of writers are Debian packages, fetched on first use.
 servers: $(VENV)/.served $(VENV)/.dali $(VENV)/.mlflow debian
 
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 DEBIAN := $(if $(shell command -v chromium || command -v chromium-browser),,chromium)
 DEBIAN += $(if $(wildcard /usr/lib/postgresql/*/bin/postgres),,postgresql)
+DEBIAN += $(if $(shell command -v strace),,strace)
 debian:
 	@test -z "$(strip $(DEBIAN))" || { $(SUDO) apt-get update -qq && \
 		$(SUDO) apt-get install -qq --yes --no-install-recommends $(DEBIAN); }
@@ -158,11 +159,12 @@ bench: $(VENV)/.served $(VENV)/.dali
 	$(BIN)/python -m benchmarks.deliveries
 	$(BIN)/python -m benchmarks.polling
 
-soak:            ## long rounds of kills, crowds, publications, hostile deliveries; every graph of the zoo's as a plan
+soak:            ## long rounds of kills, power cuts, crowds, publications, hostile deliveries; every graph of the zoo's as a plan
 soak: $(VENV)/.served debian
 	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/soak/test_soak.py tests/faults/test_crowds.py
 	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/stores/test_faults.py tests/stores/test_crowds.py \
 		tests/stores/test_kills.py
+	PLANSMITH_SOAK_STATES=5000 $(BIN)/python -m pytest tests/faults/test_power_cuts.py
 	PLANSMITH_SOAK_PUBLICATIONS=50 $(BIN)/python -m pytest tests/triton/server/test_live.py
 	PLANSMITH_SOAK_ROUNDS=50 $(BIN)/python -m pytest tests/soak/test_kills.py
 	PLANSMITH_SOAK_DELIVERIES=10000 $(BIN)/python -m pytest tests/triggers/receiver/test_hostile.py

@@ -37,7 +37,7 @@ from plansmith.steps.tensorrt.preview import BuildPreview, preview_builds
 from plansmith.steps.validate import ValidationInputs, validate_engine
 from plansmith.steps.walk import StepExecutor, run_inline, walk
 from plansmith.system.digest import Digester
-from plansmith.system.files import fsync_tree, move_into_place, require_writable, scratch_folder
+from plansmith.system.files import fsync_tree, make_folder, move_into_place, require_writable, scratch_folder
 from plansmith.system.libraries import require_library
 from plansmith.triton.config.option_rules import require_served
 from plansmith.triton.repository.repository import ModelRepository
@@ -96,7 +96,7 @@ def _lower_into(context: ModelContext, out: Path) -> LoweredGraph:
         validation=judgement.validation,
         build_check=judgement.checked.check if judgement.checked is not None else None,
     )
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(out.parent)
     with scratch_folder("lower", out.parent) as scratch:
         staged = Path(scratch) / out.name
         staged.mkdir()

@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 from plansmith.records.model import FileEntry
+from plansmith.system.files import make_folder
 
 # Device, inode, size, modification time and change time; times in nanoseconds.
 _Identity = tuple[int, int, int, int, int]
@@ -111,7 +112,7 @@ class Digester:
     def _connect(self) -> sqlite3.Connection:
         if self._read_only:
             return sqlite3.connect(f"file:{quote(str(self._memo))}?mode=ro", uri=True)
-        self._memo.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self._memo.parent)
         connection = sqlite3.connect(self._memo, timeout=10)
         connection.execute(
             "CREATE TABLE IF NOT EXISTS files (device INT, inode INT, size INT, mtime INT, ctime INT, sha256 TEXT,"

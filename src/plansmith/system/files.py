@@ -116,13 +116,24 @@ def fsync_tree(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder with missing parents, and flush their directory entries to the disk."""
-    if folder.is_dir():
-        return
-    missing = list(takewhile(lambda path: not path.exists(), (folder, *folder.parents)))
-    folder.mkdir(parents=True, exist_ok=True)
-    for new_folder in missing:
+    """Create a folder with missing parents, and flush their directory entries to the disk.
+
+    Nothing is put into a folder before its entry is flushed. So that of an empty one is, too: a killed process may have
+    just created it.
+    """
+    for new_folder in [*takewhile(lambda path: not _is_flushed(path), (folder, *folder.parents))][::-1]:
+        new_folder.mkdir(exist_ok=True)
         fsync_path(new_folder.parent)
+
+
+def _is_flushed(folder: Path) -> bool:
+    """Whether a folder is there, and its entry was flushed by whoever created it, as far as that can be seen."""
+    if not folder.is_dir():
+        return False
+    if not all(os.access(path, os.R_OK) for path in (folder, folder.parent)):
+        return True  # somebody else's work: what cannot be read cannot be flushed
+    with os.scandir(folder) as entries:
+        return any(entries)
 
 
 def move_into_place(staged: Path, final: Path) -> None:
@@ -140,6 +151,7 @@ def link_or_copy(source: Path, target: Path) -> None:
         if error.errno not in {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}:
             raise
         shutil.copy2(source, target)
+        fsync_path(target)  # as a link's content is
 
 
 def write_file(path: Path, content: str | bytes, *, replace: bool) -> None:
@@ -299,6 +311,7 @@ def _sweep(parent: Path) -> None:
             except BlockingIOError:
                 continue
             else:
+                os.fsync(descriptor)  # what was moved here to be deleted must not come back without its files
                 shutil.rmtree(folder, ignore_errors=True)
             finally:
                 os.close(descriptor)

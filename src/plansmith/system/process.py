@@ -27,7 +27,7 @@ from typing import Any
 from plansmith.errors import EnvironmentFault, InternalError, PlansmithError, error_from_dict
 from plansmith.formatting import format_bytes
 from plansmith.system import memory
-from plansmith.system.files import make_scratch, remove_scratch
+from plansmith.system.files import make_folder, make_scratch, remove_scratch
 
 _POLL_SECONDS = 0.01
 _PROC = Path("/proc")
@@ -203,7 +203,7 @@ class Worker:
         self._doing = ""
         self._peak_bytes = 0
         ours, theirs = socket.socketpair()
-        log.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(log.parent)
         self._temporary = make_scratch("worker")
         self._group = ProcessGroup()
         with theirs, log.open("ab") as output:

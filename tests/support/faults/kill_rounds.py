@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, get_args
 
-from .boundaries import Boundaries, When
+from .disk.boundaries import Boundaries, When
 from .scenarios import SCENARIOS, Scenario
 
 UNREACHED = 4
@@ -36,7 +36,7 @@ def rounds(scenario: Scenario, folder: Path) -> Iterator[list[str]]:
             place.mkdir(parents=True)
             scenario.prepare(place)
             boundaries = Boundaries(folder / "trace", number, when)
-            killed = in_child(partial(_act, scenario, place, boundaries))
+            killed = in_child(partial(act_until_killed, scenario, place, boundaries))
             lines = boundaries.trace.read_text().splitlines()
             where = f"killed {when} call {number}, {lines[-1]}" if killed else "not killed"
             problems = scenario.torn(place)
@@ -64,19 +64,20 @@ def in_child(work: Callable[[], None]) -> bool:
     return status != 0
 
 
-def _act(scenario: Scenario, place: Path, boundaries: Boundaries) -> None:
+def act_until_killed(scenario: Scenario, place: Path, boundaries: Boundaries) -> None:
+    """The operation, up to the call at which it is killed."""
     boundaries.arm()
     scenario.act(place)
 
 
-def _flush_nothing(fd: Any) -> None:
+def flush_nothing(fd: Any) -> None:
     """In place of fsync: a kill loses nothing that was written, and flushing would take most of the time."""
     del fd
 
 
 def main(name: str, folder: Path) -> None:
     """All rounds of one scenario; the number of rounds and what was wrong as JSON."""
-    os.fsync = _flush_nothing
+    os.fsync = flush_nothing
     results = list(rounds(SCENARIOS[name], folder))
     sys.stdout.write(json.dumps({"rounds": len(results), "problems": [p for problems in results for p in problems]}))
 

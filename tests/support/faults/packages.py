@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ def write_package(folder: Path, content: str) -> Path:
 
 def write_ensemble(folder: Path, content: str) -> Manifest:
     """The files of a release with two parts, of which one is the same in all; the draft of its manifest."""
+    shutil.rmtree(folder, ignore_errors=True)  # a release may have links to its files
     write_package(folder, content)
     members = (_write_part(folder, "tokens", "any"), _write_part(folder, MODEL_PART, content))
     (folder / "config.pbtxt").write_text(f"config.pbtxt of {content}, which asks {[part.model for part in members]}")

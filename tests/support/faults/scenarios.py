@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from contextlib import closing
 from pathlib import Path
 
 from plansmith.fleet.maintenance.garbage import Collector, Limits
 from plansmith.steps.cache.local import StageCache
 from plansmith.steps.provenance.history import History
 from plansmith.stores.backend.folder import FolderObjects
-from plansmith.stores.publication import publish_release
+from plansmith.stores.publication import Terms, publish_release
 from plansmith.stores.store import Store
 from plansmith.stores.sync.mirror import Mirror, pull
+from plansmith.stores.verify import verify_store
 from plansmith.system.digest import Digester
+from plansmith.triggers.inbox.inbox import Inbox, open_inbox
 from plansmith.triton.repository.repository import ModelRepository
+from plansmith.tuning.trials import history as trials
 
+from ..triggers.inboxes import event
 from .packages import MODEL, draft_of, publish, write_ensemble, write_package
 from .runs import run_record
 from .wholeness import (
@@ -34,6 +39,9 @@ STEP, KEY = "export", "0" * 64
 class Scenario(ABC):
     """An operation below one folder; it may be done again after it was killed."""
 
+    survives_cut_after_kill = True
+    """Whether a power cut loses nothing of what is done right after a process was killed that did the same."""
+
     @abstractmethod
     def prepare(self, folder: Path) -> None:
         """Make the folder as it is before the operation."""
@@ -49,6 +57,10 @@ class Scenario(ABC):
     @abstractmethod
     def unfinished(self, folder: Path) -> list[str]:
         """What must not be so after the operation ran to its end."""
+
+    def undone(self, folder: Path) -> list[str]:
+        """What must not be so after it ran to its end, whatever befell the machine: leftovers may be."""
+        return [problem for problem in self.unfinished(folder) if " left" not in f" {problem}"]
 
 
 class CacheEntry(Scenario):
@@ -125,6 +137,17 @@ class Release(Scenario):
             problems.append("the old versions are out of sight")
         return problems
 
+    def reused(self, folder: Path, shown: set[int]) -> list[str]:
+        """Publish another content after the operation was cut off; what is wrong with its number.
+
+        Args:
+            folder: the folder.
+            shown: the versions that Triton had seen.
+        """
+        package = write_package(folder / "package-other", "other")
+        number = publish(folder / "repository", package, draft_of(package), allow_interface_change=True).version
+        return repository_problems(folder / "repository") + ([f"{number} is used again"] if number in shown else [])
+
     def unfinished(self, folder: Path) -> list[str]:
         problems = self.torn(folder) + staging_problems(store_of(folder / "repository") / "staging")
         fitting = range(1 if self._output == "logits" else self._before + 1, self._before + 2)
@@ -191,6 +214,8 @@ class Withdrawal(Scenario):
         before: how many versions there are before it.
     """
 
+    _REASON = "it answers too slowly"
+
     def __init__(self, before: int) -> None:
         self._before = before
 
@@ -200,7 +225,7 @@ class Withdrawal(Scenario):
             publish(folder / "repository", package, draft_of(package))
 
     def act(self, folder: Path) -> None:
-        ModelRepository(folder / "repository").withdraw(MODEL, self._before + 1, "it answers too slowly")
+        ModelRepository(folder / "repository").withdraw(MODEL, self._before + 1, self._REASON)
 
     def torn(self, folder: Path) -> list[str]:
         problems = repository_problems(folder / "repository")
@@ -217,9 +242,12 @@ class Withdrawal(Scenario):
         return problems
 
     def unfinished(self, folder: Path) -> list[str]:
-        problems = self.torn(folder) + staging_problems(store_of(folder / "repository") / "staging")
-        shown = tuple(ModelRepository(folder / "repository").views(MODEL).shown())
-        return problems + ([f"shown are {shown}"] if shown != tuple(range(1, self._before + 1)) else [])
+        opened = ModelRepository(folder / "repository")
+        shown = tuple(opened.views(MODEL).shown())  # before what was left is settled
+        problems = [f"shown are {shown}"] if shown != tuple(range(1, self._before + 1)) else []
+        reason = opened.withdrawals(MODEL).reason(self._before + 1)
+        problems += [] if reason == self._REASON else [f"it was withdrawn for {reason}"]
+        return problems + self.torn(folder) + staging_problems(store_of(folder / "repository") / "staging")
 
 
 class Willing:
@@ -233,7 +261,14 @@ class Willing:
 
 
 class Run(Scenario):
-    """Adding a run to the history."""
+    """Adding a run to the history.
+
+    Args:
+        killed: how many processes may have been killed that did.
+    """
+
+    def __init__(self, killed: int = 1) -> None:
+        self._killed = killed
 
     def prepare(self, folder: Path) -> None:
         History(folder).add(run_record("old"))
@@ -243,11 +278,13 @@ class Run(Scenario):
 
     def torn(self, folder: Path) -> list[str]:
         history = History(folder)
-        return [f"run {number} is torn" for number in history.numbers() if history.read(number) is None]
+        problems = [f"run {number} is torn" for number in history.numbers() if history.read(number) is None]
+        return problems + ([] if "old" in {run.model for run in history.newest_first()} else ["the old run is gone"])
 
     def unfinished(self, folder: Path) -> list[str]:
         models = [run.model for run in History(folder).newest_first()]
-        problems = [] if models in (["new", "old"], ["new", "new", "old"]) else [f"the history is {models}"]
+        allowed = [[*["new"] * number, "old"] for number in range(1, self._killed + 2)]
+        problems = [] if models in allowed else [f"the history is {models}"]
         return problems + staging_problems(folder / "staging")
 
 
@@ -326,6 +363,133 @@ class Pull(Scenario):
         return Store(FolderObjects(folder / "store"))
 
 
+class Publication(Scenario):
+    """Publishing one more version to a store.
+
+    Args:
+        before: how many versions it has.
+    """
+
+    # Contents that a killed process had just sent are found there, and not flushed once more.
+    survives_cut_after_kill = False
+
+    def __init__(self, before: int) -> None:
+        self._before = before
+
+    def prepare(self, folder: Path) -> None:
+        for number in range(1, self._before + 2):
+            package = write_package(folder / f"package-{number}", str(number))
+            publish(folder / "package-repository", package, draft_of(package))
+            if number <= self._before:
+                self._publish(folder, number)
+
+    def act(self, folder: Path) -> None:
+        self._publish(folder, self._before + 1)
+
+    def torn(self, folder: Path) -> list[str]:
+        store = Store(FolderObjects(folder / "store"))
+        problems = [f"{damage.key}: {damage.problem}" for damage in verify_store(store).damages]
+        catalogue = store.find_catalogue(MODEL)
+        numbers = tuple(version.version for version in catalogue.versions) if catalogue is not None else ()
+        old = tuple(range(1, self._before + 1))
+        return problems + ([] if numbers in {old, (*old, self._before + 1)} else [f"the versions are {numbers}"])
+
+    def unfinished(self, folder: Path) -> list[str]:
+        pointers = Store(FolderObjects(folder / "store")).catalogue(MODEL).aliases
+        stand = {alias: pointer.version for alias, pointer in pointers.items()}
+        problems = [] if stand == dict.fromkeys(("current", "best"), self._before + 1) else [f"aliases are {stand}"]
+        return self.torn(folder) + problems
+
+    def _publish(self, folder: Path, number: int) -> None:
+        repository = ModelRepository(folder / "package-repository")
+        publish_release(
+            Store(FolderObjects(folder / "store")),
+            repository.release(MODEL, number),
+            repository.manifest(MODEL, number),
+            Digester(folder / "no memo", read_only=True),
+            terms=Terms(aliases=("current", "best")),
+        )
+
+
+class FirstCompile(Scenario):
+    """What a first compile leaves in its folder: digests, a cache entry, a run in the history."""
+
+    def prepare(self, folder: Path) -> None:
+        write_package(folder / "package-new", "new")
+
+    def act(self, folder: Path) -> None:
+        artifacts = folder / "artifacts"
+        digester = Digester(artifacts / "cache" / "digests.sqlite")
+        digester.entries(folder / "package-new")
+        _store(artifacts / "cache", "new", digester)
+        History(artifacts / "history").add(run_record("new"))
+
+    def torn(self, folder: Path) -> list[str]:
+        content, problems = _content(folder / "artifacts" / "cache")
+        return problems + ([] if content in {None, "new"} else [f"the entry holds {content!r}"])
+
+    def unfinished(self, folder: Path) -> list[str]:
+        models = {run.model for run in History(folder / "artifacts" / "history").newest_first()}
+        problems = [] if models == {"new"} else [f"the history is {models}"]
+        return self.torn(folder) + problems + staging_problems(folder / "artifacts" / "history" / "staging")
+
+
+class Trial(Scenario):
+    """Adding a trial to those of a search, in a record of several blocks."""
+
+    def prepare(self, folder: Path) -> None:
+        self._add(folder, "old")
+
+    def act(self, folder: Path) -> None:
+        self._add(folder, "new")
+
+    def torn(self, folder: Path) -> list[str]:
+        keys = self._keys(folder)
+        return [] if {"old"} <= keys <= {"old", "new"} else [f"the trials are {keys}"]
+
+    def unfinished(self, folder: Path) -> list[str]:
+        return [] if self._keys(folder) == {"old", "new"} else [f"the trials are {self._keys(folder)}"]
+
+    def _add(self, folder: Path, key: str) -> None:
+        trials.History(folder / "tuning", "trials", trials.KeyedRecord).add(trials.KeyedRecord(key=key * 500))
+
+    def _keys(self, folder: Path) -> set[str]:
+        records = trials.read_records(folder / "tuning" / "trials", trials.KeyedRecord)
+        return {record.key[:3] if record.key == record.key[:3] * 500 else record.key for record in records}
+
+
+class Delivery(Scenario):
+    """Keeping one more delivery in the inbox of a service that goes on."""
+
+    def __init__(self) -> None:
+        self._inbox: Inbox | None = None
+
+    def prepare(self, folder: Path) -> None:
+        self._inbox = open_inbox(self._url(folder))
+        self._inbox.take("registry", "old", [event("old")])
+
+    def act(self, folder: Path) -> None:
+        if self._inbox is not None:  # closing it would write all that is in its log into the database
+            self._inbox.take("registry", "new", [event("new")])
+            return
+        with closing(open_inbox(self._url(folder))) as inbox:
+            inbox.take("registry", "new", [event("new")])
+
+    def torn(self, folder: Path) -> list[str]:
+        return [] if "old" in self._models(folder) else ["the old delivery is gone"]
+
+    def unfinished(self, folder: Path) -> list[str]:
+        models = self._models(folder)
+        return [] if models == ["new", "old"] else [f"kept are {models}"]
+
+    def _url(self, folder: Path) -> str:
+        return f"sqlite:///{folder / 'inbox.sqlite'}"
+
+    def _models(self, folder: Path) -> list[str]:
+        with closing(open_inbox(self._url(folder), make=False)) as inbox:
+            return sorted(entry.event.model for entry in inbox.entries())
+
+
 SCENARIOS: dict[str, Scenario] = {
     "a new cache entry": CacheEntry(None, "new"),
     "a replaced cache entry": CacheEntry("old", "new"),
@@ -345,14 +509,25 @@ SCENARIOS: dict[str, Scenario] = {
     "a second pulled version": Pull(1),
 }
 
+CUT_SCENARIOS: dict[str, Scenario] = {
+    **SCENARIOS,
+    "a run in the history": Run(2),
+    "a first compile": FirstCompile(),
+    "a first pulled version": Pull(0),
+    "a first version in a store": Publication(0),
+    "a second version in a store": Publication(1),
+    "a trial of a search": Trial(),
+    "a delivery in the inbox": Delivery(),
+}
+
 
 def _cache(folder: Path, told: list[str] | None = None) -> StageCache:
     notices = told if told is not None else []
     return StageCache(folder, Digester(folder / "no memo", read_only=True), notices.append)
 
 
-def _store(folder: Path, content: str) -> None:
-    cache = _cache(folder)
+def _store(folder: Path, content: str, digester: Digester | None = None) -> None:
+    cache = StageCache(folder, digester) if digester is not None else _cache(folder)
     with cache.exclusive(STEP, KEY), cache.staging() as staged:
         write_package(staged, content)
         cache.publish(STEP, KEY, staged, {"content": content})

@@ -26,6 +26,7 @@ from plansmith.system.files import (
     LOCKS,
     STAGING,
     Waiting,
+    fsync_path,
     fsync_tree,
     locked,
     locked_to_look,
@@ -153,6 +154,7 @@ class StageCache:
         folder = self._root / step / key
         entry = CacheEntry(folder, record, files)
         if _read_entry(folder) == entry and all(self.has(folder / file.path, file) for file in files):
+            fsync_path(folder.parent)  # who made it may have been killed before this
             return entry  # others may be reading it
         document = {"digest": entry.digest, "record": record, "files": [f.model_dump() for f in files]}
         (staged / ENTRY_FILE).write_text(json.dumps(document, indent=1))

@@ -147,9 +147,9 @@ class Withdrawals:
 
     def end_trial(self, number: int) -> None:
         """End a version's trial: it is kept."""
-        if self.is_on_trial(number):
-            (self._trials / str(number)).unlink()
-            fsync_path(self._trials)
+        if self._trials.is_dir():
+            (self._trials / str(number)).unlink(missing_ok=True)
+            fsync_path(self._trials)  # even if it was gone: a process may have been killed before this
 
     def _read(self, number: int) -> Withdrawal | None:
         try:

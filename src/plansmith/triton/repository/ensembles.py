@@ -164,6 +164,7 @@ class ModelMembers:
         existing = [entry for entry in self._folder.iterdir() if entry.name.partition(_ANEW)[0] == member.model]
         for folder in existing:  # a killed process may have left it finished but not shown
             if self._holds(folder, files):
+                fsync_path(self._folder)
                 return folder
         fresh = self._folder / (f"{member.model}{_ANEW}{_next_number(existing)}" if existing else member.model)
         with staging_folder(self._staging) as staged:

@@ -121,10 +121,12 @@ class ModelViews:
             newest: its configuration is the view's.
             fitting: the manifests of the versions, in ascending order.
         """
+        fsync_path(self._releases)  # a process that was killed may not have come to this, nor to the two below
         files = self._files(newest, fitting)
         state = digest_of([newest.release_digest, [m.version for m in fitting]])[:16]
         current = self._link.resolve()
         if self._link.is_symlink() and current.name.endswith(f"-{state}") and self._holds(current, files):
+            fsync_path(self._link.parent)
             return
         make_folder(self._folder)
         last = max(self._folder.iterdir(), key=_number, default=None)
@@ -138,6 +140,8 @@ class ModelViews:
                     link_or_copy(path, staged / name)
                 fsync_tree(staged)
                 move_into_place(staged, fresh)
+        else:
+            fsync_path(self._folder)
         make_younger(fresh, [view for view in self._folder.iterdir() if view != fresh])
         with staging_folder(self._staging) as staged:
             (staged / "link").symlink_to(os.path.relpath(fresh, self._link.parent))
@@ -167,7 +171,8 @@ class ModelViews:
         """Stop showing the model."""
         if self._link.is_symlink():
             self._link.unlink()
-            fsync_path(self._link.parent)
+        if self._link.parent.is_dir():
+            fsync_path(self._link.parent)  # also where it was gone: a process may have been killed before this
 
     def _files(self, newest: Manifest, fitting: list[Manifest]) -> dict[str, Path]:
         """The files of a view, by their paths: the newest configuration with its files, and each version's model."""

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Self
 from plansmith.config.engine_options import OWNER_VARIABLE, SITE_VARIABLE
 from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError
 from plansmith.formatting import format_bytes
-from plansmith.system.files import scratch_name
+from plansmith.system.files import make_folder, scratch_name
 from plansmith.system.memory import Watch
 from plansmith.system.process import ProcessGroup
 from plansmith.triton.repository.ensembles import with_members
@@ -348,7 +348,7 @@ class TritonServer:
         )
 
     def _launch(self, scratch: Path, undo: ExitStack) -> None:
-        self.log.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.log.parent)
         ports = _free_ports(self._wanted_ports)
         self.http_url, self.grpc_url, self.metrics_url, *front_end = (f"{HOST}:{port}" for port in ports)
         self.sagemaker_url = "".join(front_end)
