@@ -10,7 +10,7 @@ from pathlib import Path
 
 from plansmith import cli
 
-from ..support.faults.boundaries import Boundaries
+from ..support.faults.disk.boundaries import Boundaries
 
 
 def main(pattern: str, words: list[str]) -> None:

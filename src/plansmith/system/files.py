@@ -311,6 +311,7 @@ def _sweep(parent: Path) -> None:
             except BlockingIOError:
                 continue
             else:
+                os.fsync(descriptor)  # what was moved here to be deleted must not come back without its files
                 shutil.rmtree(folder, ignore_errors=True)
             finally:
                 os.close(descriptor)

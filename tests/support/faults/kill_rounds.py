@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, get_args
 
-from .boundaries import Boundaries, When
+from .disk.boundaries import Boundaries, When
 from .scenarios import SCENARIOS, Scenario
 
 UNREACHED = 4

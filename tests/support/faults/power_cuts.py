@@ -20,8 +20,8 @@ from random import Random
 from plansmith.errors import PlansmithError
 from plansmith.triton.repository.repository import ModelRepository
 
-from .boundaries import Boundaries
-from .disk_model import Disk, record
+from .disk.boundaries import Boundaries
+from .disk.model import Disk, record
 from .kill_rounds import act_until_killed, flush_nothing, in_child
 from .packages import MODEL
 from .scenarios import CUT_SCENARIOS, Release, Scenario

@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from .boundaries import Boundaries
+from .disk.boundaries import Boundaries
 from .scenarios import SCENARIOS
 
 

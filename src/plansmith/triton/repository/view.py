@@ -171,7 +171,8 @@ class ModelViews:
         """Stop showing the model."""
         if self._link.is_symlink():
             self._link.unlink()
-            fsync_path(self._link.parent)
+        if self._link.parent.is_dir():
+            fsync_path(self._link.parent)  # also where it was gone: a process may have been killed before this
 
     def _files(self, newest: Manifest, fitting: list[Manifest]) -> dict[str, Path]:
         """The files of a view, by their paths: the newest configuration with its files, and each version's model."""
