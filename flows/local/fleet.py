@@ -23,6 +23,7 @@ from plansmith.flows.prefect_api.cancelling import cancellable
 from plansmith.flows.prefect_api.patience import UNTAKEN, refusal_of, retry_while_unavailable
 from plansmith.flows.runs import following
 from plansmith.flows.runs.outcomes import tags_of
+from plansmith.steps.runner import shared_imports
 
 Tell = Callable[[str], None]
 
@@ -39,8 +40,9 @@ def build_here(planned: Sequence[PlannedModel], overrides: Mapping[str, Any], te
         KeyboardInterrupt: this process is to end; a run that is cancelled in Prefect ends alone.
         EnvironmentFault: the Prefect API was away for too long.
     """
-    for model in planned:
-        yield _build(model, overrides, tell) if model.state == "stale" else outcome_without_work(model)
+    with shared_imports():
+        for model in planned:
+            yield _build(model, overrides, tell) if model.state == "stale" else outcome_without_work(model)
 
 
 def _build(planned: PlannedModel, overrides: Mapping[str, Any], tell: Tell) -> ModelOutcome:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import psutil
@@ -15,6 +16,7 @@ import pytest
 from plansmith.errors import EnvironmentFault, GateError, InternalError
 from plansmith.records.model import Record
 from plansmith.steps import runner as stages
+from plansmith.system.fork_server import forked_workers
 from plansmith.system.memory import kills, kills_counter
 from plansmith.system.process import Worker, log_tail, members_of
 from plansmith.system.tasks import Nothing, Task
@@ -35,11 +37,48 @@ def progress() -> list[str]:
     return []
 
 
-@pytest.fixture
-def worker(log: Path, progress: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+TINY = "tests.support.faults.tiny_worker"
+
+
+@pytest.fixture(params=["program", "fork"])
+def worker(
+    request: pytest.FixtureRequest, log: Path, progress: list[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Worker]:
+    """A worker that was started as a program, and one that a fork server forked: they behave alike."""
     monkeypatch.chdir(ROOT)
-    with Worker("tests.support.faults.tiny_worker", log, progress.append) as started:
+    with (
+        forked_workers(TINY, ()) if request.param == "fork" else nullcontext(),
+        Worker(TINY, log, progress.append) as started,
+    ):
         yield started
+
+
+def test_forked_workers_import_once(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forked worker has the libraries that an earlier one imported, and none that were not named."""
+    monkeypatch.chdir(ROOT)
+    known = []
+    with forked_workers(TINY, ["colorsys"]):
+        for _ in range(2):
+            with Worker(TINY, log) as worker:
+                known.append([worker.call("import_module", name=name) for name in ("colorsys", "chunk", "this")])
+    assert known == [[False, False, False], [True, False, False]]
+
+
+def test_dead_fork_server_is_replaced(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker outlives its fork server, and the next one has another."""
+    monkeypatch.chdir(ROOT)
+    with forked_workers(TINY, ()):
+        servers = []
+        for _ in range(2):
+            with Worker(TINY, log) as worker:
+                server = psutil.Process(worker.call("pid")).parent()
+                assert server is not None
+                assert server.pid != os.getpid()
+                server.kill()
+                assert worker.call("echo", value="still there") == "still there"
+                servers.append(server)
+    assert servers[0] != servers[1]
+    assert still_running(servers) == []
 
 
 def test_worker_answers_calls_in_turn(worker: Worker) -> None:
@@ -106,7 +145,7 @@ def test_outside_kill_not_blamed_on_kernel(log: Path, monkeypatch: pytest.Monkey
         os.kill(children[0], signal.SIGKILL)
 
     cause = "not by the kernel but by another program" if counted else "most likely because the machine ran out"
-    with Worker("tests.support.faults.tiny_worker", log, kill) as worker:
+    with Worker(TINY, log, kill) as worker:
         children.append(worker.call("pid"))
         with pytest.raises(EnvironmentFault, match=rf"killed during wait \(waiting\), {cause}"):
             worker.call("wait")
@@ -180,7 +219,7 @@ class Process(Record):
 def test_dead_worker_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a dead worker the next step has a fresh one."""
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(stages, "WORKER_MODULE", "tests.support.faults.tiny_worker")
+    monkeypatch.setattr(stages, "WORKER_MODULE", TINY)
     runner = stages.StageRunner("tiny", tmp_path, listener=stages.Listener(), force=False, dry=False)
     tell, end = (Task(name, Nothing, Process) for name in ("tell_process", "be_killed_by_task"))
     first = runner.run_in_worker(tell, Nothing()).number
@@ -241,19 +280,21 @@ def test_group_end_left_to_parent(worker: Worker, number: signal.Signals) -> Non
     assert worker.call("echo", value=1) == 1
 
 
+@pytest.mark.parametrize("start", [[], ["fork"]])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_worker_dies_with_parent(
-    number: signal.Signals, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, start: list[str], log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker dies with its parent."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    command = [sys.executable, "-m", "tests.support.faults.worker_parent", str(log)]
+    command = [sys.executable, "-m", "tests.support.faults.worker_parent", str(log), *start]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as parent:
         assert parent.stdout is not None
-        child = psutil.Process(int(parent.stdout.readline()))
+        children = [psutil.Process(int(parent.stdout.readline()))]
+        children += psutil.Process(parent.pid).children(recursive=True)
         os.kill(parent.pid, number)
         assert parent.wait() != 0
-    assert still_running([child]) == []
+    assert still_running(children) == []
 
 
 _STARTS_A_GROUP = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +29,18 @@ Q = TypeVar("Q", bound=Record)
 A = TypeVar("A", bound=Record)
 
 WORKER_MODULE = "plansmith.steps.worker"
+# What a worker spends its first seconds importing; none of it starts a thread or asks for a GPU when it is imported.
+WORKER_LIBRARIES = (
+    *("huggingface_hub", "numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "PIL", "plansmith", "polygraphy"),
+    *("safetensors", "scipy", "sklearn", "sympy", "timm", "tokenizers", "torch", "torchvision", "transformers"),
+)
+
+
+def shared_imports() -> AbstractContextManager[None]:
+    """Have the workers of all compiles in a block import their libraries once; each compile has its own worker."""
+    from plansmith.system.fork_server import forked_workers
+
+    return forked_workers(WORKER_MODULE, WORKER_LIBRARIES)
 
 
 @dataclass(frozen=True)

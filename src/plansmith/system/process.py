@@ -20,9 +20,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO, Protocol
 
 from plansmith.errors import EnvironmentFault, InternalError, PlansmithError, error_from_dict
 from plansmith.formatting import format_bytes
@@ -176,6 +178,49 @@ def log_tail(log: Path, lines: int = _LOG_TAIL_LINES, *, begin: int = 0) -> str:
     return "\n".join([line for line in text.splitlines() if line.strip()][-lines:])
 
 
+class StartedProcess(Protocol):
+    """A worker process that runs."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+
+    def wait(self) -> tuple[int, int]:
+        """Wait for its end; return its exit code, or minus the signal, and its peak memory in bytes."""
+
+
+class WorkerStarter(Protocol):
+    """What starts worker processes of one module."""
+
+    @property
+    def module(self) -> str:
+        """The module that they run."""
+
+    def start(self, connection: socket.socket, output: BinaryIO, group: int, temporary: Path) -> StartedProcess | None:
+        """Start a worker; None if it cannot, and `python -m module` has to be run.
+
+        Args:
+            connection: that it serves.
+            output: takes what it prints.
+            group: its process group.
+            temporary: for its temporary files.
+        """
+
+
+starter: ContextVar[WorkerStarter | None] = ContextVar("starter", default=None)
+"""Starts workers of its module in place of `python -m`, where one is set: see `fork_server`."""
+
+
+@dataclass(frozen=True)
+class _Program:
+    """A worker that was started as a program of its own."""
+
+    pid: int
+
+    def wait(self) -> tuple[int, int]:
+        return memory.wait_for(self.pid)
+
+
 class Worker:
     """Worker process that answers requests until it is closed.
 
@@ -208,28 +253,40 @@ class Worker:
         self._group = ProcessGroup()
         with theirs, log.open("ab") as output:
             self._log_begins = output.tell()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=[theirs.fileno()],
-                env={**os.environ, "TMPDIR": str(self._temporary), **(environment or {})},
-                process_group=self._group.number,
-            )
+            started, given = None, starter.get()
+            if given is not None and given.module == module and not environment:
+                started = given.start(theirs, output, self._group.number, self._temporary)
+            self._process = started or self._start_program(module, theirs, output, environment or {})
+        self._status: int | None = None
         self._stream = ours.makefile("rwb")
         ours.close()
         self._watch = memory.Watch(self._process.pid)
 
+    def _start_program(
+        self, module: str, connection: socket.socket, output: BinaryIO, environment: Mapping[str, str]
+    ) -> StartedProcess:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, str(connection.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=[connection.fileno()],
+            env={**os.environ, "TMPDIR": str(self._temporary), **environment},
+            process_group=self._group.number,
+        )
+        process.returncode = 0  # or Popen itself would wait for it some day, and take its status away from `wait`
+        return _Program(process.pid)
+
     @property
     def is_dead(self) -> bool:
         """Whether a call found that the worker process has ended."""
-        return self._process.returncode is not None
+        return self._status is not None
 
     @property
     def death(self) -> str:
         """How the worker ended: "signal SIGSEGV" or "exit code 1"; only if `is_dead`."""
-        status = self._process.returncode
+        assert self._status is not None
+        status = self._status
         return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
 
     @property
@@ -301,7 +358,7 @@ class Worker:
     def _obituary(self, name: str) -> Exception:
         if not self.is_dead:
             self._reap()
-        status, tail = self._process.returncode, log_tail(self._log, begin=self._log_begins)
+        status, tail = self._status, log_tail(self._log, begin=self._log_begins)
         during = f"during {name} ({self._doing})" if self._doing else f"during {name}"
         if status == -signal.SIGKILL:
             cause, remedy = self._watch.verdict()
@@ -326,13 +383,13 @@ class Worker:
 
     def _reap(self) -> None:
         """Wait for the child process to exit, then end the processes it started."""
-        self._process.returncode, self._peak_bytes = memory.wait_for(self.number)
+        self._status, self._peak_bytes = self._process.wait()
         self._group.end()
 
     def close(self) -> None:
         """Kill the worker at once."""
         if not self.is_dead:
-            self.kill()  # Popen's own looks first, and would take away the status of a child that is dead already
+            self.kill()
             self._reap()
         with suppress(ConnectionError):  # a request that the child did not live to read
             self._stream.close()

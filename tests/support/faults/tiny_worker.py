@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import resource
 import signal
@@ -138,7 +139,16 @@ def leave_temporary_file(*, progress: Progress) -> str:
     return str(path)
 
 
+def import_module(*, name: str, progress: Progress) -> bool:
+    """Import a module; return whether it was imported already."""
+    del progress
+    known = name in sys.modules
+    importlib.import_module(name)
+    return known
+
+
 FUNCTIONS = (
+    import_module,
     leave_temporary_file,
     echo,
     pid,
@@ -161,5 +171,10 @@ FUNCTIONS = (
     allocate_in_cpp,
 )
 
+
+def functions() -> dict[str, Callable[..., Any]]:
+    return {function.__name__: function for function in FUNCTIONS}
+
+
 if __name__ == "__main__":
-    serve({function.__name__: function for function in FUNCTIONS}, int(sys.argv[1]))
+    serve(functions(), int(sys.argv[1]))

@@ -232,14 +232,17 @@ def _say_name(spec: ModelSpec, base: Path) -> None:
 
 def _compile_several(file: SpecFile, manner: _CompileOptions, as_json: bool) -> None:
     """Compile all models of a file in turn; continue after failures, which determine the exit code."""
+    from plansmith.steps.runner import shared_imports
+
     outcomes: list[Outcome] = []
-    for number, model in enumerate(file.models, 1):
-        if not (manner.quiet or manner.dry_run):
-            click.echo(f"{model.label} ({number} of {len(file.models)})", err=True)
-        outcome = _attempt(model, manner)
-        outcomes.append(outcome)
-        if not as_json or isinstance(outcome, Failed):
-            outcome.show()
+    with shared_imports():
+        for number, model in enumerate(file.models, 1):
+            if not (manner.quiet or manner.dry_run):
+                click.echo(f"{model.label} ({number} of {len(file.models)})", err=True)
+            outcome = _attempt(model, manner)
+            outcomes.append(outcome)
+            if not as_json or isinstance(outcome, Failed):
+                outcome.show()
     if as_json:
         documents = [
             outcome.document() | ({"target": model.target} if model.target else {})

@@ -306,10 +306,12 @@ def _build(planned: list[PlannedModel], values: dict[str, Any], *, quiet: bool) 
 
     from plansmith.fleet.build import build_fleet, outcome_unbuilt
     from plansmith.fleet.records import FleetSummary
+    from plansmith.steps.runner import shared_imports
 
     started, building = time.monotonic(), _Building(planned, quiet=quiet)
     try:
-        return build_fleet(planned, building.compile, values, begins=building.begins, ended=building.ended)
+        with shared_imports():
+            return build_fleet(planned, building.compile, values, begins=building.begins, ended=building.ended)
     except KeyboardInterrupt:
         outcomes = [*building.outcomes, *map(outcome_unbuilt, planned[len(building.outcomes) :])]
         return FleetSummary(outcomes=tuple(outcomes), seconds=round(time.monotonic() - started, 3))

@@ -208,5 +208,10 @@ def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def functions() -> dict[str, Callable[..., Any]]:
+    """Return the functions that do the tasks, by name, for `process.serve`."""
+    return {name: _guarded(function) for name, function in FUNCTIONS.items()}
+
+
 if __name__ == "__main__":
-    serve({name: _guarded(function) for name, function in FUNCTIONS.items()}, int(sys.argv[1]))
+    serve(functions(), int(sys.argv[1]))
