@@ -148,6 +148,7 @@ bench:           ## CPU seconds, memory, accuracy, speed, size, serving, threads
 bench: $(VENV)/.served $(VENV)/.dali
 	$(BIN)/python -m benchmarks.compile_cost
 	$(BIN)/python -m benchmarks.compile_cases
+	$(BIN)/python -m benchmarks.fleet_cost
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.precision
 	$(BIN)/python -m benchmarks.serving

@@ -3,7 +3,7 @@
     python -m benchmarks.fleet_cost [ROUNDS]
 
 Twelve models with random weights, six of timm and six of transformers: each by a `plansmith compile` of its own, then
-all by one `plansmith fleet run`, each time from an empty cache. Without the served check.
+all by one `plansmith fleet run`, and by one with two jobs, each time from an empty cache. Without the served check.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ def write_specs(folder: Path) -> list[Path]:
 
 
 def main(rounds: int) -> None:
-    singles: list[Cost] = []
-    fleets: list[Cost] = []
+    costs: dict[str, list[Cost]] = {"singly": [], "fleet": [], "two jobs": []}
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            specs = write_specs(folder)
-            alone = ("--artifacts", str(folder / "alone"), "--quiet")
-            costs = [run([*PLANSMITH, "compile", str(spec), *alone]) for spec in specs]
-            singles.append(
+            specs = [str(spec) for spec in write_specs(folder)]
+            alone = [run([*PLANSMITH, "compile", spec, "--artifacts", f"{folder}/alone", "--quiet"]) for spec in specs]
+            costs["singly"].append(
                 Cost(
-                    sum(cost.cpu_seconds for cost in costs),
-                    sum(cost.wall_seconds for cost in costs),
-                    max(cost.peak_mib for cost in costs),
+                    sum(cost.cpu_seconds for cost in alone),
+                    sum(cost.wall_seconds for cost in alone),
+                    max(cost.peak_mib for cost in alone),
                 )
             )
-            together = ("--artifacts", str(folder / "fleet"), "--quiet")
-            fleets.append(run([*PLANSMITH, "fleet", "run", *map(str, specs), *together]))
-    compare(fleets, singles, f"fleet of {len(specs)}", baseline="singly")
+            for label, options in (("fleet", ()), ("two jobs", ("--jobs", "2"))):
+                places = ("--artifacts", f"{folder}/{label}")
+                costs[label].append(run([*PLANSMITH, "fleet", "run", *specs, *places, "--quiet", *options]))
+    compare(costs["fleet"], costs["singly"], f"fleet of {len(specs)}", baseline="singly")
+    compare(costs["two jobs"], costs["fleet"], "the same, two jobs", baseline="one job")
 
 
 if __name__ == "__main__":

@@ -100,6 +100,7 @@ NO_SAY_IN = {
 _ABOUT_STEPS = {
     "steps/runner",
     "steps/cache/local",
+    "system/fork_server",
     "system/process",
     "system/memory",
     "steps/cache/toolchain",

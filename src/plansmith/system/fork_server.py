@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import select
+import selectors
 import signal
 import socket
 import subprocess
@@ -18,32 +19,38 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 from plansmith.system import memory
 from plansmith.system.files import make_scratch, remove_scratch
 from plansmith.system.process import ProcessGroup, StartedProcess, serve, starter
 
-_MODULES_FILE = "modules"
+SOCKET_VARIABLE = "PLANSMITH_FORK_SERVER"
+"""Names the socket of a fork server to a process that shall use it, and start none of its own."""
+
+_MESSAGE_BYTES = 65536
 
 
 @contextmanager
-def forked_workers(module: str, libraries: Sequence[str]) -> Iterator[None]:
+def forked_workers(
+    module: str, libraries: Sequence[str], *, environment: Mapping[str, str] | None = None
+) -> Iterator[ForkServer]:
     """Fork the workers of the block from one process, which starts with the first of them.
 
     Args:
         module: the worker module; it, or the `__main__` of a package, has `functions()` for `process.serve`.
         libraries: top-level packages that are imported ahead for a worker if an earlier one had imported them. None of
             them may start threads or use a GPU when it is imported.
+        environment: variables that the workers have besides, or instead of, those of this process.
     """
-    with ForkServer(module, libraries) as server:
+    with ForkServer(module, libraries, environment or {}) as server:
         token = starter.set(server)
         try:
-            yield
+            yield server
         finally:
             starter.reset(token)
 
@@ -51,17 +58,24 @@ def forked_workers(module: str, libraries: Sequence[str]) -> Iterator[None]:
 class ForkServer:
     """The driver's side of a fork server; see `forked_workers` for the arguments."""
 
-    def __init__(self, module: str, libraries: Sequence[str]) -> None:
+    def __init__(self, module: str, libraries: Sequence[str], environment: Mapping[str, str]) -> None:
         self.module = module
         self._libraries = tuple(libraries)
+        self._environment = environment
         self._lock = threading.Lock()
         self._running: _Running | None = None
 
-    def __enter__(self) -> ForkServer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end()
+
+    @property
+    def address(self) -> str:
+        """The server's socket, for `SOCKET_VARIABLE` of another process; starts the server."""
+        with self._lock:
+            return str(next(self._servers()).address)
 
     def start(self, connection: socket.socket, output: BinaryIO, group: int, temporary: Path) -> StartedProcess | None:
         """Fork a worker, for `process.starter`; None if no server starts."""
@@ -77,9 +91,13 @@ class ForkServer:
 
     def _servers(self) -> Iterator[_Running]:
         """Yield the running server, if there is one, and then a new one."""
+        shared = os.environ.get(SOCKET_VARIABLE)
+        if self._running is None and shared:
+            with suppress(OSError):
+                self._running = _Running.connect(Path(shared))
         if self._running is not None:
             yield self._running
-        self._running = _Running.begin(self.module, self._libraries)
+        self._running = _Running.begin(self.module, self._libraries, self._environment)
         yield self._running
 
     def _end(self) -> None:
@@ -90,55 +108,72 @@ class ForkServer:
 
 @dataclass
 class _Running:
-    """A running server.
+    """A running server, and the connection to it.
 
     Attributes:
-        process: the server.
-        group: its process group, with which it ends.
         connection: where it is asked.
-        answers: what is read from there.
-        scratch: its temporary files.
+        address: its socket.
+        owned: its process, process group and temporary files, if this process started it.
     """
 
-    process: subprocess.Popen[bytes]
-    group: ProcessGroup
     connection: socket.socket
-    answers: BinaryIO
-    scratch: Path
+    address: Path
+    owned: tuple[subprocess.Popen[bytes], ProcessGroup, Path] | None = None
 
     @classmethod
-    def begin(cls, module: str, libraries: Sequence[str]) -> _Running:
-        ours, theirs = socket.socketpair()
+    def begin(cls, module: str, libraries: Sequence[str], environment: Mapping[str, str]) -> Self:
+        """Start a server."""
+        ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         scratch, group = make_scratch("fork-server"), ProcessGroup()
-        with theirs:
+        address = scratch / "socket"
+        with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+            listening.bind(str(address))
+            listening.listen()
+            descriptors = [theirs.fileno(), listening.fileno()]
             process = subprocess.Popen(
-                [sys.executable, "-m", __name__, module, str(theirs.fileno()), str(scratch), *libraries],
+                [sys.executable, "-m", __name__, module, *map(str, descriptors), *libraries],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=descriptors,
                 # PyTorch asks the driver's library otherwise whether there is a GPU, and a fork could not use it then.
-                env={**os.environ, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"},
+                env={**os.environ, "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TMPDIR": str(scratch), **environment},
                 process_group=group.number,
             )
-        return cls(process, group, ours, ours.makefile("rb"), scratch)
+        return cls(ours, address, (process, group, scratch))
+
+    @classmethod
+    def connect(cls, address: Path) -> Self:
+        """Connect to a server that another process started.
+
+        Raises:
+            OSError: there is none.
+        """
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            connection.connect(str(address))
+        except OSError:
+            connection.close()
+            raise
+        return cls(connection, address)
 
     def ask(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> dict[str, Any] | None:
         """Return the server's answer; None if it has ended."""
         try:
-            socket.send_fds(self.connection, [json.dumps(request).encode() + b"\n"], descriptors)
-            line = self.answers.readline()
-        except (OSError, ValueError):  # it has died, or was ended here
+            socket.send_fds(self.connection, [json.dumps(request).encode()], descriptors)
+            answer = self.connection.recv(_MESSAGE_BYTES)
+        except OSError:
             return None
-        return json.loads(line) if line.endswith(b"\n") else None
+        return json.loads(answer) if answer else None
 
     def end(self) -> None:
-        """End the server, and remove its temporary files."""
-        self.group.end()
-        self.process.wait()
-        self.answers.close()
+        """Close the connection; end the server and remove its temporary files if this process started it."""
         self.connection.close()
-        remove_scratch(self.scratch)
+        if self.owned is not None:
+            process, group, scratch = self.owned
+            group.end()
+            process.wait()
+            remove_scratch(scratch)
 
 
 @dataclass(frozen=True)
@@ -161,47 +196,89 @@ class _Forked:
         return (answer["status"], answer["peak_bytes"]) if answer is not None else (-signal.SIGKILL, 0)
 
 
-def main(module: str, descriptor: int, scratch: Path, libraries: Sequence[str]) -> None:
-    """Serve the driver: fork workers, and wait for them."""
+def main(module: str, owner: int, listening: int, libraries: Sequence[str]) -> None:
+    """Serve drivers until the one that started this server closes its connection: fork workers, and wait for them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     package = importlib.import_module(module)
     functions = (importlib.import_module(f"{module}.__main__") if hasattr(package, "__path__") else package).functions()
-    noted = scratch / _MODULES_FILE
-    with noted.open("ab", buffering=0) as notes, socket.socket(fileno=descriptor) as connection:
-        os.set_inheritable(descriptor, False)
-        read = 0
+    first, door = socket.socket(fileno=owner), socket.socket(fileno=listening)
+    with tempfile.TemporaryFile(buffering=0) as notes, selectors.DefaultSelector() as ready:
+        server = _Server(functions, frozenset(libraries), notes, [first, door])
+        ready.register(first, selectors.EVENT_READ)
+        ready.register(door, selectors.EVENT_READ)
         while True:
-            line, descriptors, _, _ = socket.recv_fds(connection, 65536, 2)
-            if not line:
-                return
-            request = json.loads(line)
-            if "wait" in request:
-                status, peak_bytes = memory.wait_for(request["wait"])
-                answer: dict[str, Any] = {"status": status, "peak_bytes": peak_bytes}
-            else:
-                read = _import_noted(noted, read)
-                gc.freeze()  # a collection in a worker would copy every page of what it shares
-                answer = {"pid": os.fork()}
-                if answer["pid"] == 0:
+            for key, _ in ready.select():
+                connection = key.fileobj
+                assert isinstance(connection, socket.socket)
+                if connection is door:
+                    server.open.append(door.accept()[0])
+                    ready.register(server.open[-1], selectors.EVENT_READ)
+                elif not server.answer(connection):
+                    if connection is first:
+                        return
+                    ready.unregister(connection)
+                    server.open.remove(connection)
                     connection.close()
-                    _be_worker(functions, descriptors, request, _Notes(notes, frozenset(libraries)))
-                with suppress(ProcessLookupError, PermissionError):  # it does so itself, too: whoever comes first
-                    os.setpgid(answer["pid"], request["group"])
-                for each in descriptors:
-                    os.close(each)
-            connection.sendall(json.dumps(answer).encode() + b"\n")
 
 
-def _import_noted(noted: Path, begin: int) -> int:
-    """Import what workers have noted behind a position of the file; return its end."""
-    with noted.open("rb") as notes:
-        notes.seek(begin)
-        names = notes.read().decode().split()
-    for name in names:
-        if name not in sys.modules:
-            with suppress(Exception):  # what cannot be imported ahead, a worker that needs it imports itself
-                importlib.import_module(name)
-    return begin + sum(len(name) + 1 for name in names)
+@dataclass
+class _Server:
+    """The server's side.
+
+    Attributes:
+        functions: of the workers.
+        libraries: which are imported ahead.
+        notes: what workers have imported of them, a name a line; they append to it.
+        open: the sockets that no worker may keep open.
+    """
+
+    functions: dict[str, Callable[..., Any]]
+    libraries: frozenset[str]
+    notes: Any
+    open: list[socket.socket]
+    _read: int = 0
+
+    def answer(self, connection: socket.socket) -> bool:
+        """Answer a request; return whether there was one, and not the connection's end."""
+        try:
+            message, descriptors, _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, 2)
+        except ConnectionError:
+            return False
+        if not message:
+            return False
+        request = json.loads(message)
+        if "wait" in request:
+            status, peak_bytes = memory.wait_for(request["wait"])
+            answer = {"status": status, "peak_bytes": peak_bytes}
+        else:
+            answer = {"pid": self._fork(request, descriptors)}
+        with suppress(ConnectionError):  # the driver has ended, and its worker ends with it
+            connection.sendall(json.dumps(answer).encode())
+        return True
+
+    def _fork(self, request: dict[str, Any], descriptors: Sequence[int]) -> int:
+        self._import_noted()
+        gc.freeze()  # a collection in a worker would copy every page of what it shares
+        pid = os.fork()
+        if pid == 0:
+            for each in self.open:
+                each.close()
+            _be_worker(self.functions, descriptors, request, _Notes(self.notes, self.libraries))
+        with suppress(ProcessLookupError, PermissionError):  # the worker does so, too: whoever comes first
+            os.setpgid(pid, request["group"])
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return pid
+
+    def _import_noted(self) -> None:
+        """Import what workers have noted since the last time."""
+        size = os.fstat(self.notes.fileno()).st_size
+        names = os.pread(self.notes.fileno(), size - self._read, self._read).decode().split()
+        self._read = size
+        for name in names:
+            if name not in sys.modules:
+                with suppress(Exception):  # what cannot be imported ahead, a worker that needs it imports itself
+                    importlib.import_module(name)
 
 
 @dataclass
@@ -231,7 +308,7 @@ class _Notes:
         self._known.update(new)
         names = [name for name in new if name.partition(".")[0] in self.libraries and _has_file(name)]
         if names:
-            self.file.write("".join(f"{name}\n" for name in names).encode())
+            os.write(self.file.fileno(), "".join(f"{name}\n" for name in names).encode())
 
 
 def _has_file(name: str) -> bool:
@@ -264,4 +341,4 @@ def _be_worker(functions: dict[str, Any], descriptors: Sequence[int], request: d
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

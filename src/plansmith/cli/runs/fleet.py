@@ -73,6 +73,7 @@ _EPILOG_RUN = """\
 \b
 Examples:
   plansmith fleet run configs/models
+  plansmith fleet run configs/models --jobs 4
   plansmith fleet run configs/models --model minilm --force
   plansmith fleet run configs/models --publish s3://models/prod --json
 
@@ -210,6 +211,7 @@ def plan_command(
 )
 @click.option("--no-publish", is_flag=True, help="Publish to none of the stores that the specs name.")
 @click.option("--force", is_flag=True, help="Build every model anew, and publish new versions.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Models at a time.")
 @click.option("--dry-run", is_flag=True, help="Print the plan, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--quiet", is_flag=True, help="Print no progress; notices and errors stay.")
@@ -219,15 +221,17 @@ def run_command(
     models: tuple[str, ...],
     resolve: bool,
     force: bool,
+    jobs: int,
     dry_run: bool,
     as_json: bool,
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Build the stale models one after another; a failure does not stop the others.
+    """Build the stale models; a failure does not stop the others.
 
     PLACE is a spec, or a folder that holds some, at any depth. What was built stays when it is interrupted, and the
-    same command goes on.
+    same command goes on. With --jobs several models are built at a time: they share the cores, and each needs its own
+    memory.
     """
     from plansmith.cli.compile.specs import values_of_options
 
@@ -236,7 +240,7 @@ def run_command(
     if dry_run:
         _show_plan(planned, as_json=as_json)
         return
-    summary = _build(planned, values, quiet=quiet)
+    summary = _build(planned, values, jobs=jobs, quiet=quiet)
     _show_summary(summary, as_json=as_json)
     if any(outcome.ended == "interrupted" for outcome in summary.outcomes):
         click.echo("plansmith: interrupted; run the same command again to go on after what is finished", err=True)
@@ -285,6 +289,10 @@ class _Building:
             self._is_said = True
             raise
 
+    def tell(self, model: PlannedModel, text: str) -> None:
+        """Print a line about one of several models that are built at a time."""
+        click.echo(f"  {printable(label_of(model))}  {printable(text)}", err=True)
+
     def ended(self, outcome: ModelOutcome) -> None:
         """Record the outcome of a model; report a failure that was not reported yet."""
         self.outcomes.append(outcome)
@@ -300,7 +308,7 @@ class _Building:
         )
 
 
-def _build(planned: list[PlannedModel], values: dict[str, Any], *, quiet: bool) -> FleetSummary:
+def _build(planned: list[PlannedModel], values: dict[str, Any], *, jobs: int, quiet: bool) -> FleetSummary:
     """Build the stale models; after an interrupt, the remaining ones count as interrupted."""
     import time
 
@@ -309,6 +317,11 @@ def _build(planned: list[PlannedModel], values: dict[str, Any], *, quiet: bool) 
     from plansmith.steps.runner import shared_imports
 
     started, building = time.monotonic(), _Building(planned, quiet=quiet)
+    if jobs > 1:
+        from plansmith.fleet.parallel import build_in_parallel
+
+        reports: Any = {"begins": building.begins, "tell": building.tell, "ended": building.ended}
+        return build_in_parallel(planned, jobs, values, quiet=quiet, **reports)
     try:
         with shared_imports():
             return build_fleet(planned, building.compile, values, begins=building.begins, ended=building.ended)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from plansmith.fleet.zoo.records import TRY_ENTRY, TryRequest, ZooRow
 from plansmith.system.process import serve
@@ -30,5 +32,10 @@ def try_entry(request: TryRequest, progress: Progress) -> ZooRow:
         return run(request.entry, Path(folder), progress, compare_bare=request.compare_bare)
 
 
+def functions() -> dict[str, Callable[..., Any]]:
+    """Return the function that does the task, by its name, for `process.serve`."""
+    return dict([TRY_ENTRY.served_by(try_entry)])
+
+
 if __name__ == "__main__":
-    serve(dict([TRY_ENTRY.served_by(try_entry)]), int(sys.argv[1]))
+    serve(functions(), int(sys.argv[1]))

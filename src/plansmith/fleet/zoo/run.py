@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,16 +18,17 @@ from plansmith.fleet.zoo.entries import ZooEntry
 from plansmith.fleet.zoo.records import TRY_ENTRY, Limit, TryRequest, Zoo, ZooRow, explained, summarise
 from plansmith.formatting import format_bytes, format_seconds
 from plansmith.steps.cache.toolchain import step_toolchain
+from plansmith.steps.runner import WORKER_LIBRARIES
 from plansmith.system.digest import digest_of
 from plansmith.system.files import make_folder, write_file
+from plansmith.system.fork_server import forked_workers
 from plansmith.system.process import Worker
+from plansmith.system.worker_pool import WorkerPool, cores_per_job
 
 CHILD = "plansmith.fleet.zoo.child"
 _POLL_SECONDS = 0.2
 _PAGE_BYTES = 4096
 _LONGEST_LOG_NAME = 80
-_INTERRUPT_SECONDS = 1
-"""A signal for all processes may end a child before the main thread has heard of it."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class ZooOptions:
 
     @property
     def threads(self) -> int:
-        """The number of threads per entry, so that all running entries together fill the cores."""
-        return max(1, len(os.sched_getaffinity(0)) // self.jobs)
+        """The number of threads per entry."""
+        return cores_per_job(self.jobs)
 
     def allows_more(self, limit: Limit) -> bool:
         """Whether an entry stopped at a limit may now exceed that limit."""
@@ -92,23 +92,18 @@ class Runner:
         more. On an interrupt the processes end at once.
         """
         make_folder(self.folder)
-        workers = _Workers()
-        with ThreadPoolExecutor(self.manner.jobs, thread_name_prefix="zoo") as pool:
-            try:
-                return _results([pool.submit(self._row, entry, workers) for entry in entries])
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                workers.end()
-                raise
+        pool = WorkerPool(self.manner.jobs)
+        with forked_workers(self.manner.child, WORKER_LIBRARIES):
+            return pool.map(lambda entry: self._row(entry, pool), entries)
 
-    def _row(self, entry: ZooEntry, workers: _Workers) -> ZooRow:
+    def _row(self, entry: ZooEntry, pool: WorkerPool) -> ZooRow:
         place = self.folder / f"{self._key(entry)}.json"
         row = None if self.manner.force else _read_row(place)
         if row is not None and row.limit is not None and self.manner.allows_more(row.limit):
             row = None
         is_cached = row is not None
         if row is None:
-            row, whole = self._try(entry, workers)
+            row, whole = self._try(entry, pool)
             if whole:
                 write_file(place, row.model_dump_json(indent=1), replace=True)
         row = self._with_log(explained(row), entry)
@@ -129,7 +124,7 @@ class Runner:
         has_log = row.outcome != "right" and log.is_file()
         return row.model_copy(update={"log": str(log)}) if has_log else row
 
-    def _try(self, entry: ZooEntry, workers: _Workers) -> tuple[ZooRow, bool]:
+    def _try(self, entry: ZooEntry, pool: WorkerPool) -> tuple[ZooRow, bool]:
         """Run an entry; return the row and whether the result is reproducible.
 
         Not where its process died, or the machine failed.
@@ -137,14 +132,14 @@ class Runner:
         log = self._log(entry)
         log.unlink(missing_ok=True)
         began = time.monotonic()
-        with workers.open(self.manner.child, log, lambda text: self.listener.doing(entry, text)) as worker:
+        with pool.open(self.manner.child, log, lambda text: self.listener.doing(entry, text)) as worker:
             watch = _Watch(worker, self.manner)
             try:
                 threads, compare_bare = self.manner.threads, self.manner.compare_bare
                 request = TryRequest(entry=entry, threads=threads, compare_bare=compare_bare)
                 row = TRY_ENTRY.run(worker, request)
             except PlansmithError as error:
-                if watch.limit is None and workers.ended.wait(_INTERRUPT_SECONDS):
+                if watch.limit is None and pool.is_interrupted():
                     raise CancelledError from error
                 problem = watch.verdict or error.message
             else:
@@ -160,51 +155,6 @@ class Runner:
             seconds=round(time.monotonic() - began, 2),
         )
         return row, watch.limit is not None
-
-
-def _results(futures: Sequence[Future[ZooRow]]) -> list[ZooRow]:
-    """Return all results, or raise the first error.
-
-    Waits in short turns: a signal that comes as a wait begins is heard of only at its end.
-    """
-    while True:
-        done, pending = wait(futures, timeout=_POLL_SECONDS, return_when=FIRST_EXCEPTION)
-        for future in done:
-            future.result()
-        if not pending:
-            return [future.result() for future in futures]
-
-
-class _Workers:
-    """Running worker processes, so that an interrupt ends them all.
-
-    Attributes:
-        ended: set once it did.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open: set[Worker] = set()
-        self.ended = threading.Event()
-
-    @contextmanager
-    def open(self, module: str, log: Path, progress: Callable[[str], None]) -> Iterator[Worker]:
-        with Worker(module, log, progress) as worker:
-            with self._lock:
-                self._open.add(worker)
-            if self.ended.is_set():
-                worker.kill()
-            try:
-                yield worker
-            finally:
-                with self._lock:
-                    self._open.discard(worker)
-
-    def end(self) -> None:
-        self.ended.set()
-        with self._lock:
-            for worker in self._open:
-                worker.kill()
 
 
 class _Watch:
