@@ -11,7 +11,7 @@ export DO_NOT_TRACK = 1
 # Much here starts interpreters: what the first has compiled of our modules is kept for the others.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo demo-int8 test test-journeys test-all test-changed servers debian test-gpu test-cuda check docs docs-reference docs-pictures dist bench soak messages
+.PHONY: help demo demo-int8 test test-journeys test-all test-changed servers debian test-gpu test-cuda check docs docs-reference docs-pictures dist bench bench-guard soak messages
 
 help:            ## list the targets
 	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/  —/'
@@ -159,6 +159,10 @@ bench: $(VENV)/.served $(VENV)/.dali
 	$(BIN)/python -m benchmarks.planning
 	$(BIN)/python -m benchmarks.deliveries
 	$(BIN)/python -m benchmarks.polling
+
+bench-guard:     ## in under four minutes, whether compile and start-up have become slower than what was recorded last
+bench-guard: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.guard
 
 soak:            ## long rounds of kills, power cuts, crowds, publications, hostile deliveries; every graph of the zoo's as a plan
 soak: $(VENV)/.served debian
