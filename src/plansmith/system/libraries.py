@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, metadata, requires
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -35,6 +34,8 @@ def require_library(module: str, extra: str, *, purpose: str = "") -> None:
 
 def extra_of(module: str) -> str:
     """Return the first extra in plansmith's metadata that installs a top-level module; empty if there is none."""
+    from importlib.metadata import PackageNotFoundError, metadata
+
     name = _INSTALLED_BY.get(module, module).replace("_", "-")
     try:
         extras = metadata("plansmith").get_all("Provides-Extra") or []
@@ -49,6 +50,8 @@ def extra_requirements(extra: str) -> list[Requirement]:
     Raises:
         PackageNotFoundError: plansmith runs from a folder that was not installed.
     """
+    from importlib.metadata import requires
+
     from packaging.requirements import Requirement
 
     found = [Requirement(line) for line in requires("plansmith") or ()]
