@@ -188,8 +188,11 @@ def _problem(error: Mapping[str, Any], known: KnownKeys) -> str:
     keys = [str(key) for key in error["loc"]]
     place = ".".join(keys)
     message = validation_message(error)
-    text = {"missing": "is missing", "extra_forbidden": f"is unknown{known.suggestion(keys)}"}.get(error["type"])
-    if text is None:
+    if error["type"] == "extra_forbidden":
+        text = f"is unknown{known.suggestion(keys)}"
+    elif error["type"] == "missing":
+        text = "is missing"
+    else:
         value = error["input"]
         text = (
             message if not place or value is HIDDEN or isinstance(value, dict | list) else f"{message} (got {value!r})"
