@@ -127,7 +127,7 @@ def check_parameters(compilation: WantedCompile, deployment: DeploymentResponse)
         listed = "\n  ".join([*problems[:_MOST_PROBLEMS], *more])
         raise UsageError(
             f"the deployment {ONE_MODEL}/{deployment.name} does not take this spec:\n  {listed}",
-            remedy=f"mend these; where its plansmith is another version: {HOW_TO_DEPLOY}",
+            remedy=f"mend the spec; where its plansmith is another version: {HOW_TO_DEPLOY}",
         ).located(model=compilation.model)
 
 

@@ -40,12 +40,18 @@ class Release:
     Attributes:
         folder: its files, the manifest among them.
         manifest: everything about it, as in `manifest.json`.
-        repository: the folder that Triton reads.
     """
 
     folder: Path
     manifest: Manifest
-    repository: Path
+
+    @property
+    def repository(self) -> Path:
+        """The folder that Triton reads."""
+        from plansmith.triton.repository.ensembles import STORE_SUFFIX
+
+        store = self.folder.parents[2]
+        return store.with_name(store.name.removesuffix(STORE_SUFFIX))
 
     @property
     def name(self) -> str:
@@ -236,7 +242,7 @@ def compile(  # noqa: A001 - what it is called everywhere in plansmith
         save_program(source, example_inputs, dynamic_shapes, file)
     with Compilation(resolved, relative_to=folder, listener=_listener(progress)) as compilation:
         published, manifest = compilation.run()
-    return Release(Path(published.release), manifest, Path(published.repository))
+    return Release(Path(published.release), manifest)
 
 
 def _spec_of(source: str | Path, values: dict[str, Any], folder: Path) -> tuple[ModelSpec, Path]:
@@ -280,4 +286,4 @@ def _opened(folder: Path) -> ModelRepository:
 
 
 def _release(repository: ModelRepository, name: str, version: int) -> Release:
-    return Release(repository.release(name, version), repository.manifest(name, version), repository.root)
+    return Release(repository.release(name, version), repository.manifest(name, version))

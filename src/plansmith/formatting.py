@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 
 from plansmith.errors import UsageError
 
@@ -65,3 +66,9 @@ def seconds_of(moment: str) -> float:
 def count(number: int, noun: str, plural: str = "") -> str:
     """Format a count with its noun: 1 node, 12 nodes, 3,200 nodes."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def short_path(path: str | Path) -> str:
+    """Shorten an absolute path below the working directory to a relative one; anything else stays as it is."""
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else str(path)

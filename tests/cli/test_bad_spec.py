@@ -36,8 +36,10 @@ SHAPES = {
     "a negative size": _shapes("input_ids=1x-8:1x8:2x8", "a size below 1", "sizes of 1 or more"),
     "different ranks": _shapes("input_ids=1x8:2x8x3:4x8", "different ranks", "the same rank"),
     "two shapes": _shapes("input_ids=1x8:2x8", "is not min:opt:max", "input_ids=1x8:8x64:32x256"),
-    "words": _shapes("input_ids=small:large:huge", "is not min:opt:max", "input_ids=1x8:8x64:32x256"),
-    "no input's name": _shapes("1x8:2x8:4x8", "is not name=min:opt:max", 'write --shapes "input_ids='),
+    "words": _shapes("pixels=small:large:huge", "is not min:opt:max", "write it like pixels=1x8:8x64:32x256"),
+    "no input's name": _shapes(
+        "1x8:2x8:4x8", "is not name=min:opt:max", 'write --shapes "INPUT=1x8', "plansmith init SOURCE"
+    ),
     "an input given twice": _shapes("a=1x8,a=1x8", "a is given twice", "give each input once"),
 }
 

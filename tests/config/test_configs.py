@@ -179,7 +179,7 @@ def test_target_file_lies_beside_spec(tmp_path: Path) -> None:
 
 START = {"description": "ours", "flavour": "triton", "devices": ["gpu"]}
 BAD = {
-    "an unknown key": ({"tensort": "10.16"}, "tensort: is unknown"),
+    "an unknown key": ({"tensort": "10.16"}, "tensort: is unknown (did you mean tensorrt?)"),
     "a version without quotes": ({"python": 3.12}, "python: write the version in quotes, as YAML makes a number"),
     "words for a version": ({"cuda": "the newest"}, "cuda: String should match pattern"),
     "an unknown device": ({"devices": ["gpu", "tpu"]}, "devices.1: must be 'gpu' or 'cpu' (got 'tpu')"),

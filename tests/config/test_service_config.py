@@ -209,6 +209,7 @@ def test_a_service_survives_json(tmp_path: Path) -> None:
 
 WRONG = {
     "an unknown key": ("pools:\n  a: {kind: process}", ["service.yaml:3 'pools.a.kind'"]),
+    "a misspelt key": ("pools: {a: {}}\nendpoint: [a]", ["service.yaml:3 'endpoint' (did you mean endpoints?)"]),
     "a schedule that is no cron": (
         'pools: {a: {}}\nflows:\n  refresh:\n    schedules:\n      nightly:\n        cron: "0 25 * * *"',
         ["service.yaml:7: 'flows.refresh.schedules.nightly.cron'", "is no cron schedule", "such as 0 3 * * 1-5"],

@@ -7,13 +7,15 @@ import os
 import shutil
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from plansmith.cli import cli
 from plansmith.config.spec import make_spec
-from plansmith.errors import GateError
+from plansmith.errors import EnvironmentFault, GateError
 from plansmith.steps.provenance.history import HISTORY, History, Run, recorded
 from plansmith.steps.runner import Listener, StageRunner
 
@@ -44,6 +46,14 @@ def test_order_survives_clock_set_back(folder: Path) -> None:
     _head, second, first = printed("history").splitlines()
     assert second.startswith("2025-12-31 23:00  second")
     assert first.startswith("2030-01-01 00:00  first")
+
+
+def test_refused_lowering_failed_the_gate(folder: Path) -> None:
+    """A lowering whose recipes are all too inaccurate has failed the gate, without a report of it."""
+    stages: Any = SimpleNamespace(results={}, records=[], step="lower", log_file=lambda _: folder / "lower.log")
+    run = Run(stages, make_spec({"source": "onnx:model.onnx"}), "minilm", folder)
+    assert run.record(GateError("none of 2 recipes is accurate enough", step="lower")).gate_text == "failed"
+    assert run.record(EnvironmentFault("the disk is full", step="lower")).gate_text == "-"
 
 
 def test_table_fits_eighty_columns(folder: Path) -> None:

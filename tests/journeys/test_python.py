@@ -44,8 +44,11 @@ def test_page_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert printed.startswith("(2, 3)\n")
     assert "output" in printed.splitlines()[-1]
+    assert printed.endswith(".html\n")
     again = plansmith.compile(names["ranker"], example_inputs=(names["torch"].randn(4, 8),), name="ranker")
     assert again.version == 1
+    assert again.repository.samefile("artifacts/repository")
+    assert repr(again.report).startswith("<ValidationReport passed: largest error ")
     assert "<th>smallest cosine</th>" in again._repr_html_()
 
 

@@ -56,6 +56,16 @@ def test_input_columns_are_padded(tmp_path: Path) -> None:
     assert request["mask"].dtype == np.int64
 
 
+@pytest.mark.parametrize(("file", "content"), [("lines.txt", "a cat\n"), ("rows.csv", "text,label\na cat,1\n")])
+def test_texts_for_tokens_refused(file: str, content: str, tmp_path: Path) -> None:
+    """Texts for a model that takes tokens are refused with what it takes."""
+    (tmp_path / file).write_text(content)
+    with pytest.raises(UsageError) as refused:
+        read_data(DataSpec(path=str(tmp_path / file)), TOKENS)
+    assert "ids and mask" in refused.value.message
+    assert "a table or an .npz file with ids and mask" in refused.value.remedy
+
+
 def test_images_are_sent_as_files(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     Image.new("RGB", (4, 4), "red").save(tmp_path / "images" / "red.png")

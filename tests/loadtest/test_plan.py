@@ -31,14 +31,14 @@ def test_plan_file_gives_stages(tmp_path: Path) -> None:
 def test_plan_problems_name_lines(tmp_path: Path) -> None:
     """Every problem of a plan is told with its line."""
     (tmp_path / "plan.yaml").write_text(
-        "stages:\n  - {users: 1, rate: 2}\n  - {users: -3}\nmodels: [{model: a}]\ncolour: red\n"
+        "stages:\n  - {users: 1, rate: 2}\n  - {users: -3}\nmodels: [{model: a}]\nencodin: json\n"
     )
     with pytest.raises(UsageError) as refused:
         read_plan(tmp_path / "plan.yaml")
     text = str(refused.value)
     assert "plan.yaml:2: 'stages.0': give one of users, rate and trace, not users and rate" in text
     assert "plan.yaml:3: 'stages.1.users': must be 1 or more" in text
-    assert "plan.yaml:5 'colour'" in text
+    assert "plan.yaml:5 'encodin' (did you mean encoding?)" in text
 
 
 @pytest.mark.parametrize(

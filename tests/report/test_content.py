@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 
-from plansmith.report.render import render
+import pytest
+
+from plansmith.errors import RepositoryError
+from plansmith.report.render import render, renumber
 from plansmith.report.verdict import ReportFacts
 
 from ..support.report.page import Page
@@ -219,6 +222,14 @@ def test_provenance_names_rebuild_needs(pages: dict[str, Page], facts: dict[str,
         ", ".join(map(str, report_facts.data.evaluation.rows)),
     ]
     assert not [fragment for fragment in fragments if fragment not in text]
+
+
+def test_page_is_renumbered(facts: dict[str, ReportFacts]) -> None:
+    """A page shows the number that a store gave its version; one that does not show its own is refused."""
+    numbered = facts["int8"].model_copy(update={"version": 3})
+    assert renumber(render(numbered), 3, 7) == render(numbered.model_copy(update={"version": 7}))
+    with pytest.raises(RepositoryError, match="cannot be renumbered"):
+        renumber(render(numbered), 4, 7)
 
 
 def test_bare_release_has_no_empty_sections(pages: dict[str, Page]) -> None:

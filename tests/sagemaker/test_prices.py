@@ -36,10 +36,11 @@ def test_price_list_wins(tmp_path: Path) -> None:
     assert find_price("ml.g5.xlarge", file).usd_per_hour == pytest.approx(1.12)
     assert find_price("ml.g5.xlarge", file).source == "our contract, as of 2026-11-01"
     assert find_price("ml.g5.2xlarge", file).usd_per_hour == pytest.approx(1.515)
-    file.write_text("usd_per_hour:\n  g5: 1.12\n  ml.g5.xlarge: 0\n")
-    with pytest.raises(UsageError, match=r"2 problems in the prices") as refused:
+    file.write_text("usd_per_hour:\n  g5: 1.12\n  ml.g5.xlarge: 0\nas_off: 2026-11-01\n")
+    with pytest.raises(UsageError, match=r"3 problems in the prices") as refused:
         find_price("ml.g5.xlarge", file)
     assert "prices.yaml:3" in refused.value.message
+    assert "prices.yaml:4 'as_off' (did you mean as_of?)" in refused.value.message
 
 
 def test_cost_at_a_target_rate() -> None:

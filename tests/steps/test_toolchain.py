@@ -78,6 +78,7 @@ NO_SAY = {
     "records/fields",
     "config/target_names",
     "config/targets",
+    "config/yaml_source",
     "system/files",
     "system/libraries",
     "config/spec",

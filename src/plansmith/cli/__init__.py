@@ -175,8 +175,7 @@ def _run() -> NoReturn:
         click.echo(bare.format_message())
         sys.exit(bare.exit_code)
     except click.UsageError as wrong:
-        command = wrong.ctx.command_path if wrong.ctx is not None else "plansmith"
-        _fail(UsageError(wrong.format_message(), remedy=f"{command} --help"))
+        _fail(UsageError(wrong.format_message(), remedy=f"{_typed_command()} --help"))
     except PlansmithError as error:
         _fail(error)
     except OSError as error:
@@ -192,6 +191,18 @@ def _run() -> NoReturn:
         click.echo(f"plansmith: {_INTERRUPTED['message']}; {_INTERRUPTED['remedy']}", err=True)
         sys.exit(EXIT_INTERRUPTED)
     sys.exit(0)
+
+
+def _typed_command() -> str:
+    """Return the typed command with its groups, which not every usage error of click names."""
+    names = ["plansmith"]
+    command: click.Command | None = cli
+    for word in sys.argv[1:]:
+        command = command.commands.get(word) if isinstance(command, click.Group) else None
+        if command is None:
+            break
+        names.append(word)
+    return " ".join(names)
 
 
 def _as_json() -> bool:

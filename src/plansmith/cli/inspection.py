@@ -191,7 +191,7 @@ def _data(data: DataSet | None) -> dict[str, Any]:
     return {
         "from": data.words,
         "calibration": f"{drawn} of {data.available} samples"
-        + (f", and {joined} more that are several of them in one" if joined else ""),
+        + (f", and {joined} more, each made by joining several of them" if joined else ""),
         "evaluation": f"{data.evaluation.count} others, looked at once" if data.evaluation else "none",
         "measure": data.metric,
     }

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from plansmith.errors import EnvironmentFault, UsageError
+from plansmith.formatting import short_path
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -27,14 +28,6 @@ if TYPE_CHECKING:
 _STANDARD_INPUT, _STANDARD_OUTPUT, _STANDARD_ERROR = 0, 1, 2
 _UNABLE_TERMINALS = {"", "dumb", "unknown"}
 _WRITABLE = "plansmith-writable"
-_EXTRAS = {
-    "client": {"google", "numpy", "tritonclient"},
-    "compile": {"huggingface_hub", "onnx", "onnxruntime", "polygraphy", "safetensors", "timm", "torch", "transformers"},
-    "flows": {"httpx", "prefect"},
-    "s3": {"boto3", "botocore"},
-}
-"""The libraries that commands import without having asked for them, by the extra that brings them."""
-
 _PLAIN = {"…": "...", "·": "-", "–": "-", "→": "->", "✓": "+", "✗": "X"}
 
 _NARROWEST = 60
@@ -139,13 +132,15 @@ def _writable(error: UnicodeError) -> tuple[str | bytes, int]:
 
 def short(path: Path) -> str:
     """Shorten a path relative to the working directory, quoted for the shell if necessary."""
-    return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
+    return shlex.quote(short_path(path))
 
 
 def fault_from_missing_module(error: ModuleNotFoundError) -> EnvironmentFault | None:
     """Return the fault of a missing library of an extra; None if it is no such library, which is a bug."""
+    from plansmith.system.libraries import extra_of
+
     library = (error.name or "").partition(".")[0]
-    extra = next((extra for extra, libraries in _EXTRAS.items() if library in libraries), "")
+    extra = extra_of(library)
     if not extra:
         return None
     name = "protobuf" if library == "google" else library

@@ -341,9 +341,9 @@ def _require_own_names(
 
 
 def _remedy(text: SpecText) -> str:
-    """Return the remedy for all problems; the alternative to a variable gets its own message."""
+    """Return the remedy where variables of the environment are part of the problems; empty if none is."""
     if not text.variables:
-        return "mend these and run it again"
+        return ""
     instead = option_for(*next(iter(text.variables.items())))
     way = f", or leave it out and type {instead}" if instead else ""
     return f"a spec means the same everywhere, so write the value itself{way}; {text.way_out}"

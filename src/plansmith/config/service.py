@@ -12,7 +12,7 @@ from zoneinfo import available_timezones
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo
 
 from plansmith.config.service_triggers import TriggersConfig
-from plansmith.config.spec import Problem, folder_of, problem_of, refusal
+from plansmith.config.spec import Problem, folder_of, problems_of, refusal
 from plansmith.config.targets import is_target_file, load_target
 from plansmith.config.yaml_source import SpecText, read_text
 from plansmith.errors import EngineError
@@ -264,7 +264,7 @@ def _problems(values: Mapping[str, Any], cron: CronCheck) -> list[Problem]:
     try:
         ServiceConfig.model_validate(values, context={"cron": cron})
     except ValidationError as invalid:
-        return [problem_of(error, values) for error in invalid.errors()]
+        return problems_of(invalid, values, ServiceConfig)
     return []
 
 
@@ -325,4 +325,4 @@ def _target_problem(target: str, folder: Path) -> str | None:
 
 
 def _refusal(problems: list[Problem]) -> Exception:
-    return refusal(problems, subject="the file of the service", remedy="mend these and run it again")
+    return refusal(problems, subject="the file of the service")

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 from plansmith.errors import UsageError
 from plansmith.records.model import AxisRange, InputRange, Tensor
 
-_EXAMPLE = "input_ids=1x8:8x64:32x256"
+_EXAMPLE = "1x8:8x64:32x256"
 
 _SIZES = "[0-9]*[1-9][0-9]*(x[0-9]*[1-9][0-9]*)*"
 _RANGE_SCHEMA = {
@@ -36,7 +36,10 @@ def parse_shapes(text: str) -> dict[str, InputRange]:
     for part in filter(None, (p.strip() for p in text.split(","))):
         name, _, value = part.partition("=")
         if not name or not value:
-            raise UsageError(f"--shapes: {part!r} is not name=min:opt:max", remedy=f'write --shapes "{_EXAMPLE}"')
+            raise UsageError(
+                f"--shapes: {part!r} is not name=min:opt:max",
+                remedy=f'write --shapes "INPUT={_EXAMPLE}"; plansmith init SOURCE names the inputs of the model',
+            )
         if name in ranges:
             raise UsageError(f"--shapes: {name} is given twice", remedy="give each input once")
         ranges[name] = parse_range(name, value)
@@ -54,7 +57,8 @@ def parse_range(name: str, text: str) -> InputRange:
     except ValueError:
         shapes = []
     if len(shapes) not in {1, 3}:
-        raise UsageError(f"shapes of {name}: {text!r} is not min:opt:max", remedy=f"write it like {_EXAMPLE}")
+        like = f"{name}={_EXAMPLE}" if name else _EXAMPLE
+        raise UsageError(f"shapes of {name}: {text!r} is not min:opt:max", remedy=f"write it like {like}")
     smallest, usual, largest = shapes if len(shapes) == 3 else shapes * 3
     if not len(smallest) == len(usual) == len(largest):
         raise UsageError(

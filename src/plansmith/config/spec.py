@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -307,16 +308,16 @@ def find_problems(values: Mapping[str, Any]) -> list[Problem]:
     try:
         ModelSpec.model_validate(dict(values))
     except ValidationError as invalid:
-        return spec_problems(invalid, values)
+        return problems_of(invalid, values, ModelSpec)
     return []
 
 
-def spec_problems(invalid: ValidationError, values: Mapping[str, Any]) -> list[Problem]:
-    """Return the problems of a model's values; those of unknown keys with what they may have been."""
+def problems_of(invalid: ValidationError, values: Any, model: type[BaseModel]) -> list[Problem]:
+    """Return the problems of a file's values; those of unknown keys with what they may have been."""
     problems = [problem_of(error, values) for error in invalid.errors()]
     if all(problem.kind != "unknown" for problem in problems):
         return problems
-    known = KnownKeys(ModelSpec.model_json_schema())
+    known = KnownKeys(model.model_json_schema())
     return [with_suggestion(problem, known) for problem in problems]
 
 
@@ -333,7 +334,7 @@ def make_spec(values: Mapping[str, Any], *, place: str = "command line") -> Mode
     try:
         return ModelSpec.model_validate(dict(values))
     except ValidationError as invalid:
-        problems = spec_problems(invalid, values)
+        problems = problems_of(invalid, values, ModelSpec)
     problems += unknown_targets(values.get("target"))
     raise refusal([replace(problem, place=place) for problem in problems])
 
@@ -353,17 +354,21 @@ def unknown_targets(target: Any) -> Iterator[Problem]:
                 yield Problem(keys, "wrong", f"'target': {in_one_line(error.message)}; {error.remedy}")
 
 
-def refusal(
-    problems: Sequence[Problem], *, subject: str = "the spec", remedy: str = "mend these and run it again"
-) -> UsageError:
-    """Build one error of all problems, in line order; unknown keys are grouped, and the length fits a screen."""
+def refusal(problems: Sequence[Problem], *, subject: str = "the spec", remedy: str = "") -> UsageError:
+    """Build one error of all problems, in line order; unknown keys are grouped, and the length fits a screen.
+
+    Without a remedy of their own they are to be mended.
+    """
     ordered = sorted(problems, key=lambda problem: problem.line)
     unknown = [f"{p.place} {p.message}" for p in ordered if p.kind == "unknown"]
     listed = [f"unknown key{'s' * (len(unknown) > 1)}: {', '.join(unknown)}"] if unknown else []
     listed += [f"{p.place}: {p.message}" for p in ordered if p.kind != "unknown"]
     more = len(listed) - _MOST_PROBLEMS
     shown = listed[:_MOST_PROBLEMS] + ([f"… and {more} more"] if more > 0 else [])
-    return UsageError("\n  ".join([f"{count(len(problems), 'problem')} in {subject}:", *shown]), remedy=remedy)
+    return UsageError(
+        "\n  ".join([f"{count(len(problems), 'problem')} in {subject}:", *shown]),
+        remedy=remedy or f"mend {'this' if len(problems) == 1 else 'these'} and run it again",
+    )
 
 
 def with_suggestion(problem: Problem, known: KnownKeys) -> Problem:

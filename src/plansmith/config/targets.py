@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, model_validator
 
-from plansmith.config.messages import validation_message, yaml_message
+from plansmith.config.messages import KnownKeys, validation_message, yaml_message
 from plansmith.config.target_names import runtime_names, shipped_file, target_names
 from plansmith.errors import EngineError
 from plansmith.formatting import count
@@ -176,18 +176,23 @@ def _read_runtime(file: Traversable) -> Runtime:
     try:
         return Runtime.model_validate(values)
     except ValidationError as invalid:
-        problems = [_problem(error) for error in invalid.errors()]
+        known = KnownKeys(Runtime.model_json_schema())
+        problems = [_problem(error, known) for error in invalid.errors()]
     raise EngineError(
         "\n  ".join([f"{count(len(problems), 'problem')} in the target file {file}:", *problems]),
-        remedy=f"mend these; `plansmith targets {DEFAULT_TARGET} --yaml` prints one to start from",
+        remedy=f"mend the file; `plansmith targets {DEFAULT_TARGET} --yaml` prints one to start from",
     )
 
 
-def _problem(error: Mapping[str, Any]) -> str:
-    place = ".".join(map(str, error["loc"]))
+def _problem(error: Mapping[str, Any], known: KnownKeys) -> str:
+    keys = [str(key) for key in error["loc"]]
+    place = ".".join(keys)
     message = validation_message(error)
-    text = {"missing": "is missing", "extra_forbidden": "is unknown"}.get(error["type"])
-    if text is None:
+    if error["type"] == "extra_forbidden":
+        text = f"is unknown{known.suggestion(keys)}"
+    elif error["type"] == "missing":
+        text = "is missing"
+    else:
         value = error["input"]
         text = (
             message if not place or value is HIDDEN or isinstance(value, dict | list) else f"{message} (got {value!r})"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from plansmith.errors import PlansmithError, in_one_line
-from plansmith.formatting import format_seconds
+from plansmith.formatting import format_seconds, short_path
 from plansmith.records.model import Record
 from plansmith.records.release import Reason, SourceOverride
 from plansmith.steps.provenance.history import Failure, exit_code_of
@@ -167,7 +167,7 @@ def names(rows: Sequence[_Row]) -> list[str]:
 
 
 def _name(row: _Row, *, is_alone: bool) -> str:
-    place = from_here(row.file or row.repository)
+    place = short_path(row.file or row.repository)
     if not row.model:
         return place
     return row.model if is_alone else f"{row.model} ({place})"
@@ -175,7 +175,7 @@ def _name(row: _Row, *, is_alone: bool) -> str:
 
 def label_of(row: PlannedModel | ModelOutcome) -> str:
     """Return a label that distinguishes a model from the others of its fleet."""
-    return model_for(row.model, row.target) if row.model else from_here(row.file)
+    return model_for(row.model, row.target) if row.model else short_path(row.file)
 
 
 def model_for(model: str, target: str) -> str:
@@ -186,12 +186,6 @@ def model_for(model: str, target: str) -> str:
 def model_of(called: str) -> str:
     """Parse the model from the result of `model_for`."""
     return called.partition(" for ")[0]
-
-
-def from_here(file: str) -> str:
-    """Return a file path relative to the working directory."""
-    path, folder = Path(file), Path.cwd()
-    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
 
 def why(planned: PlannedModel) -> str:

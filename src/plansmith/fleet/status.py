@@ -10,7 +10,8 @@ from typing import Literal
 from plansmith.config.spec import folder_of
 from plansmith.config.targets import DEFAULT_TARGET
 from plansmith.errors import RepositoryError, first_line
-from plansmith.fleet.records import PlannedModel, State, from_here
+from plansmith.fleet.records import PlannedModel, State
+from plansmith.formatting import short_path
 from plansmith.records.model import Record
 from plansmith.records.release import Manifest
 from plansmith.steps.provenance.history import HISTORY, History, Outcome, RunRecord
@@ -50,7 +51,7 @@ class ReleaseSource(Record):
     def _pinned(self) -> str:
         scheme, _, path = self.address.partition(":")
         if self.revision is None:
-            return f"{scheme}:{from_here(path)}"
+            return f"{scheme}:{short_path(Path(path))}"
         if self.address.startswith(_REGISTRY_SCHEME):
             return f"{self.address}/{self.revision}"
         revision = self.revision

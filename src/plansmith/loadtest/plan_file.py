@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationError, model_validator
 
 from plansmith.config.data import DataSpec
-from plansmith.config.spec import Problem, problem_of, refusal
+from plansmith.config.spec import Problem, problems_of, refusal
 from plansmith.config.yaml_source import read_text
 from plansmith.errors import UsageError
 from plansmith.loadtest.stages import LoadPlan, Positive, Stage
@@ -240,7 +240,7 @@ def _value_problems(values: dict[str, Any]) -> list[Problem]:
     try:
         PlanFile.model_validate(values)
     except ValidationError as invalid:
-        return [problem_of(error, values) for error in invalid.errors()]
+        return problems_of(invalid, values, PlanFile)
     return []
 
 

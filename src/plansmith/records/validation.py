@@ -239,6 +239,15 @@ class ValidationReport(Record):
     layers: dict[str, LayerSummary] = Field(default_factory=dict)
     searched: bool = True
 
+    def __repr__(self) -> str:
+        """The verdict, and the output with the largest error relative to its magnitude."""
+        errors = {name: row["max_relative"] for name, row in self.worst().items()}
+        if not errors:
+            return f"<ValidationReport {self.verdict}>"
+        name = max(errors, key=errors.__getitem__)
+        limit = self.tolerances[name].max_relative
+        return f"<ValidationReport {self.verdict}: largest error {errors[name]:.1e} ({name}), allowed {limit:.1e}>"
+
     def worst(self) -> dict[str, dict[str, float]]:
         """Return the worst value of each metric over all cases, per output."""
         rows: dict[str, dict[str, float]] = {}

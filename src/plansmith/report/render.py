@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith import formatting
+from plansmith.errors import RepositoryError
 from plansmith.report import layers, numbers, tradeoff
 from plansmith.report.accuracy import agreement_row, metric_plot, shape_tables
 from plansmith.report.layers import high_precision_groups, layer_chart
@@ -56,9 +57,19 @@ def render(facts: ReportFacts) -> str:
 
 
 def renumber(page: str, version: int, number: int) -> str:
-    """Return a rendered page with another version number, as a store numbers anew what it has; needs no Jinja2."""
+    """Return a rendered page with another version number, as a store numbers anew what it has; needs no Jinja2.
+
+    Raises:
+        RepositoryError: the page does not show the version where the template does.
+    """
     for before, after in ((", ", "</title>"), ("<span>", "</span>")):
-        page = page.replace(f"{before}version {version}{after}", f"{before}version {number}{after}", 1)
+        shown = f"{before}version {version}{after}"
+        if shown not in page:
+            raise RepositoryError(
+                f"the report of version {version} does not show that number, and cannot be renumbered",
+                remedy="compile the model again and publish that version",
+            )
+        page = page.replace(shown, f"{before}version {number}{after}", 1)
     return page
 
 

@@ -20,7 +20,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from plansmith.config.spec import problem_of, refusal
+from plansmith.config.spec import problems_of, refusal
 from plansmith.config.yaml_source import read_text
 from plansmith.errors import UsageError
 from plansmith.records.fields import Number, matching
@@ -102,7 +102,7 @@ def read_prices(path: Path) -> PriceList:
     try:
         prices = PriceList.model_validate(text.values)
     except ValidationError as invalid:
-        problems += [text.placed(problem_of(error, text.values)) for error in invalid.errors()]
+        problems += map(text.placed, problems_of(invalid, text.values, PriceList))
     else:
         if not problems:
             return prices

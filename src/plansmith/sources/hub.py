@@ -187,10 +187,15 @@ def hub_errors(kind: str, repo: str, revision: str | None, instead: str, *, offl
             f"the hub has no {kind} {repo!r} that you may read", remedy=f"check the id, or {instead}"
         ) from error
     except LocalEntryNotFoundError as error:
+        if is_offline_mode():
+            raise EnvironmentFault(
+                f"the local cache does not hold {repo}, and the hub was not asked: HF_HUB_OFFLINE is set",
+                remedy=f"unset HF_HUB_OFFLINE, or {instead}",
+            ) from error
         raise EnvironmentFault(
             f"the hub cannot be reached, and the local cache does not hold {repo}",
             remedy=instead,
-            transient=not (offline or is_offline_mode()),
+            transient=not offline,
         ) from error
     except (HfHubHTTPError, OSError) as error:
         raise EnvironmentFault(

@@ -7,11 +7,11 @@ from packaging.requirements import Requirement
 
 from plansmith.cli.doctor.findings import Examination, Finding, Probed, Severity
 from plansmith.cli.doctor.libraries import (
-    extra_requirements,
     package_findings,
     plansmith_finding,
     unmet_by,
 )
+from plansmith.system.libraries import extra_of, extra_requirements
 
 TORCH = {"version": "2.15.0+cu132", "cuda_build": "13.2", "cuda_usable": False}
 
@@ -28,6 +28,15 @@ def test_extra_read_from_metadata() -> None:
     names = {requirement.name for requirement in extra_requirements("compile")}
     assert {"torch", "onnxruntime", "tritonclient", "polygraphy"} <= names
     assert not names & {"click", "pydantic", "prefect", "pytest"}
+
+
+def test_modules_lead_to_their_extra() -> None:
+    """A module that is missing leads to the extra that installs it, by a requirement of its own or not."""
+    found = {
+        name: extra_of(name) for name in ("numpy", "huggingface_hub", "torch", "google", "botocore", "httpx", "os")
+    }
+    extras = ["client", "compile", "compile", "client", "s3", "flows", ""]
+    assert list(found.values()) == extras
 
 
 def test_extra_demands_only_named_packages() -> None:

@@ -90,6 +90,14 @@ def test_unknown_variant(run: InProcess, endpoint: Endpoint) -> None:
     check_refusal(refused, 2, ("no variant 'red'", "its variants: blue, green"))
 
 
+@pytest.mark.parametrize("command", ["metrics", "verify", "alarms"])
+def test_region_is_required(command: str, run: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a region in an option, the environment or the profile, none is guessed."""
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    refused = run("sagemaker", command, "ranker", "--json")
+    check_refusal(refused, 2, ("no region is named", "--region eu-west-1, or export AWS_REGION"))
+
+
 def test_unreachable(run: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """Missing credentials, and a network without AWS, are environment errors."""
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0)

@@ -61,10 +61,10 @@ def test_list_problems_told_at_once(tmp_path: Path) -> None:
     )
     assert error.message.splitlines()[0].startswith("4 problems in ")
     for fragment in (
-        "models.0.inputs: is unknown",
-        "models.1: an entry has either `timm` or `model_type`",
-        "models.2: a transformers model needs its `architecture`",
-        "models.3: a timm model has its own configuration",
+        "list.yaml:2 'models.0.inputs'",
+        "list.yaml:3: 'models.1': an entry has either `timm` or `model_type`",
+        "list.yaml:4: 'models.2': a transformers model needs its `architecture`",
+        "list.yaml:5: 'models.3': a timm model has its own configuration",
     ):
         assert fragment in error.message
 
@@ -72,11 +72,11 @@ def test_list_problems_told_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("models: []", "models: the list is empty"),
-        ("{}", "models: is missing"),
-        ("- 1", "must be a mapping"),
+        ("models: []", "'models': the list is empty"),
+        ("{}", "'models' is missing"),
+        ("- 1", "is a mapping with `models`"),
         ("a: [", "is not YAML"),
-        ("models: [{timm: resnet10t}, {timm: resnet10t}]", "'timm:resnet10t' stands there 2 times"),
+        ("models: [{timm: resnet10t}, {timm: resnet10t}]", "list.yaml:1: 'timm:resnet10t' stands there already"),
     ],
 )
 def test_invalid_list_refused(tmp_path: Path, text: str, says: str) -> None:

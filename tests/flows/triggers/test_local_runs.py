@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from plansmith.triggers.inbox.entry import InboxEntry
+from plansmith.triggers.inbox.entry import InboxEntry, shown_state
 from plansmith.triggers.inbox.inbox import open_inbox
 from plansmith.triggers.registries.webhook import HEADERS
 
@@ -111,7 +111,8 @@ def test_service_compiles_events_itself(service: LocalService) -> None:
     assert [line["outcome"] for line in service.steps("tiny")] == ["started", "published"]
     (run,) = entry.runs
     assert (run.model, run.target) == ("tiny", "local-cpu")
-    assert run.address.endswith("artifacts/repository version 1")
+    assert run.published_in.endswith("artifacts/repository version 1")
+    assert shown_state(entry) == "published"
 
     assert service.post("wrong", "1", "d-2") == 202
     assert "absent" in service.wait_for("wrong", "set-aside").reason

@@ -14,7 +14,6 @@ import transformers
 
 from plansmith.config.pipeline import PipelineOptions
 from plansmith.errors import EnvironmentFault, SourceError, UsageError
-from plansmith.pipelines.audio import pipeline
 from plansmith.pipelines.audio.kinds import SOUNDS
 from plansmith.pipelines.audio.pipeline import AUDIO, FILTERS_FILE, drawn_sound, plan_sound, sound_recipe_of, wav
 from plansmith.pipelines.draft import write_part
@@ -284,7 +283,7 @@ def test_impossible_pipeline_refused_from_files(tmp_path: Path) -> None:
 
 def test_compressed_files_need_their_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The refusal says what to install."""
-    monkeypatch.setattr(pipeline, "find_spec", lambda _: None)
-    with pytest.raises(EnvironmentFault, match="needs the library soundfile") as raised:
+    monkeypatch.setattr("plansmith.system.libraries.find_spec", lambda _: None)
+    with pytest.raises(EnvironmentFault, match="soundfile is not installed, and pipeline") as raised:
         serve("wave", tmp_path, compressed_audio=True)
     assert "plansmith[audio]" in raised.value.remedy

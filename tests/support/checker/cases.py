@@ -161,6 +161,7 @@ CORE: dict[str, Case] = {
         ("config.backend-platform",),
     ),
     "misspelt": Case(SOUND.replace("python", "pythn"), rules=("config.backend-misspelt",)),
+    "cut": Case(SOUND.replace("python", "onnx"), rules=("config.backend-misspelt",)),
     "resembling": Case(
         SOUND.replace("python", "my_python"),
         rules=("config.backend-resembling",),

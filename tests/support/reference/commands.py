@@ -1,4 +1,4 @@
-"""The pages on commands: usage, examples and options, as `--help` has them, a page for each section of it."""
+"""The pages on commands: usage, examples and options, as `--help` has them, and a mistake; a page for each section."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 from plansmith.cli import SECTIONS, cli
 
 from .markdown import fenced, page, prose
+from .mistakes import MISTAKES
 
 _EXAMPLES = "\b\n"
 
@@ -36,6 +37,10 @@ def _command(command: click.Command, parent: click.Context) -> Iterator[str]:
     records = (item.get_help_record(context) for item in options)
     listed = [f"- `{names}`: {prose(text)}" for names, text in filter(None, records) if "--help" not in names]
     yield "\n".join(listed)
+    if mistake := MISTAKES.get(context.command_path.partition(" ")[2]):
+        typed = f"{context.command_path} {mistake.arguments}".rstrip()
+        yield f"With one thing wrong (exit code {mistake.status}):"
+        yield fenced(f"$ {typed}\nplansmith: {mistake.message}", "console")
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             yield from _command(command.commands[name], context)

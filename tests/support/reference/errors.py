@@ -14,7 +14,7 @@ from ..source import source_files
 from .markdown import page, prose, table
 from .texts import assigned, text_of
 
-_FEWEST_LETTERS = 12
+_FEWEST_LETTERS = 5
 
 
 def error_pages() -> dict[str, str]:

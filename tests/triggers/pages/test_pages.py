@@ -77,7 +77,7 @@ def test_unreadable_spec_shown_with_remedy(site: Site) -> None:
     site.place.write("typo.yaml", {"source": "hf:a/b", "precison": "int8"})
     text = site.page("/").text()
     assert "specs/typo.yaml refused 1 problem in the spec: unknown key" in text
-    assert "Next: mend these and run it again" in text
+    assert "Next: mend this and run it again" in text
 
 
 def test_model_history_newest_first(site: Site) -> None:
@@ -168,6 +168,14 @@ def test_inbox_tells_entry_outcomes(site: Site) -> None:
     last = site.inbox.claim("w", site.clock.now, 60)
     assert last is not None
     site.inbox.finish(last, [])
+    site.deliver(event("m5"))
+    site.clock.go(minutes=1)
+    built = site.inbox.claim("w", site.clock.now, 60)
+    assert built is not None
+    site.inbox.finish(built, [StartedRun(id="no-run-of-prefect", address="/elsewhere/repository version 3")])
+    own = site.page("/inbox").text()
+    assert re.search(r"Entry 5 m5 .* published .*/elsewhere/repository version 3", own)
+    assert "no-run-of-prefect"[:8] not in own
     assert re.search(r"Entry 4 m4 .* unwanted no rule matches it", site.page("/inbox").text())
 
 

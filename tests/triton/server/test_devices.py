@@ -12,7 +12,6 @@ import pytest
 from plansmith.config.targets import load_target
 from plansmith.errors import EnvironmentFault
 from plansmith.records.model import EngineKind
-from plansmith.triton.server import installation as installations
 from plansmith.triton.server.installation import (
     Installation,
     find_installation,
@@ -118,7 +117,7 @@ def test_wheel_server_puts_numpy_before_environment(tmp_path: Path) -> None:
 def test_wheel_server_without_pytorch_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wheel's server in an environment without PyTorch is refused."""
     (tmp_path / "private" / "numpy-1.26.4").mkdir(parents=True)
-    monkeypatch.setattr(installations, "find_spec", {"torch": None}.__getitem__)
+    monkeypatch.setattr("plansmith.system.libraries.find_spec", {"torch": None}.__getitem__)
     with pytest.raises(EnvironmentFault, match="torch is not installed") as fault:
         find_serving_runtime("", load_target("local-cpu"), EngineKind.PYTHON)
     assert fault.value.remedy == "pip install 'plansmith[compile]'"

@@ -12,6 +12,7 @@ from pathlib import Path
 from plansmith.cli.doctor import libraries, machine, services
 from plansmith.cli.doctor.findings import LIMIT_SECONDS, Ended, Examination, Finding, Probed, run_probe, run_program
 from plansmith.compilers.trt.trtexec.output import find_trtexec
+from plansmith.system.libraries import extra_requirements
 from plansmith.triton.server.installation import has_gpu
 
 _HEAVY_AT_ONCE = 2
@@ -93,8 +94,8 @@ def examine(
 def _packages(probes: dict[str, Probed]) -> list[Finding]:
     """Return findings on the packages; missing metadata, without which requirements are unknown, is its own finding."""
     try:
-        compiling = libraries.extra_requirements(libraries.COMPILE_EXTRA)
-        reading = libraries.extra_requirements(libraries.DATA_EXTRA)
+        compiling = extra_requirements(libraries.COMPILE_EXTRA)
+        reading = extra_requirements(libraries.DATA_EXTRA)
     except PackageNotFoundError:
         return []
     versions = {

@@ -7,11 +7,12 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from plansmith import __version__
 from plansmith.cli.doctor.findings import Finding, Probed, Severity
+from plansmith.system.libraries import extra_requirements
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -50,31 +51,6 @@ _NEEDED_FOR = {
 NOT_IMPORTED = Finding(
     COMPILE_AREA, "imports", Severity.OPTIONAL, "not tried: plansmith doctor --deep does so, and starts Triton"
 )
-
-
-def extra_requirements(extra: str) -> list[Requirement]:
-    """Return the requirements of an extra and its nested extras in plansmith's metadata, beyond the base requirements.
-
-    Raises:
-        PackageNotFoundError: plansmith runs from a folder that was not installed.
-    """
-    from packaging.requirements import Requirement
-
-    found = [Requirement(line) for line in requires("plansmith") or ()]
-    extra_only = [
-        requirement
-        for requirement in found
-        if requirement.marker is not None
-        and requirement.marker.evaluate({"extra": extra})
-        and not requirement.marker.evaluate({"extra": ""})
-    ]
-    inner = [
-        name for requirement in extra_only if requirement.name == "plansmith" for name in sorted(requirement.extras)
-    ]
-    return [
-        *(requirement for name in inner for requirement in extra_requirements(name)),
-        *(requirement for requirement in extra_only if requirement.name != "plansmith"),
-    ]
 
 
 def installed_version(distribution: str) -> str:

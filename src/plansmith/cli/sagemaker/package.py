@@ -317,7 +317,7 @@ def register_command(
     from plansmith.sagemaker.endpoint.instances import image_uri
     from plansmith.sagemaker.registry import ModelRegistry, PackageContent, plan_registration, register
     from plansmith.sagemaker.selection import PackageRequest
-    from plansmith.system.aws.client import current_region
+    from plansmith.system.aws.client import resolve_region
     from plansmith.triton.repository.repository import ModelRepository
 
     objects = archive_bucket(upload, reach)
@@ -325,7 +325,7 @@ def register_command(
     target = load_target(container["target"]) if container["target"] else None
     plans = plan_archives(models, PackageRequest(releases=(model,), target=target), container["output"])
     (archive,) = write_archives(plans, quiet=quiet or as_json)
-    region = reach.values.get("region") or current_region()
+    region = resolve_region(reach.values.get("region", ""))
     name, _, version = archive.releases[0].partition("@")
     content = PackageContent(
         manifest=models.manifest(name, int(version)),

@@ -16,10 +16,10 @@ import click
 from plansmith.cli.options import service_option
 from plansmith.cli.output import echo_lines, printable, require_text, table
 from plansmith.errors import UsageError
-from plansmith.formatting import count
+from plansmith.formatting import count, short_path
 
 if TYPE_CHECKING:
-    from plansmith.triggers.inbox.entry import InboxEntry, State, WriteBack, WriteBackState
+    from plansmith.triggers.inbox.entry import InboxEntry, StartedRun, State, WriteBack, WriteBackState
     from plansmith.triggers.inbox.inbox import Inbox
 
 _LIST = "list"
@@ -164,10 +164,16 @@ def listed(entries: tuple[InboxEntry, ...], write_backs: Mapping[int, WriteBack]
             lines.append(_why(entry))
         if shown_state(entry) == "unwanted":
             lines.append("    no rule wants it")
-        lines += [f"    run {run.id}  {printable(run.address)}".rstrip() for run in entry.known_runs]
+        lines += [f"    {_format_run(run)}".rstrip() for run in entry.known_runs]
         if entry.id in write_backs:
             lines.append(f"    {printable(describe_write_back(write_backs[entry.id]))}")
     return lines
+
+
+def _format_run(run: StartedRun) -> str:
+    if run.published_in:
+        return f"published in {printable(short_path(run.published_in))}"
+    return f"run {run.id}  {printable(run.address)}"
 
 
 def _cells(entry: InboxEntry) -> tuple[str, ...]:
@@ -196,9 +202,9 @@ def inbox_group() -> None:
     """Manage events of registries: waiting, in progress, turned into a run, or set aside with a reason.
 
     What failed for a while is tried again by itself. What cannot succeed as it is is set aside: mend the cause and
-    retry it, or drop it. What is done has its runs started, which tell at Prefect how they end, or is unwanted (no
-    rule is about it) or outdated (the registry says otherwise by now). Without a command it is listed, with the
-    options of `list`.
+    retry it, or drop it. What is done was published by the service itself, has its runs started, which tell at Prefect
+    how they end, or is unwanted (no rule is about it) or outdated (the registry says otherwise by now). Without a
+    command it is listed, with the options of `list`.
 
     \b
     plansmith triggers inbox

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from plansmith.config.messages import validation_message, yaml_message
+from plansmith.config.spec import Problem, problems_of, refusal
+from plansmith.config.yaml_source import read_text
 from plansmith.errors import UsageError, first_line
-from plansmith.formatting import count
 from plansmith.records.model import Record
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
-
-_MOST_PROBLEMS = 10
 
 Scheme = Literal["hf", "timm"]
 
@@ -79,38 +72,31 @@ class ZooList(Record):
         return value
 
 
-def shipped_list() -> Traversable:
+def shipped_list() -> Path:
     """Return the list shipped with plansmith."""
-    return files("plansmith") / "configs" / "zoo.yaml"
+    return Path(str(files("plansmith"))) / "configs" / "zoo.yaml"
 
 
-def read_list(path: Path | Traversable) -> tuple[ZooEntry, ...]:
+def read_list(path: Path) -> tuple[ZooEntry, ...]:
     """Read a zoo list.
 
     Raises:
         UsageError: the file cannot be read or is no such list; names every problem at once.
     """
-    import yaml
-
+    text = read_text(path, form="a list of models is a mapping with `models`", examples="configs/zoo.yaml")
+    problems = list(text.problems)
+    entries: tuple[ZooEntry, ...] = ()
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {path}: {error.strerror}",
-            remedy="name a YAML list of models, or none for the one that plansmith comes with",
-        ) from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise UsageError(f"{path} is not YAML: {yaml_message(error)}", remedy="mend the file") from error
-    try:
-        entries = ZooList.model_validate(values).models
+        entries = ZooList.model_validate(text.values).models
     except ValidationError as invalid:
-        raise _refusal(path, [_problem(error) for error in invalid.errors()]) from invalid
-    names = Counter(entry.label for entry in entries)
-    repeated = [
-        f"{name!r} stands there {count} times; give each a `name`" for name, count in names.items() if count > 1
-    ]
-    if repeated:
-        raise _refusal(path, repeated)
+        problems += map(text.placed, problems_of(invalid, text.values, ZooList))
+    first: dict[str, int] = {}
+    for place, entry in enumerate(entries):
+        if first.setdefault(entry.label, place) != place:
+            message = f"{entry.label!r} stands there already; give each a `name`"
+            problems.append(text.placed(Problem(("models", str(place)), "wrong", message)))
+    if problems:
+        raise refusal(problems, subject=str(path))
     return entries
 
 
@@ -133,19 +119,3 @@ def pick(entries: tuple[ZooEntry, ...], pattern: str) -> tuple[ZooEntry, ...]:
         near = ", ".join(entry.label for entry in entries[:4])
         raise UsageError(f"--only: no name holds a match of {pattern!r}", remedy=f"names are like {near}")
     return matches
-
-
-def _refusal(path: Path | Traversable, problems: list[str]) -> UsageError:
-    more = len(problems) - _MOST_PROBLEMS
-    shown = problems[:_MOST_PROBLEMS] + ([f"… and {more} more"] if more > 0 else [])
-    return UsageError(
-        "\n  ".join([f"{count(len(problems), 'problem')} in {path}:", *shown]), remedy="mend these and run it again"
-    )
-
-
-def _problem(error: Mapping[str, Any]) -> str:
-    place = ".".join(map(str, error["loc"]))
-    description = {"missing": "is missing", "extra_forbidden": "is unknown"}.get(error["type"]) or validation_message(
-        error
-    )
-    return f"{place}: {description}" if place else description

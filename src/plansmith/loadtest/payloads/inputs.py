@@ -361,8 +361,16 @@ def _open(place: DataPlace, spec: DataSpec, signature: Signature) -> Reading:
     """Open the data, with the columns for the model's inputs; columns with an input's name come first."""
     raw = _raw_inputs(signature)
     if len(raw) < len(signature.inputs):  # numbers, at least beside texts
-        takes = Takes((), tuple(tensor.name for tensor in signature.inputs), tuple(signature.optional))
-        return open_data(place, spec.entry_point, spec.columns, takes, labelled=False)
+        names = tuple(tensor.name for tensor in signature.inputs)
+        inputs = " and ".join(names)
+        remedy = f"give a table or an .npz file with {inputs}; texts are for models compiled with --pipeline"
+        if not spec.entry_point and all(Path(name).suffix == ".txt" for name in place.files):
+            raise UsageError(f"data: {place.words} holds texts, and the model takes {inputs}", remedy=remedy)
+        takes = Takes((), names, tuple(signature.optional))
+        try:
+            return open_data(place, spec.entry_point, spec.columns, takes, labelled=False)
+        except UsageError as error:
+            raise UsageError(error.message, remedy=error.remedy if spec.columns else remedy) from error
     texts = (TEXT, TEXT_PAIR)[: len(raw)]
     takes = Takes((IMAGE,) if place.kind == "images" else (*texts, *((IMAGE,) if len(raw) == 1 else ())), ())
     if not spec.columns and place.kind != "images":

@@ -5,13 +5,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plansmith.config.pipeline import PipelineOptions
-from plansmith.errors import EnvironmentFault, SourceError, UsageError
+from plansmith.errors import SourceError, UsageError
 from plansmith.pipelines.audio.kinds import SOUNDS
 from plansmith.pipelines.draft import Draft, DraftPart, Scoring, labels_part
 from plansmith.pipelines.image.reference import bytes_array, files_of
@@ -20,6 +19,7 @@ from plansmith.pipelines.served.sound import SoundStep, read_sound
 from plansmith.records.model import BATCH, Component, OnnxModel, Tensor
 from plansmith.sources.huggingface.processors import Preprocessors, read_preprocessors
 from plansmith.sources.loaded_model import LoadedModel
+from plansmith.system.libraries import require_library
 
 if TYPE_CHECKING:
     import numpy as np
@@ -277,7 +277,7 @@ def plan_sound(
     import transformers
 
     if options.compressed_audio:
-        _require_soundfile()
+        require_library("soundfile", "audio", purpose="pipeline: {compressed_audio: true} needs it; WAV files do not")
     output = SOUNDS.refuse("hf", folder, options, task=task)
     preprocessors = read_preprocessors(folder, trust_remote_code=trust_remote_code)
     model = _read(live, onnx, preprocessors)
@@ -337,14 +337,6 @@ def _require_fitting(recipe: SoundRecipe, main: Tensor) -> None:
         raise SourceError(
             f"pipeline: sounds become {sizes}, and the model's {main.name} is [{', '.join(map(str, main.dims))}]",
             remedy="save the feature extractor that the model was trained with beside it",
-        )
-
-
-def _require_soundfile() -> None:
-    if find_spec("soundfile") is None:
-        raise EnvironmentFault(
-            "pipeline: {compressed_audio: true} needs the library soundfile, which is not installed",
-            remedy="pip install 'plansmith[audio]', or leave compressed_audio out and send WAV files",
         )
 
 

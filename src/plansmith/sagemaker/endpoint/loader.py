@@ -49,7 +49,7 @@ def read_endpoint(path: Path) -> EndpointSpec:
         value_problems = [*find_contradictions(spec), *_missing_files(spec, path.parent)]
     problems = [*text.problems, *map(text.placed, (*find_unknown_region(text.values), *value_problems))]
     if problems:
-        raise refusal(problems, subject=f"the endpoint {path.name}", remedy="correct these and run it again")
+        raise refusal(problems, subject=f"the endpoint {path.name}")
     folder = path.absolute().parent
     changes: dict[str, object] = {"repository": str(folder / spec.repository)}
     if spec.smoke_test and spec.smoke_test.body:

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from plansmith import __version__
 from plansmith.config.spec import ModelSpec
-from plansmith.errors import EXIT_INTERRUPTED, EnvironmentFault, PlansmithError
+from plansmith.errors import EXIT_INTERRUPTED, EnvironmentFault, GateError, PlansmithError
 from plansmith.records.destination import Publication
 from plansmith.records.model import SCHEMA_VERSION, EngineKind, LoweredModel, Precision, Record, SourceModel
 from plansmith.records.release import PublishedVersion, StepRecord
@@ -49,7 +49,8 @@ class RunRecord(Record):
     """Run record of one compile: its request, its progress and its outcome.
 
     `source` is as typed; `revision` and `source_digest` are known once it was fetched, `verdict` and
-    `largest_error` (of all outputs, relative to the output's magnitude) once the gate was run. `precision` is what was
+    `largest_error` (of all outputs, relative to the output's magnitude) once the gate was run; a lowering whose recipes
+    are all too inaccurate has failed it without an engine. `precision` is what was
     asked for, `made` what came of it, where a graph did. A run that failed has a `version` where that stands and could
     not be brought to all its destinations; `publications` are those that it was.
     """
@@ -212,6 +213,9 @@ class Run:
         result = self._stages.results.get("publish")
         published = result if isinstance(result, PublishedVersion) else None
         worst = report.worst().values() if isinstance(report, ValidationReport) else ()
+        verdict = report.verdict if isinstance(report, ValidationReport) else None
+        if verdict is None and isinstance(error, GateError):
+            verdict = "failed"
         return RunRecord(
             plansmith=__version__,
             started=self._started.isoformat(timespec="milliseconds"),
@@ -229,7 +233,7 @@ class Run:
             version=published.version if published else None,
             publications=published.publications if published else (),
             failure=None if error is None else self._failure(error),
-            verdict=report.verdict if isinstance(report, ValidationReport) else None,
+            verdict=verdict,
             largest_error=max((row["max_relative"] for row in worst), default=None),
             log=self._log(error),
             steps=tuple(self._stages.records),

@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 from plansmith.errors import EnvironmentFault, RepositoryError, UsageError
 from plansmith.records.destination import Location
 from plansmith.system.aws.client import (
+    configured_region,
     create_client,
     credential_errors,
     cut_errors,
-    default_region,
     no_credentials,
     not_installed,
 )
@@ -41,6 +41,9 @@ from plansmith.system.aws.s3_errors import (
 
 ATTEMPTS = 5
 """How often a request is sent before it counts as failed, the first time included."""
+
+_ANY_REGION = "us-east-1"
+"""Without a configured region: S3 answers which one a bucket lies in, and other stores take any."""
 
 _READ_SECONDS = 60
 _CONNECTIONS = 16
@@ -130,7 +133,7 @@ def _create(session: Any, place: Location, relative_to: Path, *, path_style: boo
     return create_client(
         session,
         "s3",
-        place.region or default_region(session),
+        place.region or configured_region(session) or _ANY_REGION,
         endpoint_url=place.endpoint_url,
         attempts=ATTEMPTS,
         read_seconds=_READ_SECONDS,

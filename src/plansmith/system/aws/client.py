@@ -8,7 +8,6 @@ from typing import Any
 
 from plansmith.errors import EnvironmentFault, UsageError, first_line
 
-DEFAULT_REGION = "us-east-1"
 CONNECT_SECONDS = 10
 _REGION = re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+")
 
@@ -46,13 +45,28 @@ def no_credentials(error: Exception, place: str) -> EnvironmentFault:
     )
 
 
-def default_region(session: Any) -> str:
-    """Return the region of the environment or of the AWS configuration files; otherwise `DEFAULT_REGION`.
+def configured_region(session: Any) -> str:
+    """Return the region of the environment or of the AWS configuration files; empty if neither names one.
 
     botocore itself reads only AWS_DEFAULT_REGION; the other SDKs and the AWS CLI read AWS_REGION, and that first:
     docs.aws.amazon.com/sdkref/latest/guide/feature-region.html.
     """
-    return os.environ.get("AWS_REGION") or session.get_config_variable("region") or DEFAULT_REGION
+    return os.environ.get("AWS_REGION") or session.get_config_variable("region") or ""
+
+
+def require_region(session: Any) -> str:
+    """Return the configured region, for a service that cannot be asked for things of another region.
+
+    Raises:
+        UsageError: none is configured.
+    """
+    region = configured_region(session)
+    if not region:
+        raise UsageError(
+            "no region is named, and neither AWS_REGION nor the AWS profile has one",
+            remedy="name it: --region eu-west-1, or export AWS_REGION=eu-west-1",
+        )
+    return region
 
 
 def has_credentials() -> bool:
@@ -70,19 +84,6 @@ def has_credentials() -> bool:
         return Session().get_credentials() is not None
     except BotoCoreError as error:
         raise no_credentials(error, "AWS") from error
-
-
-def current_region() -> str:
-    """Return the default region of this process, as `default_region`.
-
-    Raises:
-        EnvironmentFault: botocore is not installed.
-    """
-    try:
-        from botocore.session import Session
-    except ImportError as error:
-        raise not_installed() from error
-    return default_region(Session())
 
 
 def create_client(
@@ -137,7 +138,7 @@ def resolve_region(name: str = "") -> str:
     """Resolve a region name; if empty, use that of the environment or the AWS configuration.
 
     Raises:
-        UsageError: no region can have this name.
+        UsageError: no region can have this name, or none is configured.
         EnvironmentFault: botocore is not installed.
     """
     if name and not _REGION.fullmatch(name):
@@ -148,4 +149,4 @@ def resolve_region(name: str = "") -> str:
         from botocore.session import Session
     except ImportError as error:
         raise not_installed() from error
-    return default_region(Session())
+    return require_region(Session())

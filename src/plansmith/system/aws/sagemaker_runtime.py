@@ -13,9 +13,9 @@ from plansmith.system.aws.client import (
     create_client,
     credential_errors,
     cut_errors,
-    default_region,
     no_credentials,
     not_installed,
+    require_region,
 )
 
 MODEL_ERROR = "ModelError"
@@ -154,7 +154,7 @@ class SageMakerRuntime:
         return create_client(
             session,
             "sagemaker-runtime",
-            self._region or default_region(session),
+            self._region or require_region(session),
             attempts=1,
             read_seconds=self._timeout_seconds,
         )

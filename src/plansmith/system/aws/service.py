@@ -16,9 +16,9 @@ from plansmith.system.aws.client import (
     create_client,
     credential_errors,
     cut_errors,
-    default_region,
     no_credentials,
     not_installed,
+    require_region,
 )
 from plansmith.system.aws.s3_errors import refusal_in
 
@@ -133,7 +133,7 @@ class AwsService:
         return create_client(
             session,
             self._name,
-            self._region or default_region(session),
+            self._region or require_region(session),
             endpoint_url=self._endpoint_url,
             attempts=_ATTEMPTS,
             read_seconds=self._read_seconds,

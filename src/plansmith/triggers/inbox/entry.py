@@ -24,12 +24,20 @@ WriteBackState = Literal["waiting", "in-work", "written", "set-aside"]
 
 
 class StartedRun(Record):
-    """A flow run started for an entry: its ID, the URL of its page, and what it compiles."""
+    """A compile started for an entry: its ID, the URL of its page at Prefect, and what it compiles.
+
+    Where the service compiles models itself, `address` is where the version stands.
+    """
 
     id: str
     address: str = ""
     model: str = ""
     target: str = ""
+
+    @property
+    def published_in(self) -> str:
+        """Where the service itself published the version; empty for a flow run."""
+        return "" if "://" in self.address else self.address
 
     @property
     def label(self) -> str:
@@ -216,11 +224,11 @@ def _moment(seconds: float) -> datetime:
 
 
 def shown_state(entry: InboxEntry) -> str:
-    """Return an entry's state for display; a done one only says that its runs were started, or why there are none."""
+    """Return an entry's state for display; of flow runs the inbox only knows that they were started."""
     if entry.state != "done":
         return entry.state
     if entry.runs:
-        return "started"
+        return "published" if all(run.published_in for run in entry.runs) else "started"
     return "outdated" if entry.reason else "unwanted"
 
 

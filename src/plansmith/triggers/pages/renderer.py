@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from plansmith import __version__
-from plansmith.fleet.records import NEXT, from_here, in_table, names
+from plansmith.fleet.records import NEXT, in_table, names
 from plansmith.fleet.status import ModelStatus
-from plansmith.formatting import format_age, minute
+from plansmith.formatting import format_age, minute, short_path
 from plansmith.report.templating import template_environment
 from plansmith.stores.diff import describe_change, shorten_digests
 from plansmith.system.digest import digest_of
@@ -198,7 +198,7 @@ def _title(model: FleetModel, *, is_only: bool) -> str:
 
 def relative_path(path: str) -> str:
     """Return a path relative to the service's directory, for display."""
-    return from_here(os.path.normpath(path))
+    return short_path(os.path.normpath(path))
 
 
 def _pairs(model: FleetModel, history: HistoryResult | None) -> dict[int, VersionPair]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from plansmith.config.service import ServiceConfig
 from plansmith.errors import PlansmithError
+from plansmith.formatting import short_path
 from plansmith.stores.diff import Differences
 from plansmith.triggers.inbox.entry import STATES, State
 from plansmith.triggers.inbox.inbox import Inbox
@@ -292,7 +293,7 @@ class StatusPages:
             state=state or "",
             error_detail=error_detail,
             now=now,
-            database=_from_here(self._inbox.place),
+            database=short_path(self._inbox.place),
             hooks=self._hooks,
             limit=_MOST_ENTRIES,
             **listing,
@@ -367,9 +368,3 @@ class StatusPages:
 
 def _number(text: str) -> int | None:
     return int(text) if _NUMBER.fullmatch(text) else None
-
-
-def _from_here(place: str) -> str:
-    """Return a path below the working directory without that; anything else as it is."""
-    path = Path(place)
-    return str(path.relative_to(Path.cwd())) if path.is_absolute() and path.is_relative_to(Path.cwd()) else place

@@ -11,13 +11,13 @@ import subprocess
 import sys
 import sysconfig
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from plansmith.config.target_names import CPU_SUFFIX
 from plansmith.config.targets import Target, is_target_file, require_dali, require_onnxruntime
 from plansmith.errors import EnvironmentFault
 from plansmith.records.model import Device, EngineKind
+from plansmith.system.libraries import require_library
 from plansmith.triton.server import environment
 
 SERVER_VARIABLE = "PLANSMITH_TRITONSERVER"
@@ -151,11 +151,8 @@ def require_python(installation: Installation, *, torch: bool = True) -> None:
     if not installation.lends_python:
         return
     environment.numpy_folder()
-    if torch and find_spec("torch") is None:
-        raise EnvironmentFault(
-            "PyTorch models run on the server here with the packages of this environment, and torch is not installed",
-            remedy="pip install 'plansmith[compile]'",
-        )
+    if torch:
+        require_library("torch", "compile", purpose="PyTorch models on this server need it")
 
 
 def python_site(installation: Installation) -> tuple[Path, ...]:

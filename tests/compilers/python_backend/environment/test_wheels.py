@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import urlunsplit
 
 import pytest
 
@@ -86,9 +87,10 @@ def test_unfitting_wheel_counts_as_none(tag: str, index: Path, tmp_path: Path) -
 def test_index_of_pip_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The index that pip is configured for is asked, and its password is not told."""
     monkeypatch.delenv("PIP_NO_INDEX")
-    password, nobody = "hidden", "127.0.0.1:9"
-    monkeypatch.setenv("PIP_INDEX_URL", f"http://reader:{password}@{nobody}/simple")
+    password, nobody, path = "hidden", "127.0.0.1:9", "simple"
+    address = urlunsplit(("http", f"reader:{password}@{nobody}", path, "", ""))
+    monkeypatch.setenv("PIP_INDEX_URL", address)
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
-    with pytest.raises(EnvironmentFault, match=f"{nobody}/simple/absent/") as refused:
+    with pytest.raises(EnvironmentFault, match=f"{nobody}/{path}/absent/") as refused:
         collect(tmp_path, "absent", TWELVE)
     assert password not in str(refused.value)

@@ -31,7 +31,7 @@ PAIR = Rule("config.backend-platform", "error", "backend and platform are of the
 MISSPELT = Rule(
     "config.backend-misspelt",
     "error",
-    "the name of a backend is not that of one in NVIDIA's containers but for a letter or two",
+    "the name of a backend is not that of one in NVIDIA's containers but for a letter or two, nor its beginning",
     "core: src/backend_manager.cc looks for a library or folder of that name; Triton 2.51 was seen to do so",
 )
 RESEMBLING = Rule(
@@ -111,6 +111,8 @@ _SINCE = {"model_metrics": (2, 52)}
 _PLATFORMS_AFTER = {"libtorch": (2, 62), "torch_aoti": (2, 62)}
 _NEAR = 0.75
 _MOST_SLIPS, _LETTERS_FOR_A_SLIP = 2, 3
+_FEWEST_LETTERS = 4
+"""Of the beginning of a backend's name, such as onnx, that can mean nothing else."""
 
 
 def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
@@ -189,7 +191,8 @@ def _unknown_backend(model: ModelFolder) -> Iterator[Finding]:
     library = f"libtriton_{backend}.so"
     if any((folder / library).exists() for folder in (model.path, *model.versions.values())):
         return
-    near = difflib.get_close_matches(backend, KNOWN_BACKENDS, n=1, cutoff=_NEAR)
+    near = [known for known in KNOWN_BACKENDS if len(backend) >= _FEWEST_LETTERS and known.startswith(backend)]
+    near = near or difflib.get_close_matches(backend, KNOWN_BACKENDS, n=1, cutoff=_NEAR)
     if near:
         yield model.faulted(
             MISSPELT if _is_misspelling(backend, near[0]) else RESEMBLING,
@@ -207,7 +210,9 @@ def _unknown_backend(model: ModelFolder) -> Iterator[Finding]:
 
 
 def _is_misspelling(name: str, reference: str) -> bool:
-    """Whether a name is a known one with a few typing mistakes, and not one deliberately derived from it."""
+    """Whether a name is a known one with a few typing mistakes or cut, and not one deliberately derived from it."""
+    if reference.startswith(name):
+        return True
     if name.startswith(reference) or name.endswith(reference):
         return False
     return _slips(name, reference) <= min(_MOST_SLIPS, len(reference) // _LETTERS_FOR_A_SLIP)
