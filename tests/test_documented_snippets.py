@@ -28,8 +28,10 @@ from plansmith.pipelines.served.chains import Refused
 from plansmith.pipelines.served.scripting import load_script
 from plansmith.sagemaker.endpoint.loader import read_endpoint
 from plansmith.sagemaker.prices import read_prices
+from plansmith.signing.policy import read_policy
 from plansmith.triggers.configuration import read_triggered_file
 
+from .support.certificates import KeyRing
 from .support.documentation import DOCUMENTS, ROOT, Block, all_blocks, code_blocks, read_page
 from .test_documented_commands import SHELL
 
@@ -59,12 +61,22 @@ def read_model_specs(path: Path) -> None:
     Draft202012Validator(spec_schema()).validate(yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
+def read_signature_policy(path: Path) -> None:
+    """Read a signature policy whose files are there."""
+    ring = KeyRing(path.parent)
+    ring.key("release")
+    ring.certificate("ca", "ca", is_authority=True)
+    (path.parent / "private.json").write_text("{}")
+    read_policy(path)
+
+
 def has(*keys: str) -> Callable[[dict[str, Any]], bool]:
     return lambda values: not values.keys().isdisjoint(keys)
 
 
 KINDS: tuple[tuple[Callable[[Path], object], Callable[[dict[str, Any]], bool], dict[str, Any]], ...] = (
     (read_prices, has("usd_per_hour"), {}),
+    (read_signature_policy, has("revoked"), {}),
     (read_plan, has("stages", "phases"), {}),
     (read_list, lambda values: not {"timm", "model_type"}.isdisjoint(values.get("models", [{}])[0]), {}),
     (read_endpoint, has("bucket"), {}),

@@ -237,7 +237,7 @@ def _ask_with(
 def _rounded_otherwise(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """The weights of a module, each moved by up to one unit in the last place.
 
-    The same random factors are used again and again, a prime number of them: that is one pass over the weights, in pieces
+    The same random factors are used again and again, a prime number of them: one pass over the weights, in pieces
     that stay in the processor's cache; drawing one for each weight takes several.
     """
     import torch

@@ -9,6 +9,7 @@ PlansmithError
 ├── RepositoryError       7  the model repository or a store
 ├── ServedCheckError      8  the running Triton does not answer as it should
 ├── EnvironmentFault      9  something is missing or unreachable on this machine
+├── SignatureError       10  a release is not signed by whom it must be, or cannot be signed
 └── InternalError         1  a bug of ours
 
 An interrupt is Python's own KeyboardInterrupt; the command line ends with 130 then.
@@ -140,6 +141,12 @@ class EnvironmentFault(PlansmithError):
     """Environment fault: something that the step needs is missing or unreachable."""
 
     exit_code = 9
+
+
+class SignatureError(PlansmithError):
+    """Signature error: a release is not signed by whom a policy names, or cannot be signed."""
+
+    exit_code = 10
 
 
 class InternalError(PlansmithError):

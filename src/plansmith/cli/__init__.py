@@ -34,6 +34,7 @@ from plansmith.cli.serve.serve import serve_command
 from plansmith.cli.serve.serve_env import serve_env_group
 from plansmith.cli.store.promote import pin_command, promote_command, rollback_command
 from plansmith.cli.store.publish import publish_command, pull_command, sync_command
+from plansmith.cli.store.signing import sign_command
 from plansmith.cli.store.verify import prune_command, verify_command
 from plansmith.cli.store.versions import diff_command, store_command, versions_command
 from plansmith.cli.triggers.triggers import triggers_group
@@ -81,6 +82,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
         zoo_command,
     ),
     "Publish and go back": (
+        sign_command,
         publish_command,
         pull_command,
         sync_command,

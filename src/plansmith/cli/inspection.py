@@ -26,6 +26,7 @@ from plansmith.report.text import (
 )
 from plansmith.triton.repository.release import read_manifest
 from plansmith.triton.repository.repository import ModelRepository
+from plansmith.triton.repository.signature import local_signer
 
 _MOST_REASONS = 8
 _PLAN_SUFFIXES = (".plan", ".engine", ".trt")
@@ -66,6 +67,7 @@ def _release(manifest: Manifest, folder: Path) -> dict[str, Any]:
         "release": str(folder),
         "model": f"{manifest.name}, version {manifest.version}",
         "compiled": f"{manifest.created} by plansmith {manifest.plansmith}",
+        "signature": _signature(folder),
         "target": manifest.target,
         "source": _source(manifest.source),
         "export": {
@@ -91,6 +93,11 @@ def _release(manifest: Manifest, folder: Path) -> dict[str, Any]:
         "files": [f"{f.path}  {f.bytes:,} bytes  sha256 {f.sha256[:12]}" for f in manifest.files],
         "seconds": {s.name: "cached" if s.cached else s.seconds for s in manifest.steps},
     }
+
+
+def _signature(folder: Path) -> str:
+    signer = local_signer(folder)
+    return f"by {signer}; not checked here, but by plansmith verify --require-signature" if signer else "not signed"
 
 
 def _lowered_graph(path: Path) -> dict[str, Any]:

@@ -238,7 +238,8 @@ class Stores:
 def _digests(store: Store, model: str) -> set[str]:
     """Return the digests of all versions that a store has or had."""
     catalogue = store.find_catalogue(model)
-    return {version.digest for version in catalogue.versions} if catalogue is not None else set()
+    versions = catalogue.versions if catalogue is not None else ()
+    return {digest for version in versions for digest in version.digests}
 
 
 def plan_fleet(

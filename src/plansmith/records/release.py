@@ -36,6 +36,7 @@ BESIDE_FOLDER = "beside"
 LOWERED_FILE = "lowered.json"
 REPORT_FILE = "report.html"
 MANIFEST_FILE = "manifest.json"
+SIGNATURE_FILE = "model.sig"
 OWN_NAMES = {
     "build.log",
     "config.pbtxt",
@@ -44,6 +45,7 @@ OWN_NAMES = {
     "manifest.json",
     "members",
     "model",
+    "model.sig",
     "reference",
     "report.html",
     "reproduce.sh",

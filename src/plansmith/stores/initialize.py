@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from plansmith.errors import RepositoryError
+from plansmith.signing.policy import SignaturePolicy
 from plansmith.stores.backend.documents import change, new_token, utc_now
 from plansmith.stores.backend.turns import turn
 from plansmith.stores.layout import MARKER_KEY, PROBE, TURNS
@@ -75,6 +76,21 @@ def probe_again(store: Store) -> Marker:
         return old.model_copy(update={"abilities": abilities, "token": new_token()})
 
     return store.learn(change(store.objects, MARKER_KEY, Marker, probed))
+
+
+def set_signature_policy(store: Store, policy: SignaturePolicy | None) -> Marker:
+    """Set who must have signed what is published to a store and pulled from it; None takes the requirement away.
+
+    Raises:
+        RepositoryError: there is no store.
+    """
+
+    def changed(old: Marker | None) -> Marker:
+        if old is None:
+            raise RepositoryError(f"{store.place} is no store yet", remedy="publish a model to it first")
+        return old.model_copy(update={"signatures": policy, "token": new_token()})
+
+    return store.learn(change(store.objects, MARKER_KEY, Marker, changed))
 
 
 def require_store(store: Store, target: str = "") -> Marker:

@@ -14,7 +14,8 @@ from plansmith.errors import RepositoryError
 from plansmith.formatting import format_bytes
 from plansmith.records.destination import CURRENT, Destination, Publication
 from plansmith.records.model import FileEntry
-from plansmith.records.release import Fingerprint, Manifest
+from plansmith.records.release import SIGNATURE_FILE, Fingerprint, Manifest
+from plansmith.signing.verification import check_signature, require_signature
 from plansmith.stores.backend.documents import content_of, utc_now
 from plansmith.stores.initialize import require_ours, require_store
 from plansmith.stores.layout import release_key
@@ -26,6 +27,7 @@ from plansmith.stores.transfer import NOBODY, TransferProgress, files_of, missin
 from plansmith.system.digest import Digester, digest_of_files
 from plansmith.triton.repository.ensembles import repositories_in, repository_around
 from plansmith.triton.repository.release import require_same_interface, stands_for
+from plansmith.triton.repository.signature import read_signature
 
 if TYPE_CHECKING:
     from plansmith.triton.repository.repository import ModelRepository
@@ -80,6 +82,7 @@ def publish_release(
     Raises:
         RepositoryError: the store is another target's, or holds what is not plansmith's; an alias stands for a version
             with other inputs or outputs; a file of the release is damaged.
+        SignatureError: the store's policy does not accept the release.
     """
     require_store(store, manifest.target)
     for _ in range(_ATTEMPTS):
@@ -146,6 +149,8 @@ class _Entry:
         is_new: whether the store does not have it.
         terms: how it is published.
         before: the catalogue as it was when it was looked at.
+        resigned: the digest of the version that differs from it in its signature alone, and becomes it; empty if there
+            is none.
     """
 
     manifest: Manifest
@@ -154,6 +159,11 @@ class _Entry:
     is_new: bool
     terms: Terms
     before: Catalogue
+    resigned: str = ""
+
+    def version_in(self, catalogue: Catalogue) -> StoredVersion | None:
+        """Return the version that is the release, or becomes it by another signature."""
+        return _of_digest(catalogue, self.digest) or _of_digest(catalogue, self.resigned)
 
     def list_files(self, store: Store) -> None:
         """Write the list of files, which is the same for every publisher with the same files."""
@@ -173,7 +183,7 @@ class _Entry:
         Raises:
             RepositoryError: one does not.
         """
-        stay = _of_digest(old, self.digest) is not None and not self.terms.move_anyway
+        stay = self.version_in(old) is not None and not self.terms.move_anyway
         if self.terms.allow_interface_change or stay:
             return
         for version in _pointed(old, self.terms.aliases):
@@ -183,7 +193,11 @@ class _Entry:
 
     def entered(self, old: Catalogue) -> Catalogue:
         """Return a catalogue with the release under a version number, and its aliases."""
-        version, was_there = _of_digest(old, self.digest), True
+        version, was_there = self.version_in(old), True
+        if version is not None and version.digest != self.digest:
+            signed = version.model_copy(update={"digest": self.digest, "before_signing": version.digests})
+            versions = tuple(signed if entry == version else entry for entry in old.versions)
+            old, version = old.model_copy(update={"versions": versions}), signed
         if version is None:
             was_there = False
             highest = old.versions[-1].version if old.versions else 0
@@ -224,19 +238,49 @@ def _entry(store: Store, folder: Path, manifest: Manifest, digester: Digester, t
     files = files_of(folder, manifest, digester)
     own = digest_of_files(files)
     catalogue = store.find_catalogue(manifest.name) or Catalogue(model=manifest.name, token="")
-    same = _same(store, catalogue, manifest, own, terms)
-    entry = _Entry(manifest, files, same or own, same is None, terms, catalogue)
+    resigned = _signed_otherwise(store, catalogue, files) if _of_digest(catalogue, own) is None else ""
+    is_signed = any(file.path == SIGNATURE_FILE for file in files)
+    same = _same(store, catalogue, manifest, own, terms, is_signed=is_signed) if not resigned else None
+    entry = _Entry(manifest, files, same or own, same is None, terms, catalogue, resigned)
     entry.require_same_interface(store, catalogue)
+    if entry.is_new and store.signatures is not None:
+        status = check_signature(read_signature(folder), {file.path: file.sha256 for file in files}, store.signatures)
+        require_signature(status, manifest.name, manifest.version)
     return entry
 
 
-def _same(store: Store, catalogue: Catalogue, manifest: Manifest, own: str, terms: Terms) -> str | None:
-    """Return the digest of an intact stored release equivalent to this one; None if there is none."""
+def _signed_otherwise(store: Store, catalogue: Catalogue, files: Sequence[FileEntry]) -> str:
+    """Return the digest of the version that differs from a signed release in its signature alone; empty if none does.
+
+    So a release gets its signature, or another one, and keeps its number. One that is not signed never takes the
+    signature of a version away.
+    """
+    unsigned = _unsigned(files)
+    if len(unsigned) == len(files):
+        return ""
+    for version in reversed(catalogue.standing()):
+        with suppress(RepositoryError):
+            if _unsigned(store.release(catalogue.model, version).files) == unsigned:
+                return version.digest
+    return ""
+
+
+def _unsigned(files: Sequence[FileEntry]) -> dict[str, str]:
+    return {file.path: file.sha256 for file in files if file.path != SIGNATURE_FILE}
+
+
+def _same(
+    store: Store, catalogue: Catalogue, manifest: Manifest, own: str, terms: Terms, *, is_signed: bool
+) -> str | None:
+    """Return the digest of an intact stored release equivalent to this one; None if there is none.
+
+    One that is not signed does not stand for a signed one.
+    """
     looked_at = [version for version in catalogue.standing() if version.digest == own]
     if not terms.force and not terms.resend:
         looked_at += [*_pointed(catalogue, terms.aliases), *catalogue.standing()[-1:]]
     for version in looked_at:
-        theirs = manifest if version.digest == own else _manifest(store, manifest.name, version)
+        theirs = manifest if version.digest == own else _manifest(store, manifest.name, version, is_signed=is_signed)
         if theirs is not None and stands_for(theirs, manifest) and _is_whole(store, manifest.name, version):
             return version.digest
     return None
@@ -248,10 +292,20 @@ def _pointed(catalogue: Catalogue, aliases: Sequence[str]) -> list[StoredVersion
     return [version for version in catalogue.standing() if version.version in numbers]
 
 
-def _manifest(store: Store, model: str, version: StoredVersion) -> Manifest | None:
-    """Return the manifest of a version; None if it is lost or damaged, which a publication repairs."""
+def _manifest(store: Store, model: str, version: StoredVersion, *, is_signed: bool = False) -> Manifest | None:
+    """Return the manifest of a version; None if it is lost or damaged, which a publication repairs.
+
+    Args:
+        store: where it is.
+        model: its name.
+        version: its number and digest.
+        is_signed: None of one that is not signed, too.
+    """
     try:
-        return read_stored_manifest(store.objects, store.release(model, version))
+        release = store.release(model, version)
+        if is_signed and len(_unsigned(release.files)) == len(release.files):
+            return None
+        return read_stored_manifest(store.objects, release)
     except RepositoryError:
         return None
 

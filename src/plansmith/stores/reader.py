@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 
 from plansmith.errors import RepositoryError, first_line
 from plansmith.records.model import SCHEMA_VERSION, Record
-from plansmith.records.release import MANIFEST_FILE, Fingerprint, Manifest
+from plansmith.records.release import MANIFEST_FILE, SIGNATURE_FILE, Fingerprint, Manifest
+from plansmith.signing.policy import SignaturePolicy
+from plansmith.signing.verification import claimed_signer
 from plansmith.stores.backend.documents import content_of, read_document
 from plansmith.stores.backend.object_store import Abilities, Objects
 from plansmith.stores.layout import LIVE, fingerprint_key, object_key
@@ -80,6 +82,16 @@ def read_stored_manifest(objects: Objects, release: StoredRelease) -> Manifest:
         ) from error
 
 
+def read_signature(objects: Objects, release: StoredRelease) -> bytes | None:
+    """Return the signature of a release; None if it is not signed.
+
+    Raises:
+        RepositoryError: it is lost or damaged.
+    """
+    is_signed = any(file.path == SIGNATURE_FILE for file in release.files)
+    return read_file(objects, release, SIGNATURE_FILE) if is_signed else None
+
+
 def live_reports(store: Store, model: str) -> list[AgedReport]:
     """Return the latest reports of a model's loaders, by name."""
     items = list(store.objects.below(f"{LIVE}{model}/"))
@@ -109,7 +121,8 @@ class ListedVersion(Record):
     """One version in a listing.
 
     `aliases`: those that stand for it, and `shares` of them that have one, from 0 to 1; `pinned`: the reason;
-    `pruned`: when its files were given up. What the manifest tells is None where none can be read, and `problem` says
+    `pruned`: when its files were given up; `signer`: who signed it according to its signature, which is not checked;
+    empty if it is not signed. What the manifest tells is None where none can be read, and `problem` says
     why.
     """
 
@@ -125,6 +138,7 @@ class ListedVersion(Record):
     precision: str | None = None
     engine: str | None = None
     bytes: int | None = None
+    signer: str = ""
     problem: str | None = None
 
 
@@ -165,7 +179,8 @@ def _from_manifest(store: Store, model: str, version: StoredVersion) -> dict[str
     if version.pruned is not None:
         return {}
     try:
-        manifest = read_stored_manifest(store.objects, store.release(model, version))
+        release = store.release(model, version)
+        manifest, signature = read_stored_manifest(store.objects, release), read_signature(store.objects, release)
     except RepositoryError as error:
         return {"problem": error.message}
     return {
@@ -173,6 +188,7 @@ def _from_manifest(store: Store, model: str, version: StoredVersion) -> dict[str
         "precision": str(manifest.engine.precision),
         "engine": str(manifest.engine.kind),
         "bytes": sum(file.bytes for file in manifest.files),
+        "signer": claimed_signer(signature),
     }
 
 
@@ -184,12 +200,17 @@ class Kind(Record):
 
 
 class Overview(Record):
-    """Overview of a store; `versions`: those not pruned; `held`: its objects by the first part of their keys."""
+    """Overview of a store.
+
+    `signatures`: who must have signed its releases; None if nobody; `versions`: those not pruned; `held`: its objects
+    by the first part of their keys.
+    """
 
     place: str
     target: str
     created: str
     abilities: Abilities
+    signatures: SignaturePolicy | None
     models: int
     versions: int
     held: dict[str, Kind]
@@ -216,6 +237,7 @@ def look_over(store: Store) -> Overview:
         target=marker.target,
         created=marker.created,
         abilities=marker.abilities,
+        signatures=marker.signatures,
         models=len(catalogues),
         versions=sum(len(catalogue.standing()) for catalogue in catalogues),
         held=kinds,
@@ -253,5 +275,6 @@ def read_fingerprint(store: Store, model: str) -> Fingerprint | None:
     if noted is None or noted.schema_version != SCHEMA_VERSION:
         return None
     catalogue = store.find_catalogue(model)
-    standing = {version.digest for version in catalogue.standing()} if catalogue is not None else set()
+    versions = catalogue.standing() if catalogue is not None else []
+    standing = {digest for version in versions for digest in version.digests}
     return noted.basis if noted.digest in standing else None

@@ -6,10 +6,13 @@ wrote itself.
 
 from __future__ import annotations
 
+import operator
+
 from pydantic import Field
 
 from plansmith.records.destination import Alias
 from plansmith.records.model import SCHEMA_VERSION, FileEntry, Record
+from plansmith.signing.policy import SignaturePolicy
 from plansmith.stores.backend.documents import utc_now
 from plansmith.stores.backend.object_store import Abilities
 
@@ -19,7 +22,8 @@ _LONGEST_LINE = 50
 class Marker(Record):
     """Store marker: marks a folder or prefix as a store, with the target of its releases and the server's abilities.
 
-    `target` is empty until there is a release, where machines share their work.
+    `target` is empty until there is a release, where machines share their work; `signatures`: who must have signed its
+    releases, written only where somebody set it.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -27,6 +31,7 @@ class Marker(Record):
     created: str
     abilities: Abilities
     token: str
+    signatures: SignaturePolicy | None = Field(default=None, exclude_if=operator.not_)
 
 
 class StoredRelease(Record):
@@ -47,13 +52,20 @@ class StoredRelease(Record):
 class StoredVersion(Record):
     """A version number of a model, assigned once and never reused, with the digest of its release.
 
-    `pruned`: when its files were given up; None while they stand.
+    `pruned`: when its files were given up; None while they stand. `before_signing`: the digests that it had with no
+    signature or others; written only where there are any.
     """
 
     version: int
     digest: str
     published: str
     pruned: str | None = None
+    before_signing: tuple[str, ...] = Field(default=(), exclude_if=operator.not_)
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """All digests that it has or had."""
+        return (self.digest, *self.before_signing)
 
 
 class Pointer(Record):

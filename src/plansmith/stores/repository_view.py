@@ -26,6 +26,7 @@ from plansmith.stores.backend.documents import change, new_token, read_document
 from plansmith.stores.layout import VIEW, object_key, view_key
 from plansmith.stores.reader import read_file, read_stored_manifest
 from plansmith.stores.records import Catalogue, Pointer, StoredRelease, StoredVersion
+from plansmith.stores.signatures import require_signed
 from plansmith.stores.store import Store
 from plansmith.system.aws.bucket import ObjectMetadata
 from plansmith.system.libraries import require_library
@@ -137,6 +138,7 @@ class _Exchange:
 
     def _read(self, version: StoredVersion) -> tuple[StoredRelease, Manifest]:
         release = self._store.release(self._catalogue.model, version)
+        require_signed(self._store, release, version.version)
         return release, read_stored_manifest(self._objects, release)
 
     def _copy(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from plansmith.errors import RepositoryError
 from plansmith.records.destination import CURRENT, Location
+from plansmith.signing.policy import SignaturePolicy
 from plansmith.stores.backend.documents import change, new_token, read_document, utc_now
 from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.backend.object_store import Objects
@@ -31,10 +32,14 @@ class Store:
 
     Args:
         objects: what it is made of.
+
+    Attributes:
+        signatures: the policy for its releases, as the marker was last read; None if they need not be signed.
     """
 
     def __init__(self, objects: Objects) -> None:
         self.objects = objects
+        self.signatures: SignaturePolicy | None = None
 
     @property
     def place(self) -> str:
@@ -52,7 +57,8 @@ class Store:
         return document and self.learn(document)
 
     def learn(self, marker: Marker) -> Marker:
-        """Apply the probed abilities of the server."""
+        """Apply the probed abilities of the server, and the signature policy."""
+        self.signatures = marker.signatures
         if marker.abilities.probed:
             self.objects.abilities = marker.abilities
         return marker

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,14 +14,18 @@ from typing import Literal
 
 from plansmith.errors import RepositoryError
 from plansmith.records.model import FileEntry, Record
-from plansmith.records.release import MANIFEST_FILE
+from plansmith.records.release import MANIFEST_FILE, SIGNATURE_FILE
+from plansmith.signing.policy import SignaturePolicy
+from plansmith.signing.verification import SignatureStatus
 from plansmith.stores.backend.object_store import Moved
 from plansmith.stores.layout import OBJECTS, catalogue_key, object_key, release_key
 from plansmith.stores.reader import in_parallel
-from plansmith.stores.records import Catalogue, StoredVersion
+from plansmith.stores.records import Catalogue, StoredRelease, StoredVersion
+from plansmith.stores.signatures import stored_status
 from plansmith.stores.store import Store
 from plansmith.system.digest import Digester
 from plansmith.triton.repository.repository import ModelRepository
+from plansmith.triton.repository.signature import release_status
 
 Kind = Literal["repository", "store"]
 
@@ -37,7 +42,8 @@ class Damage(Record):
 
     `version`: None for what is of all of a model's; `path`: of a file in the release, or in the view of it that Triton
     reads, empty for what is none of its files; `key`: the object's, or the file's whole path; `hidden`: of a version
-    that Triton is not shown, and that a collection takes away for it.
+    that Triton is not shown, and that a collection takes away for it; `remedy`: of a signature that a policy does not
+    accept, which no repair of files mends.
     """
 
     model: str
@@ -46,6 +52,7 @@ class Damage(Record):
     key: str
     problem: str
     hidden: bool = False
+    remedy: str = ""
 
 
 class Verification(Record):
@@ -72,16 +79,19 @@ class Verification(Record):
         """Return how to repair the damage; empty if there is none."""
         if not self.damages:
             return ""
+        harmed = [damage for damage in self.damages if not damage.remedy]
+        if not harmed:
+            return self.damages[0].remedy
         if self.kind == "store":
-            first = self.damages[0]
+            first = harmed[0]
             broken = first.model if first.version is None else f"{first.model}@{first.version}"
             again = f"plansmith publish {broken} {self.typed} --resend --no-alias"
             return f"publish it again from a repository that has it: {again}"
         hidden = f"plansmith gc --repository {self.typed} takes away damaged versions that Triton is not shown"
         shown = "compile the model again: a damaged release is replaced by a new version"
-        if all(damage.hidden for damage in self.damages):
+        if all(damage.hidden for damage in harmed):
             return hidden
-        return f"{shown}; {hidden}" if any(damage.hidden for damage in self.damages) else shown
+        return f"{shown}; {hidden}" if any(damage.hidden for damage in harmed) else shown
 
 
 def unwatched(_bytes: int, _of_bytes: int) -> None:
@@ -111,6 +121,15 @@ class _Walk:
         for key, file in files:
             self.uses.setdefault(key, []).append(_Use(model, version, file))
 
+    def distrust(self, model: str, version: int, status: SignatureStatus) -> None:
+        """Record a signature that a policy does not accept."""
+        if status.state != "valid":
+            problem = f"signature: {status.problem}"
+            damage = Damage(
+                model=model, version=version, path=SIGNATURE_FILE, key="", problem=problem, remedy=status.remedy
+            )
+            self.damages.append(damage)
+
     def blame(self, key: str, problem: str) -> None:
         """Record a problem with a content, for every file that uses it."""
         for use in self.uses[key]:
@@ -120,7 +139,12 @@ class _Walk:
 
 
 def verify_store(
-    store: Store, model: str | None = None, *, quick: bool = False, checked: Checked = unwatched
+    store: Store,
+    model: str | None = None,
+    *,
+    quick: bool = False,
+    policy: SignaturePolicy | None = None,
+    checked: Checked = unwatched,
 ) -> Verification:
     """Verify every unpruned version: its catalogue entry, its file list and the contents.
 
@@ -128,6 +152,7 @@ def verify_store(
         store: where.
         model: only this one.
         quick: by sizes and by the digests that the store keeps beside the contents; otherwise every byte is read.
+        policy: who must have signed each version, besides the store's own policy.
         checked: told of the bytes that were read.
 
     Raises:
@@ -136,7 +161,7 @@ def verify_store(
     models = store.models() if model is None else [store.catalogue(model).model]
     walk = _Walk()
     for name in models:
-        _walk_model(store, name, walk)
+        _walk_model(store, name, walk, [entry for entry in (store.signatures, policy) if entry is not None])
     sizes = {item.key: item.bytes for item in store.objects.below(OBJECTS)}
     _check(walk, sizes.get, partial(_kept_digest, store) if quick else store.objects.sha256, checked)
     walk.damages = [damage for damage in walk.damages if not _is_pruned(store, damage)]
@@ -145,11 +170,16 @@ def verify_store(
 
 
 def verify_repository(
-    repository: ModelRepository, model: str | None = None, *, quick: bool = False, checked: Checked = unwatched
+    repository: ModelRepository,
+    model: str | None = None,
+    *,
+    quick: bool = False,
+    policy: SignaturePolicy | None = None,
+    checked: Checked = unwatched,
 ) -> Verification:
     """Verify every release of a model repository, including withdrawn ones, and what Triton is shown.
 
-    Arguments as for `verify_store`.
+    Arguments as for `verify_store`; signatures are checked by reading every file, even with `quick`.
 
     Raises:
         RepositoryError: there is no such model.
@@ -166,6 +196,8 @@ def verify_repository(
                 walk.damages.append(Damage(model=name, version=number, path="", key=key, problem=error.message))
             else:
                 walk.add(name, number, ((str(folder / file.path), file) for file in files))
+                if policy is not None:
+                    walk.distrust(name, number, release_status(repository, name, number, policy))
     digester = Digester(repository.store / "no-memo", read_only=True)  # reads what is linked to several times once
 
     def read(key: str, moved: Moved) -> str:
@@ -209,8 +241,8 @@ def _strays(
     ]
 
 
-def _walk_model(store: Store, model: str, walk: _Walk) -> None:
-    """Check a model's catalogue, the versions its aliases refer to, and the file lists of its versions."""
+def _walk_model(store: Store, model: str, walk: _Walk, policies: Sequence[SignaturePolicy]) -> None:
+    """Check a model's catalogue, the versions its aliases refer to, their file lists and their signatures."""
     try:
         catalogue = store.catalogue(model)
     except RepositoryError as error:
@@ -218,17 +250,20 @@ def _walk_model(store: Store, model: str, walk: _Walk) -> None:
         return
     walk.damages += _lost_aliases(catalogue)
     standing = catalogue.standing()
-    for version, result in zip(standing, in_parallel(partial(_files, store, model), standing), strict=True):
+    for version, result in zip(standing, in_parallel(partial(_release, store, model), standing), strict=True):
         if isinstance(result, Damage):
             walk.damages.append(result)
-        else:
-            walk.add(model, version.version, ((object_key(file.sha256), file) for file in result))
+            continue
+        walk.add(model, version.version, ((object_key(file.sha256), file) for file in result.files))
+        with suppress(RepositoryError):  # a signature that is lost or damaged is found as any file is
+            for policy in policies:
+                walk.distrust(model, version.version, stored_status(store.objects, result, policy))
 
 
-def _files(store: Store, model: str, version: StoredVersion) -> Damage | tuple[FileEntry, ...]:
+def _release(store: Store, model: str, version: StoredVersion) -> Damage | StoredRelease:
     """The files of a version, or the damage to their list."""
     try:
-        return store.release(model, version).files
+        return store.release(model, version)
     except RepositoryError as error:
         key = release_key(model, version.digest)
         return Damage(model=model, version=version.version, path="", key=key, problem=error.message)

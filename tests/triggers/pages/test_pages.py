@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
+from base64 import b64encode
 from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 
+from plansmith.records.release import SIGNATURE_FILE
 from plansmith.steps.provenance.history import Failure
 from plansmith.triggers.inbox.entry import StartedRun, WriteBack
 from plansmith.triggers.registries.delivery import Event
@@ -113,6 +116,19 @@ def test_damaged_manifest_hides_source(site: Site) -> None:
     (site.model("ranker") / "manifest.json").write_text("{}")
     assert "damaged manifest" in site.page("/").text()
     assert "Version 1 damaged manifest unknown unknown" in site.page("/models/ranker").text()
+
+
+def test_signed_version_says_by_whom(site: Site) -> None:
+    """A signed version says by whom, and that nothing was checked; an unsigned one says nothing."""
+    release = site.model("ranker", versions=2)
+    signature = {
+        "verificationMaterial": {"publicKey": {"hint": "5c1f" * 16}},
+        "dsseEnvelope": {
+            "payload": b64encode(b'{"subject": [{"name": "r"}], "predicate": {"resources": []}}').decode()
+        },
+    }
+    (release / SIGNATURE_FILE).write_text(json.dumps(signature))
+    assert site.page("/models/ranker").text().count("signed by key 5c1f5c1f5c1f5c1f, not checked") == 1
 
 
 def test_withdrawn_version_says_why(site: Site) -> None:

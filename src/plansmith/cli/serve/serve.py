@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plansmith.cli.options import complete_model, repository_option, size_from_option
+from plansmith.cli.store.signing import signature_policy_option
 from plansmith.errors import RepositoryError
 
 if TYPE_CHECKING:
     from plansmith.sagemaker.start_script import Start
+    from plansmith.signing.policy import SignaturePolicy
     from plansmith.triton.repository.repository import ModelRepository
     from plansmith.triton.server.follower import Follower, Needs
     from plansmith.triton.server.server import TritonServer
@@ -100,7 +102,8 @@ def front_end_start(repository: ModelRepository, models: Sequence[str]) -> Start
     callback=size_from_option,
     help="End it, with its Python models, where they hold more: 8G, 512M.",
 )
-def serve_command(
+@signature_policy_option("Serve nothing that is not signed by whom the policy names.")
+def serve_command(  # noqa: PLR0913 - each is an option of the server
     models: tuple[str, ...],
     repository: Path,
     *,
@@ -112,6 +115,7 @@ def serve_command(
     sagemaker_port: int,
     follow: bool,
     memory_bytes: int | None,
+    require_signature: SignaturePolicy | None,
 ) -> None:
     """Run Triton on a model repository until Ctrl-C; all models unless some are named.
 
@@ -136,6 +140,10 @@ def serve_command(
     multi_model = sagemaker and is_multi_model()
     if sagemaker and follow:
         raise UsageError("an endpoint of SageMaker does not follow a repository", remedy="leave out --follow")
+    if multi_model and require_signature is not None:
+        raise UsageError(
+            "a multi-model endpoint loads archives, which hold no signature", remedy="leave out --require-signature"
+        )
     if multi_model and models:
         raise UsageError("a multi-model endpoint starts with no model", remedy=f"leave out {' '.join(models)}")
     if sagemaker and len(models) > 1:
@@ -149,7 +157,16 @@ def serve_command(
         "memory_bytes": memory_bytes,
     }
     with _folder(repository, multi_model=multi_model) as folder:
-        _serve(repository, folder, models, tritonserver, settings, follow=follow, may_be_empty=follow or multi_model)
+        _serve(
+            repository,
+            folder,
+            models,
+            tritonserver,
+            settings,
+            policy=require_signature,
+            follow=follow,
+            may_be_empty=follow or multi_model,
+        )
 
 
 @contextmanager
@@ -175,6 +192,7 @@ def _serve(
     tritonserver: Path | None,
     settings: dict[str, Any],
     *,
+    policy: SignaturePolicy | None,
     follow: bool,
     may_be_empty: bool,
 ) -> None:
@@ -186,16 +204,22 @@ def _serve(
         models: those to serve; all when empty.
         tritonserver: the server; found when None.
         settings: of `TritonServer`.
+        policy: who must have signed what is served; a model that is not is refused before the server starts, or, where
+            it follows the repository, not loaded.
         follow: take up what is published.
         may_be_empty: whether it starts without a model.
     """
     from plansmith.triton.repository.repository import ModelRepository
+    from plansmith.triton.repository.signature import require_shown_signed, signature_obstacle
     from plansmith.triton.server.installation import find_installation
     from plansmith.triton.server.needs import needs_of, obstacles, shown_manifests
     from plansmith.triton.server.server import TritonServer, other_pythons
 
     opened = ModelRepository(folder)
     served = _served_models(opened, models, repository, may_be_empty=may_be_empty)
+    if policy is not None and not follow:
+        for model in served:
+            require_shown_signed(opened, model, policy)
     start = front_end_start(opened, models) if settings["sagemaker_port"] is not None else None
     installation = find_installation(tritonserver)
     needs = needs_of(installation, opened.load_target(), shown_manifests(opened, served))
@@ -226,7 +250,8 @@ def _serve(
         try:
             _announce(server, activity, served, needs.arguments, stand_in=needs.site is not None)
             if follow:
-                follower = _follower(server, opened, models, obstacles(installation, opened, needs))
+                obstacle = signature_obstacle(opened, policy, obstacles(installation, opened, needs))
+                follower = _follower(server, opened, models, obstacle)
                 status: int | None = _follow(server, follower)
             else:
                 status = server.wait()

@@ -22,10 +22,13 @@ from plansmith.cli.store.options import (
     reach_options,
     store_options,
 )
+from plansmith.cli.store.signing import signature_policy_option, signer_from, signing_options
 from plansmith.errors import UsageError
 
 if TYPE_CHECKING:
     from plansmith.records.destination import Destination, Location, Publication
+    from plansmith.signing.policy import SignaturePolicy
+    from plansmith.signing.signer import Signer
     from plansmith.stores.records import LiveReport
     from plansmith.stores.sync.mirror import Pulled
     from plansmith.stores.sync.sync import Sync
@@ -49,6 +52,8 @@ Examples:
 @click.option("--view", is_flag=True, help="Keep a model repository in it, for a Triton that reads it there.")
 @click.option("--allow-interface-change", is_flag=True, help="Move an alias even if inputs or outputs changed.")
 @click.option("--resend", is_flag=True, help="Send what is there, too: mends what plansmith verify found.")
+@click.option("--sign", is_flag=True, help="Sign it first, with --key or another option of plansmith sign.")
+@signing_options
 @reach_options
 @click.option("--dry-run", is_flag=True, help="Say what would be sent, and send nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -59,6 +64,8 @@ def publish_command(
     *,
     repository: Path,
     reach: Reach,
+    sign: bool,
+    signing: dict[str, Any],
     dry_run: bool,
     as_json: bool,
     quiet: bool,
@@ -71,16 +78,19 @@ def publish_command(
     that is free and the highest, and moves the alias `current`, or those that are named, onto it.
 
     A release that the store has already gets no second number there. An alias that stands for another version is moved
-    onto it where the alias or VERSION is typed, and is left alone otherwise: a rollback is not undone by the way.
+    onto it where the alias or VERSION is typed, and is left alone otherwise: a rollback is not undone by the way. One
+    that was signed since then gets its signature.
 
     \b
     plansmith publish minilm /srv/store
     plansmith publish minilm@3 s3://models/prod --alias champion
     plansmith publish minilm s3://models/prod --endpoint-url https://minio.lan:9000 --ca-bundle lan.pem
     plansmith publish minilm s3://models/prod --no-alias --dry-run
+    plansmith publish minilm s3://models/prod --sign --key release.pem
     """
+    signer = _signer(sign, signing, dry=dry_run)
     where = _destination(reach, destination, wishes)
-    publication = _publish(release, repository, where, wishes, quiet=quiet, dry=dry_run)
+    publication = _publish(release, repository, where, wishes | {"signer": signer}, quiet=quiet, dry=dry_run)
     if as_json:
         click.echo(json.dumps(publication.model_dump() | {"dry_run": dry_run}))
         return
@@ -92,6 +102,19 @@ def publish_command(
     for alias, number in publication.elsewhere.items():
         command = f"plansmith promote {publication.model}@{publication.version} {alias} --store {store}"
         click.echo(f"  {alias} stands for version {number}, and is left so; to move it: {command}")
+
+
+def _signer(sign: bool, signing: dict[str, Any], *, dry: bool) -> Signer | None:
+    if not sign:
+        if any(value for name, value in signing.items() if name != "identity_token"):
+            raise UsageError("with what to sign is said, and not that it is to be signed", remedy="pass --sign, too")
+        return None
+    if dry:
+        raise UsageError(
+            "--dry-run signs nothing, and what --sign would send is not known without a signature",
+            remedy="plansmith sign MODEL --dry-run; or leave --sign out of the dry run",
+        )
+    return signer_from(signing)
 
 
 def _destination(reach: Reach, text: str, wishes: dict[str, Any]) -> Destination:
@@ -117,10 +140,14 @@ def _publish(
     from plansmith.cli.output import open_console
     from plansmith.stores.publication import Delivery, Terms, outgoing_release
     from plansmith.triton.repository.repository import ModelRepository
+    from plansmith.triton.repository.signature import sign_release
 
     repository = ModelRepository(root)
     delivery = Delivery(destination, relative_to=Path.cwd(), apart=(repository.root, repository.store))
     leaving = outgoing_release(repository, release)
+    if wishes["signer"] is not None:
+        delivery.require_ours(leaving.manifest.target)
+        sign_release(repository, leaving.manifest.name, leaving.manifest.version, wishes["signer"])
     terms = Terms(
         move_anyway=bool(wishes["aliases"]) or "@" in release,
         allow_interface_change=wishes["allow_interface_change"],
@@ -143,9 +170,12 @@ def _publish(
     shell_complete=complete_folder,
     help="The folder that Triton reads; everything else lies beside it.",
 )
+@signature_policy_option("Take nothing that is not signed by whom the policy names.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @store_options()
-def pull_command(release: str, into: Path, *, as_json: bool, store: Location) -> None:
+def pull_command(
+    release: str, into: Path, *, require_signature: SignaturePolicy | None, as_json: bool, store: Location
+) -> None:
     """Download a version from a store, verify every byte, and make it visible to Triton atomically.
 
     The version is that of the alias `current` where none is named. What is here already is not fetched, and a pull that
@@ -166,7 +196,7 @@ def pull_command(release: str, into: Path, *, as_json: bool, store: Location) ->
     opened = open_existing(store)
     catalogue, version = opened.find(release)
     pointer = catalogue.aliases.get(release.partition("@")[2] or CURRENT)
-    line, mirror = pointer.line if pointer is not None else (), Mirror(into)
+    line, mirror = pointer.line if pointer is not None else (), Mirror(into, require_signature)
     with mirror.lock(opened, alone=False), transfer_line(f"of {release} fetched", quiet=as_json) as moved:
         pulled = pull(opened, mirror, catalogue, version, line=line, moved=moved)
     if as_json:
@@ -224,6 +254,7 @@ def _print(pulled: Pulled) -> None:
 @click.option("--once", is_flag=True, help="Look once, and end: with an error where a model is not as the store says.")
 @click.option("--accept-older", is_flag=True, help="With --once: no error where a whole version is shown all the same.")
 @click.option("--retry", is_flag=True, help="Try again what a Triton refused.")
+@signature_policy_option("Take nothing that is not signed by whom the policy names.")
 @click.option("--json", "as_json", is_flag=True, help="Print what is live, at each change, as a line of JSON.")
 @store_options()
 def sync_command(  # noqa: PLR0913 - whoever keeps it running wants all of it in one place
@@ -238,6 +269,7 @@ def sync_command(  # noqa: PLR0913 - whoever keeps it running wants all of it in
     once: bool,
     accept_older: bool,
     retry: bool,
+    require_signature: SignaturePolicy | None,
     as_json: bool,
     store: Location,
 ) -> None:
@@ -255,7 +287,7 @@ def sync_command(  # noqa: PLR0913 - whoever keeps it running wants all of it in
 
     if accept_older and not once:
         raise click.UsageError("--accept-older goes with --once")
-    mirror, opened = Mirror(into), open_store(store, Path.cwd())
+    mirror, opened = Mirror(into, require_signature), open_store(store, Path.cwd())
     with mirror.lock(opened, alone=True):
         around = SyncContext(
             store=opened,

@@ -13,12 +13,14 @@ import click
 from plansmith.cli.options import repository_option
 from plansmith.cli.output import echo_lines, table
 from plansmith.cli.store.options import complete_stored_model, open_existing, store_options
+from plansmith.cli.store.signing import signature_policy_option
 from plansmith.cli.store.versions import LOCAL
-from plansmith.errors import RepositoryError
+from plansmith.errors import PlansmithError, RepositoryError, SignatureError
 from plansmith.formatting import count
 
 if TYPE_CHECKING:
     from plansmith.records.destination import Location
+    from plansmith.signing.policy import SignaturePolicy
     from plansmith.stores.prune import Pruning
     from plansmith.stores.store import Store
     from plansmith.stores.verify import Verification
@@ -29,6 +31,7 @@ _NAMED = 4
 @click.command("verify", short_help="Check that all that was published is there and unharmed.")
 @click.argument("model", required=False, shell_complete=complete_stored_model)
 @click.option("--quick", is_flag=True, help="Look at sizes and at kept digests, and read no contents.")
+@signature_policy_option("Have each version signed by whom the policy names.")
 @store_options(otherwise=LOCAL)
 @repository_option("Whose releases are looked at where no store is named.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -37,6 +40,7 @@ def verify_command(
     model: str | None,
     *,
     quick: bool,
+    require_signature: SignaturePolicy | None,
     store: Location | None,
     repository: Path,
     as_json: bool,
@@ -48,13 +52,16 @@ def verify_command(
     once. With --quick a store of any size takes seconds: it finds what is missing or cut off. An endpoint has a command
     of its own, plansmith sagemaker verify.
 
+    With a signature policy, its own or the store's, a version that is not signed by whom it names is listed, too; where
+    nothing else is wrong the exit code is 10.
+
     \b
     plansmith verify --store s3://models/prod
     plansmith verify minilm --quick --store /srv/store
-    plansmith verify --repository artifacts/repository
+    plansmith verify --repository artifacts/repository --require-signature policy.yaml
     """
     opened = open_existing(store) if store is not None else None
-    verification = _verified(opened, repository, model, quick=quick, quiet=quiet)
+    verification = _verified(opened, repository, model, require_signature, quick=quick, quiet=quiet)
     if as_json:
         click.echo(json.dumps(verification.model_dump(mode="json")))
     else:
@@ -65,7 +72,15 @@ def verify_command(
         sys.exit(error.exit_code)
 
 
-def _verified(store: Store | None, repository: Path, model: str | None, *, quick: bool, quiet: bool) -> Verification:
+def _verified(
+    store: Store | None,
+    repository: Path,
+    model: str | None,
+    policy: SignaturePolicy | None,
+    *,
+    quick: bool,
+    quiet: bool,
+) -> Verification:
     from plansmith.cli.compile.progress import MovingLine
     from plansmith.cli.output import open_console
     from plansmith.formatting import format_bytes
@@ -78,8 +93,8 @@ def _verified(store: Store | None, repository: Path, model: str | None, *, quick
             line.tell(f"{format_bytes(read)} of {format_bytes(total)} read")
 
         if store is not None:
-            return verify_store(store, model, quick=quick, checked=checked)
-        return verify_repository(ModelRepository(repository), model, quick=quick, checked=checked)
+            return verify_store(store, model, quick=quick, policy=policy, checked=checked)
+        return verify_repository(ModelRepository(repository), model, quick=quick, policy=policy, checked=checked)
 
 
 def _lines(verification: Verification) -> list[str]:
@@ -102,14 +117,17 @@ def _lines(verification: Verification) -> list[str]:
     return [*lines, "  all is there; contents were not read" if verification.quick else "  all as it was published"]
 
 
-def _failure(verification: Verification) -> RepositoryError:
+def _failure(verification: Verification) -> PlansmithError:
     broken = sorted(
         {
             f"{damage.model}@{damage.version}" if damage.version is not None else damage.model
             for damage in verification.damages
         }
     )
-    return RepositoryError(f"not as it was published: {', '.join(broken)}", remedy=verification.remedy())
+    names = ", ".join(broken)
+    if all(damage.remedy for damage in verification.damages):
+        return SignatureError(f"not signed by whom it must be: {names}", remedy=verification.remedy())
+    return RepositoryError(f"not as it was published: {names}", remedy=verification.remedy())
 
 
 @click.command("prune", short_help="Remove old versions from a store, and what none needs.")

@@ -12,10 +12,13 @@ import click
 from plansmith.cli.options import repository_option
 from plansmith.cli.output import echo_lines, printable, table, without_empty_columns
 from plansmith.cli.store.options import complete_stored_model, complete_version, open_existing, store_options
+from plansmith.cli.store.signing import signature_policy_option
+from plansmith.errors import UsageError
 from plansmith.formatting import count
 
 if TYPE_CHECKING:
     from plansmith.records.destination import Location
+    from plansmith.signing.policy import SignaturePolicy
     from plansmith.stores.backend.object_store import Abilities
     from plansmith.stores.diff import Difference, Differences, Side
     from plansmith.stores.reader import ListedVersion, LiveAt, Overview
@@ -97,8 +100,8 @@ def _stored_versions(store: Store, model: str, *, every: bool, as_json: bool) ->
     pruned = sum(version.pruned is not None for version in stored)
     beside = f", {pruned} pruned" if pruned else ""
     click.echo(f"{model} in {store.place}: {count(len(stored) - pruned, 'version')}{beside}")
-    rows = [("VERSION", "PUBLISHED (UTC)", "GATE", "PRECISION", "ENGINE", "SIZE", "ALIASES", "LIVE", "PINNED")]
-    _echo(without_empty_columns([*rows, *map(_cells, listed)]))
+    fields = ("GATE", "PRECISION", "ENGINE", "SIZE", "SIGNED BY", "ALIASES", "LIVE", "PINNED")
+    _echo(without_empty_columns([("VERSION", "PUBLISHED (UTC)", *fields), *map(_cells, listed)]))
     for version in listed:
         if version.problem is not None:
             click.echo(f"  version {version.version}: {version.problem}", err=True)
@@ -115,6 +118,7 @@ def _cells(version: ListedVersion) -> tuple[str, ...]:
         version.precision or "",
         version.engine or "",
         format_bytes(version.bytes) if version.bytes is not None else "",
+        version.signer,
         ", ".join(f"{name}{shares.get(name, '')}" for name in version.aliases),
         ", ".join(map(_loader, version.live)),
         version.pinned or "",
@@ -153,12 +157,13 @@ def _local_versions(repository: ModelRepository, model: str, *, as_json: bool) -
         click.echo(json.dumps({"repository": str(repository.root), "model": model, "versions": listed}))
         return
     click.echo(f"{model} in {repository.root}: {count(len(local), 'version')}")
-    head = ("VERSION", "COMPILED (UTC)", "GATE", "PRECISION", "ENGINE", "SIZE", "TRITON")
+    head = ("VERSION", "COMPILED (UTC)", "GATE", "PRECISION", "ENGINE", "SIZE", "SIGNED BY", "TRITON")
     _echo(without_empty_columns([head, *(_local_cells(repository, model, version) for version in local)]))
 
 
 def _local_cells(repository: ModelRepository, model: str, version: Version) -> tuple[str, ...]:
     from plansmith.formatting import format_bytes, minute
+    from plansmith.triton.repository.signature import local_signer
 
     manifest = repository.readable(model, version.number)
     return (
@@ -168,6 +173,7 @@ def _local_cells(repository: ModelRepository, model: str, version: Version) -> t
         str(manifest.engine.precision) if manifest else "",
         str(manifest.engine.kind) if manifest else "",
         format_bytes(sum(file.bytes for file in manifest.files)) if manifest else "",
+        local_signer(repository.release(model, version.number)),
         "serves" if version.serves else "shown" if version.shown else f"not shown: {version.hidden}",
     )
 
@@ -252,26 +258,38 @@ def _change_note(title: str, line: Difference) -> str:
 
 @click.command("store", short_help="Describe a store: its target, models, size and server.")
 @click.option("--probe", is_flag=True, help="Ask the server anew what it does, and keep that.")
+@signature_policy_option("Have it take and give only what is signed by whom the policy names.", envvar=None)
+@click.option("--accept-unsigned", is_flag=True, help="Take the requirement of signatures away.")
 @store_options()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def store_command(*, probe: bool, store: Location, as_json: bool) -> None:
+def store_command(
+    *, probe: bool, require_signature: SignaturePolicy | None, accept_unsigned: bool, store: Location, as_json: bool
+) -> None:
     """Show a store: its target, its models and bytes, and its guarantees.
 
     A server is asked once, when the store is made, whether it keeps publishers apart (conditional writes, also when
     several come at once) and checks what it is sent. Where it does not, plansmith does both by itself. Ask again after
     an update of the server, while nobody publishes.
 
+    A signature policy that is kept in the store binds every publisher and every machine that pulls. Whoever may write
+    to the store may change it: a machine that must not be deceived has its own, PLANSMITH_SIGNATURE_POLICY.
+
     \b
     plansmith store --store /srv/store
     plansmith store --store s3://models/prod --endpoint-url https://minio.lan:9000
     plansmith store --store s3://models/prod --probe
+    plansmith store --store s3://models/prod --require-signature policy.yaml
     """
-    from plansmith.stores.initialize import probe_again
+    from plansmith.stores.initialize import probe_again, set_signature_policy
     from plansmith.stores.reader import look_over
 
     opened = open_existing(store)
+    if require_signature is not None and accept_unsigned:
+        raise UsageError("--require-signature and --accept-unsigned are opposites", remedy="give one of the two")
     if probe:
         probe_again(opened)
+    if require_signature is not None or accept_unsigned:
+        set_signature_policy(opened, require_signature)
     found = look_over(opened)
     if as_json:
         click.echo(json.dumps(found.model_dump(mode="json")))
@@ -288,6 +306,7 @@ def _overview_lines(overview: Overview) -> list[str]:
         ("created", f"{minute(overview.created)} UTC"),
         ("writes", able.shortcoming or "conditional, so that publishers need not wait for each other"),
         *_server(able),
+        ("signatures", _describe_policy(overview.signatures)),
         ("models", f"{count(overview.models, 'model')}, {count(overview.versions, 'version')}"),
     ]
     for kind, contents in overview.held.items():
@@ -295,6 +314,21 @@ def _overview_lines(overview: Overview) -> list[str]:
             name = "contents" if kind == _CONTENTS else kind
             fields.append((name, f"{count(contents.objects, 'object')}, {format_bytes(contents.bytes)}"))
     return [overview.place, *(f"  {name:<12}{value}" for name, value in fields)]
+
+
+def _describe_policy(policy: SignaturePolicy | None) -> str:
+    if policy is None:
+        return "not required"
+    trusted = [
+        count(len(entries), name)
+        for name, entries in (
+            ("key", policy.keys),
+            ("authority", policy.certificates),
+            ("Sigstore identity", policy.sigstore),
+        )
+        if entries
+    ]
+    return f"required, of {', '.join(trusted)}; {len(policy.revoked)} revoked"
 
 
 def _server(able: Abilities) -> list[tuple[str, str]]:

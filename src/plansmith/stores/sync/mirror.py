@@ -3,6 +3,7 @@
 Beside what every repository has (`triton.repository`), at R.plansmith:
 
 pulled/<model>/<n>.json       which release of the store a release is
+pulled/<model>/<n>.signed/    the files of a signed release that another number changed, as they were signed
 incoming/<model>/<sha256>     contents of a release that is not complete yet, so that a killed pull goes on from there
 following/<model>.json        what servers made of it (`stores.syncing`)
 """
@@ -19,11 +20,13 @@ from typing import TypeVar
 
 from plansmith.errors import RepositoryError
 from plansmith.records.model import FileEntry, Record
-from plansmith.records.release import CONFIG_FILE, MANIFEST_FILE, REPORT_FILE, Manifest
+from plansmith.records.release import CONFIG_FILE, MANIFEST_FILE, REPORT_FILE, SIGNATURE_FILE, Manifest
 from plansmith.report.render import renumber
+from plansmith.signing.policy import SignaturePolicy
 from plansmith.stores.backend.object_store import Moved, untold
 from plansmith.stores.layout import object_key
 from plansmith.stores.records import Catalogue, StoredRelease, StoredVersion
+from plansmith.stores.signatures import require_signed
 from plansmith.stores.store import Store
 from plansmith.system.digest import Digester
 from plansmith.system.files import (
@@ -40,11 +43,11 @@ from plansmith.system.files import (
 from plansmith.triton.repository.ensembles import require_named
 from plansmith.triton.repository.release import damaged_file, misfit, policy_of, read_manifest
 from plansmith.triton.repository.repository import ModelRepository
+from plansmith.triton.repository.signature import NUMBERED_FILES, changed_number, shown_problem, signed_originals
 
 R = TypeVar("R", bound=Record)
 
 _REPRODUCTION = "reproduce.sh"  # which a person runs
-_NUMBERED = {MANIFEST_FILE, REPORT_FILE}
 _AT_ONCE = 4
 
 
@@ -70,9 +73,11 @@ class Mirror:
 
     Args:
         root: the folder that Triton reads, of which everything else lies beside.
+        signatures: this machine's policy: what others did not sign does not come in.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, signatures: SignaturePolicy | None = None) -> None:
+        self.signatures = signatures
         beside = ModelRepository(root).store
         self._digester = Digester(beside / "digests.sqlite")
         self.repository = ModelRepository(root, self._digester)
@@ -140,7 +145,11 @@ class Mirror:
         release, folder = self._pulled(model, number), self.repository.release(model, number)
         if release is None or release.digest != version.digest or self.repository.readable(model, number) is None:
             return False
-        return all(self._is(folder / file.path, file) for file in release.files if file.path not in _NUMBERED)
+        if _is_renumbered(release, number):
+            originals = signed_originals(self.repository, model, number)
+            if not originals.is_dir() or changed_number(originals, folder, number) is not None:
+                return False
+        return all(self._is(folder / file.path, file) for file in release.files if file.path not in NUMBERED_FILES)
 
     def local(self, model: str, release: StoredRelease) -> dict[str, Path]:
         """Return local files with contents of a release, by SHA-256."""
@@ -187,6 +196,10 @@ class Mirror:
             for file in release.files:
                 link_or_copy(contents[file.sha256], staged / file.path)
             manifest = _numbered(staged, release, number)
+            originals = signed_originals(self.repository, model, number)
+            self.repository.remove(originals)
+            if _is_renumbered(release, number):
+                self._keep_originals(originals, release, contents)
             if (staged / _REPRODUCTION).is_file():
                 (staged / _REPRODUCTION).chmod(0o755)
             fsync_tree(staged)
@@ -197,13 +210,25 @@ class Mirror:
             move_into_place(staged, final)
         return manifest
 
+    def _keep_originals(self, originals: Path, release: StoredRelease, contents: Mapping[str, Path]) -> None:
+        """Keep the files that a new number changed: their signature is that of the ones before."""
+        make_folder(originals.parent)
+        with staging_folder(self.repository.staging) as staged:
+            for file in release.files:
+                if file.path in NUMBERED_FILES:
+                    link_or_copy(contents[file.sha256], staged / file.path)
+            fsync_tree(staged)
+            move_into_place(staged, originals)
+
     def shown(self, model: str) -> int | None:
         """Return the version shown to Triton; earlier ones may be shown as well."""
         numbers = self.repository.views(model).shown()
         return numbers[-1] if numbers else None
 
     def is_whole(self, model: str) -> bool:
-        """Whether Triton is shown versions of a model, and everything published with them is in the mirror."""
+        """Whether Triton is shown whole versions of a model, signed as this machine's policy demands."""
+        if self.signatures is not None and shown_problem(self.repository, model, self.signatures) is not None:
+            return False
         shown = {number: self.repository.readable(model, number) for number in self.repository.views(model).shown()}
         return bool(shown) and all(
             manifest is not None
@@ -239,6 +264,7 @@ class Mirror:
             if number not in needed:
                 self.repository.remove(self.repository.release(model, number))
                 self._record(model, number).unlink(missing_ok=True)
+                self.repository.remove(signed_originals(self.repository, model, number))
 
     def _is(self, path: Path, file: FileEntry) -> bool:
         """Whether a file exists and has a content."""
@@ -275,6 +301,11 @@ def _numbered(staged: Path, release: StoredRelease, number: int) -> Manifest:
         manifest = manifest.model_copy(update={"version": number})
         _rewrite(staged / MANIFEST_FILE, manifest.model_dump_json(indent=1))
     return manifest
+
+
+def _is_renumbered(release: StoredRelease, number: int) -> bool:
+    """Whether a release is signed under another number than it has in the store."""
+    return release.model_version != number and any(file.path == SIGNATURE_FILE for file in release.files)
 
 
 def _rewrite(path: Path, text: str) -> None:
@@ -328,6 +359,7 @@ def pull(
         moved: told of bytes on their way.
 
     Raises:
+        SignatureError: the store's policy or this machine's does not accept one of them.
         RepositoryError: the store lost a file of it, the disk is full, or somebody else's model has its name.
         EnvironmentFault: the store cannot be reached.
     """
@@ -338,7 +370,7 @@ def pull(
         manifest, fetched = _bring(store, mirror, version, release, moved)
         beside = _earlier_versions(catalogue, number, line, manifest or repository.manifest(model, number))
         for other_version in beside:
-            if not mirror.has(model, other_version):
+            if store.signatures or mirror.signatures or not mirror.has(model, other_version):
                 fetched += _bring(store, mirror, other_version, store.release(model, other_version), moved)[1]
         mirror.show(model, number, [other_version.version for other_version in beside])
         mirror.collect(model, spared=spared)
@@ -360,6 +392,7 @@ def _bring(
     store: Store, mirror: Mirror, version: StoredVersion, release: StoredRelease, moved: Moved
 ) -> tuple[Manifest | None, int]:
     """Fetch a release; return its manifest, None if it was already local, and the number of bytes fetched."""
+    require_signed(store, release, version.version, mirror.signatures)
     if mirror.has(release.model, version):
         return None, 0
     local_files = mirror.local(release.model, release)

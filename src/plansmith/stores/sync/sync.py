@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from plansmith.errors import EnvironmentFault, PlansmithError, RepositoryError, ServedCheckError, in_one_line
+from plansmith.errors import (
+    EnvironmentFault,
+    PlansmithError,
+    RepositoryError,
+    ServedCheckError,
+    SignatureError,
+    in_one_line,
+)
 from plansmith.formatting import format_bytes
 from plansmith.records.destination import CURRENT
 from plansmith.records.model import Record
@@ -21,6 +28,7 @@ from plansmith.stores.sync.mirror import Mirror, pull, read_note, write_note
 from plansmith.stores.sync.servers import MirrorServers
 from plansmith.system.files import storage_errors
 from plansmith.triton.repository.release import policy_of
+from plansmith.triton.repository.signature import require_shown_signed
 
 _LONGEST_SECONDS = 300.0
 
@@ -139,6 +147,7 @@ class FollowedModel:
         self._pointer: Pointer | None = None
         self._followed = self._failed = ""  # tokens of catalogues
         self._serves: int | None = None
+        self._accepted = ""  # state of the view that the signature policy accepts
         self._troubles: dict[str, str] = {}  # by what failed
         self._reported: LiveReport | None = None
         self._report_until = 0.0
@@ -230,6 +239,7 @@ class FollowedModel:
         shown = self._mirror.shown(self._model)
         if shown is None or not self._loading.is_over:
             return shown is None
+        self._require_signed()
         try:
             serving = self._around.loaders.keep(*self._view())
         except ServedCheckError as refused:
@@ -246,6 +256,18 @@ class FollowedModel:
             self._serves = shown
             self._say(f"version {shown} {'serves' if serving else 'is shown'}")
         return True
+
+    def _require_signed(self) -> None:
+        """Require that this machine's policy accepts what is shown, before a server is told to load it."""
+        policy, state = self._mirror.signatures, self._views.state()
+        if policy is None or state == self._accepted:
+            return
+        try:
+            require_shown_signed(self._mirror.repository, self._model, policy)
+        except SignatureError:
+            self._loading.begin()  # all files were read for it
+            raise
+        self._accepted = state
 
     def _view(self) -> tuple[Path, str, int | None]:
         """Return the view of the servers: model folder, state, and the version that must answer requests."""

@@ -34,6 +34,7 @@ from plansmith.triggers.pages.query_results import (
     report_of_version,
 )
 from plansmith.triton.repository.repository import ModelRepository, Version, versions
+from plansmith.triton.repository.signature import local_signer
 
 ARTIFACTS = "artifacts"
 MOST_COMPILES = 30
@@ -124,6 +125,7 @@ def _version(model: FleetModel, repository: ModelRepository, version: Version) -
         precision=str(manifest.engine.precision) if manifest else None,
         engine=str(manifest.engine.kind) if manifest else None,
         bytes=sum(file.bytes for file in manifest.files) if manifest else None,
+        signer=local_signer(repository.release(model.status.model, version.number)),
         is_shown=version.shown,
         is_served=version.serves,
         hidden_reason=version.hidden,

@@ -72,6 +72,7 @@ class VersionResult(Record):
         precision: of the engine.
         engine: its kind.
         bytes: of all files of the release.
+        signer: who signed it according to its signature, which is not checked; empty if it is not signed.
         is_shown: whether Triton is shown it.
         is_served: whether Triton serves it.
         hidden_reason: why Triton is not shown it.
@@ -85,6 +86,7 @@ class VersionResult(Record):
     precision: str | None
     engine: str | None
     bytes: int | None
+    signer: str
     is_shown: bool
     is_served: bool
     hidden_reason: str | None

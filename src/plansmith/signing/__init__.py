@@ -1,0 +1,1 @@
+"""Signed releases: signing, signature policies and verification, with OpenSSF model-signing."""
