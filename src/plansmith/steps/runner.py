@@ -36,7 +36,7 @@ WORKER_LIBRARIES = (
 )
 
 
-def shared_imports() -> AbstractContextManager[None]:
+def shared_imports() -> AbstractContextManager[object]:
     """Have the workers of all compiles in a block import their libraries once; each compile has its own worker."""
     from plansmith.system.fork_server import forked_workers
 
