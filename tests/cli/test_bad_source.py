@@ -96,8 +96,8 @@ EARLY = {
     "outputs for a timm model": Refused(
         ("net.yaml",), 2, ("outputs cannot change that", "image-feature-extraction"), {"net.yaml": _OUTPUTS}
     ),
-    "a hub that cannot be reached": Refused(
-        ("hf:some-org/some-model@v1",), 9, ("the hub cannot be reached", "some-org/some-model", "hf:<directory>")
+    "a hub that may not be asked": Refused(
+        ("hf:some-org/some-model@v1",), 9, ("HF_HUB_OFFLINE is set", "some-org/some-model", "hf:<directory>")
     ),
 }
 

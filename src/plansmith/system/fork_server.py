@@ -127,7 +127,8 @@ class _Running:
         scratch, group = make_scratch("fork-server"), ProcessGroup()
         address = scratch / "socket"
         with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-            listening.bind(str(address))
+            with _short_path(address) as path:
+                listening.bind(path)
             listening.listen()
             descriptors = [theirs.fileno(), listening.fileno()]
             process = subprocess.Popen(
@@ -151,7 +152,8 @@ class _Running:
         """
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            connection.connect(str(address))
+            with _short_path(address) as path:
+                connection.connect(path)
         except OSError:
             connection.close()
             raise
@@ -174,6 +176,16 @@ class _Running:
             group.end()
             process.wait()
             remove_scratch(scratch)
+
+
+@contextmanager
+def _short_path(address: Path) -> Iterator[str]:
+    """Return a path to a socket that is short enough: its address has 108 bytes at most (Linux unix(7))."""
+    folder = os.open(address.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{address.name}"
+    finally:
+        os.close(folder)
 
 
 @dataclass(frozen=True)

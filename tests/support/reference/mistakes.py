@@ -69,6 +69,7 @@ MISTAKES = {
     "publish": Mistake(
         "minilm s3:models", 2, "DESTINATION: no destination: s3: is no folder; an S3 prefix is s3://bucket/prefix"
     ),
+    "sign": Mistake("minilm", 2, "it is not said with what to sign"),
     "pull": Mistake("minilm", 2, "it is not said which store is meant"),
     "sync": Mistake(
         "--store models --interval soon", 2, "Invalid value for '--interval': 'soon' is not a valid float range."

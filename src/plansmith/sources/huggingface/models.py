@@ -269,14 +269,18 @@ def require_finite(weights: Iterable[tuple[str, torch.Tensor]]) -> None:
     import torch
 
     for name, tensor in weights:
-        # The largest and the smallest value take one pass and no memory; asking for each value takes four.
-        if tensor.is_floating_point() and tensor.numel() and not all(map(math.isfinite, map(float, tensor.aminmax()))):
+        if tensor.is_floating_point() and tensor.numel() and not _is_finite(tensor):
             wrong = int((~torch.isfinite(tensor)).sum())
             kind = "NaN" if torch.isnan(tensor).any() else "Inf"
             raise SourceError(
                 f"the weight {name} holds {kind} ({wrong} of {tensor.numel()} values)",
                 remedy="take a checkpoint from before the training diverged, or convert it again",
             )
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    """Whether every value is finite, by the smallest and the largest: one pass, where asking each value takes four."""
+    return all(math.isfinite(float(value)) for value in tensor.detach().aminmax())
 
 
 def _require_shapes(mismatched: Sequence[tuple[str, Sequence[int], Sequence[int]]], task: str) -> None:
