@@ -44,6 +44,7 @@ OTHERS: dict[str, Any] = {
 
 SILENT: dict[str, Any] = {
     "allow_interface_change": True,
+    "isolate": False,
     "load_into": ["grpc://127.0.0.1:1"],
     "load_seconds": 3,
     "tritonserver": "elsewhere",

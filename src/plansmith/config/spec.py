@@ -183,6 +183,11 @@ class ModelSpec(Record):
     random_weights: Switch = Field(default=False, description="Draw the weights instead of loading them.")
     trust_remote_code: Switch = Field(default=False, description="Run Python code that comes with the model.")
     allow_pickle: Switch = Field(default=False, description="Read pickled weights and modules, which can run any code.")
+    isolate: Switch = Field(
+        default=True,
+        description="Keep code of the model's own, pickles and functions of yours from the network and from your"
+        " credentials while the model is compiled.",
+    )
     device: ExportDevice = Field(
         default="cpu", description="Where PyTorch holds the model while it is asked and exported."
     )

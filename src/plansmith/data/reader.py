@@ -30,6 +30,7 @@ from plansmith.data.tables import (
 )
 from plansmith.errors import SourceError, UsageError, first_line
 from plansmith.records.model import Record
+from plansmith.system.isolation import isolation_of_process
 
 READERS = {
     ".txt": read_lines,
@@ -117,9 +118,10 @@ def _failed(name: str, error: Exception, how: str) -> SourceError:
     """Return an error for an exception in user code, with the line that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else name
-    return SourceError(
-        f"{name} {how}: {type(error).__name__}: {first_line(error)} ({place})", remedy="mend it, and run it by hand"
-    )
+    remedy = "mend it, and run it by hand"
+    if isolation_of_process() is not None and isinstance(error, OSError):
+        remedy += "; with `isolate: false` it may use the network and your credentials"
+    return SourceError(f"{name} {how}: {type(error).__name__}: {first_line(error)} ({place})", remedy=remedy)
 
 
 @contextmanager

@@ -220,11 +220,24 @@ class TiedAxis(Record):
         return f"{self.axis} is always {self.to} in the graph, as the model takes no other: {self.reason}"
 
 
+class Isolation(Record):
+    """Isolation of the process that ran code which others wrote: without network, credentials and its user's home.
+
+    Attributes:
+        complete: whether the kernel allowed it; else the process ran as any other.
+        problem: why it did not.
+    """
+
+    complete: bool
+    problem: str = ""
+
+
 class OnnxModel(Record):
     """Exported or lowered model; without a graph if the PyTorch model itself is served.
 
     `exporter` is "none" where the source was an ONNX file already, and `UNEXPORTED` where there is no graph.
-    `fixed`: axes that might have moved; `tied`: axes that move with another; releases older than these have none.
+    `fixed`: axes that might have moved; `tied`: axes that move with another; `isolation`: of the process that ran
+    code of the model's own; releases older than these have none.
     """
 
     components: dict[str, Component]
@@ -236,6 +249,7 @@ class OnnxModel(Record):
     reference: ReferenceSet
     fixed: tuple[FixedAxis, ...] = ()
     tied: tuple[TiedAxis, ...] = ()
+    isolation: Isolation | None = None
 
     @property
     def describe_exporter(self) -> str:
@@ -293,7 +307,7 @@ class DataSet(Record):
     `words` says where they come from; `digest` is that of the data as it was read and `revision` the hub's;
     `available` counts its different samples. `real`: somebody gave them; else they are plansmith's own sentences and
     images, or drawn at random (`guessed`). `pooling`: how the vectors of a sentence's tokens become one, where an
-    output holds such.
+    output holds such. `isolation`: of the process that read them, where it ran code of somebody else.
     """
 
     words: str
@@ -307,6 +321,7 @@ class DataSet(Record):
     pooling: Pooling
     calibration: SampleSet
     evaluation: SampleSet | None
+    isolation: Isolation | None = None
 
 
 class Rounding(Record):

@@ -91,6 +91,17 @@ class ModelContext:
         return check
 
 
+def runs_foreign_code(spec: ModelSpec) -> bool:
+    """Whether a compile runs code that came with a model, that pickles name, or that is a user's own."""
+    pipeline = spec.pipeline
+    models = (spec, *(pipeline.models.values() if pipeline is not None else ()))
+    return (
+        any(model.trust_remote_code or model.allow_pickle for model in models)
+        or any(model.data is not None and model.data.entry_point for model in models)
+        or (pipeline is not None and bool(pipeline.script))
+    )
+
+
 def start_stages(
     spec: ModelSpec,
     relative_to: Path,
@@ -117,7 +128,16 @@ def start_stages(
         place = find_shared_place(spec.shared_cache, relative_to, listener.notice, only_looks=dry)
         shared = SharedCache(place, listener.moving) if place else None
     artifacts = Path(spec.artifacts).absolute()
-    return StageRunner(name, artifacts, listener=listener, force=spec.force, dry=dry, digester=digester, shared=shared)
+    return StageRunner(
+        name,
+        artifacts,
+        listener=listener,
+        force=spec.force,
+        dry=dry,
+        digester=digester,
+        shared=shared,
+        isolated=spec.isolate and runs_foreign_code(spec),
+    )
 
 
 def graph_context(spec: ModelSpec, relative_to: Path, stages: Callable[[], StageRunner]) -> ModelContext:

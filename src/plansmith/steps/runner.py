@@ -140,6 +140,7 @@ class StageRunner:
         dry: look only; a step gives None where something would have to be done.
         digester: hashes files; one of its own, with the memo of the artifacts, when None.
         shared: what other machines have done; one that only looks tells a dry run of it, another is fetched from.
+        isolated: keep the worker from the network and its user's credentials: it will run code of somebody else.
 
     Attributes:
         records: how the steps went so far.
@@ -159,6 +160,7 @@ class StageRunner:
         dry: bool,
         digester: Digester | None = None,
         shared: SharedCache | None = None,
+        isolated: bool = False,
     ) -> None:
         self.records: list[StepRecord] = []
         self.results: dict[str, Record] = {}
@@ -173,6 +175,7 @@ class StageRunner:
         self._listener = listener
         self._cache = StageCache(artifacts / "cache", self.digester, listener.notice)
         self._stamp = f"{model}-{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
+        self._isolated = isolated
         self._worker: Worker | None = None
         self._cache_held: ExitStack | None = None
 
@@ -347,8 +350,12 @@ class StageRunner:
             self.end_worker()
         if self._worker is None:
             require_library("numpy", "compile")  # which the worker imports when it starts
-            self._worker = Worker(WORKER_MODULE, self.log_file("worker"), self.progress)
-        return task.run(self._worker, request)
+            self._worker = Worker(WORKER_MODULE, self.log_file("worker"), self.progress, isolated=self._isolated)
+        answer = task.run(self._worker, request)
+        isolation = getattr(answer, "isolation", None)
+        if isolation is not None and not isolation.complete:
+            self.notice(f"code that is not plansmith's ran with network and credentials: {isolation.problem}")
+        return answer
 
     def end_worker(self) -> None:
         """Stop the worker process, if there is one, to free its memory."""

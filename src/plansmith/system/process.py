@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -33,6 +33,9 @@ from plansmith.system.files import make_folder, make_scratch, remove_scratch
 
 _POLL_SECONDS = 0.01
 _PROC = Path("/proc")
+
+ISOLATION = "plansmith.system.isolation"
+"""Run before a module of a worker that is to be isolated."""
 
 _PR_SET_PDEATHSIG = 1
 _LOG_TAIL_LINES = 5
@@ -232,6 +235,7 @@ class Worker:
         log: takes everything that the child prints.
         progress: told what the child is doing, in a few words.
         environment: variables that the child has besides, or instead of, those of this process.
+        isolated: keep the child from the network and its user's credentials, where the kernel allows it.
     """
 
     def __init__(
@@ -241,6 +245,7 @@ class Worker:
         progress: Callable[[str], None] = lambda _: None,
         *,
         environment: Mapping[str, str] | None = None,
+        isolated: bool = False,
     ) -> None:
         self._log = log
         self._progress = progress
@@ -254,19 +259,20 @@ class Worker:
         with theirs, log.open("ab") as output:
             self._log_begins = output.tell()
             started, given = None, starter.get()
-            if given is not None and given.module == module and not environment:
+            if given is not None and given.module == module and not environment and not isolated:
                 started = given.start(theirs, output, self._group.number, self._temporary)
-            self._process = started or self._start_program(module, theirs, output, environment or {})
+            modules = [ISOLATION, module] if isolated else [module]
+            self._process = started or self._start_program(modules, theirs, output, environment or {})
         self._status: int | None = None
         self._stream = ours.makefile("rwb")
         ours.close()
         self._watch = memory.Watch(self._process.pid)
 
     def _start_program(
-        self, module: str, connection: socket.socket, output: BinaryIO, environment: Mapping[str, str]
+        self, modules: Sequence[str], connection: socket.socket, output: BinaryIO, environment: Mapping[str, str]
     ) -> StartedProcess:
         process = subprocess.Popen(
-            [sys.executable, "-m", module, str(connection.fileno())],
+            [sys.executable, "-m", *modules, str(connection.fileno())],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -139,6 +139,43 @@ def leave_temporary_file(*, progress: Progress) -> str:
     return str(path)
 
 
+def connect(*, port: int, progress: Progress) -> str:
+    """Connect to a server of this machine; return what the system says of it."""
+    del progress
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except OSError as error:
+        return str(error.strerror)
+    return "connected"
+
+
+def read(*, path: str, unmount: bool = False, progress: Progress) -> str:
+    """Return what is in a file, or what the system says of it; take away first what lies over its folder, if it can."""
+    del progress
+    if unmount:
+        libc = ctypes.CDLL(None)
+        libc.umount2(os.fsencode(Path(path).parent), 2)
+        libc.unshare(0x10020000)  # user and mount namespaces
+        libc.umount2(os.fsencode(Path(path).parent), 2)
+    try:
+        return Path(path).read_text()
+    except OSError as error:
+        return str(error.strerror)
+
+
+def variable(*, name: str, progress: Progress) -> str | None:
+    """Return a variable of the environment."""
+    del progress
+    return os.environ.get(name)
+
+
+def write(*, path: str, progress: Progress) -> int:
+    """Write into a file; return its owner."""
+    del progress
+    Path(path).write_text("written")
+    return Path(path).stat().st_uid
+
+
 def import_module(*, name: str, progress: Progress) -> bool:
     """Import a module; return whether it was imported already."""
     del progress
@@ -148,6 +185,10 @@ def import_module(*, name: str, progress: Progress) -> bool:
 
 
 FUNCTIONS = (
+    connect,
+    read,
+    variable,
+    write,
     import_module,
     leave_temporary_file,
     echo,

@@ -18,6 +18,7 @@ from plansmith.records.model import AxisRange, InputRange, Precision, SourceMode
 from plansmith.records.validation import Tolerance
 from plansmith.sources.loaded_model import Signature
 from plansmith.sources.reference import refuse_unfitting
+from plansmith.steps.context import runs_foreign_code
 from plansmith.steps.fetch import fetch, load_request
 from plansmith.steps.runner import Listener, StageRunner
 from plansmith.steps.worker import tasks
@@ -54,7 +55,8 @@ def study(spec: ModelSpec, *, listener: Listener) -> Studied:
     reference = parse_reference(spec.source, relative_to=Path.cwd())
     refuse_unfitting(reference, spec)
     name = spec.name or reference.default_name
-    stages = StageRunner(name, Path(spec.artifacts).absolute(), listener=listener, force=False, dry=False)
+    artifacts, isolated = Path(spec.artifacts).absolute(), runs_foreign_code(spec)
+    stages = StageRunner(name, artifacts, listener=listener, force=False, dry=False, isolated=isolated)
     try:
         source = fetch(stages, spec, reference)
         assert source is not None, "what is brought here is no look"

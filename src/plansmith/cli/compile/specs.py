@@ -85,6 +85,11 @@ _OPTIONS = (
         default=None,
         help="Read pickled weights and modules, which can run any code.",
     ),
+    click.option(
+        "--isolate/--no-isolate",
+        default=None,
+        help="Keep that code, and functions of yours, from the network and from your credentials [yes].",
+    ),
 )
 
 

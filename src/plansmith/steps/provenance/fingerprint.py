@@ -52,7 +52,7 @@ _CHOOSE_GPUS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
 NO_SAY = {
     *("name", "target", "repository", "artifacts", "shared_cache", "publish", "allow_interface_change", "force"),
-    *("load_into", "load_seconds", "tritonserver", "source_override"),
+    *("load_into", "load_seconds", "tritonserver", "source_override", "isolate"),
 }
 """Fields of a spec that say where something is and how to go about it, and what stands elsewhere in a basis."""
 

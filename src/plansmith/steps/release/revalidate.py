@@ -58,7 +58,7 @@ def revalidate(release: Path) -> ValidationReport:
     descriptor, log = tempfile.mkstemp(prefix=scratch_name("validate-"), suffix=".log")
     os.close(descriptor)
     recipe = manifest.lowered.recipe if manifest.lowered else None
-    with Worker(WORKER_MODULE, Path(log)) as worker:
+    with Worker(WORKER_MODULE, Path(log), isolated=manifest.onnx.isolation is not None) as worker:
         request = ValidateRequest(
             engine=manifest.engine,
             engine_folder=folder.resolve(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from plansmith.compilers.export.export import describe, export, run_reference
 from plansmith.compilers.export.requests import LoadRequest
@@ -19,15 +19,19 @@ from plansmith.config.pipeline import PipelineOptions
 from plansmith.errors import EnvironmentFault, UsageError, first_line
 from plansmith.pipelines.build import join, script
 from plansmith.records.engine import Engine
-from plansmith.records.model import EngineKind, Precision
+from plansmith.records.model import DataSet, EngineKind, OnnxModel, Precision, Record
 from plansmith.records.validation import ValidationReport
 from plansmith.steps.worker import tasks
 from plansmith.steps.worker.import_onnx import import_onnx
 from plansmith.steps.worker.sampling import entry_point_digest, sample
+from plansmith.system.isolation import isolation_of_process
 from plansmith.system.process import serve
 from plansmith.system.tasks import Nothing, Progress
 
 RANDOM_SEED = 0
+
+Q = TypeVar("Q", bound=Record)
+M = TypeVar("M", OnnxModel, DataSet)
 
 
 def timm_hub_id(request: tasks.TimmName, progress: Progress) -> tasks.HubId:
@@ -169,17 +173,28 @@ def validate(request: tasks.ValidateRequest, progress: Progress) -> ValidationRe
     )
 
 
+def _with_isolation(function: Callable[[Q, Progress], M]) -> Callable[[Q, Progress], M]:
+    """Return a function that records in its result how this process is isolated, if it was to be."""
+
+    def recorded(request: Q, progress: Progress) -> M:
+        result = function(request, progress)
+        isolation = isolation_of_process()
+        return result if isolation is None else result.model_copy(update={"isolation": isolation})
+
+    return recorded
+
+
 FUNCTIONS = dict(
     (
         tasks.TIMM_HUB_ID.served_by(timm_hub_id),
         tasks.GRAPH_FILES.served_by(graph_files),
         tasks.MAKE_RANDOM.served_by(make_random),
         tasks.DESCRIBE.served_by(describe),
-        tasks.EXPORT.served_by(export),
-        tasks.RUN_REFERENCE.served_by(run_reference),
+        tasks.EXPORT.served_by(_with_isolation(export)),
+        tasks.RUN_REFERENCE.served_by(_with_isolation(run_reference)),
         tasks.IMPORT_ONNX.served_by(import_onnx),
         tasks.ENTRY_POINT_DIGEST.served_by(entry_point_digest),
-        tasks.SAMPLE.served_by(sample),
+        tasks.SAMPLE.served_by(_with_isolation(sample)),
         tasks.CHECK_PRELOWERED.served_by(check_prelowered),
         tasks.LOWER.served_by(lower),
         tasks.LINT_PLAN.served_by(lint_plan),
