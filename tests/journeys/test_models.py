@@ -16,6 +16,7 @@ from plansmith.triton.client import Client
 
 from ..support.cli.command import CommandLine
 from ..support.cli.commands import ask
+from ..support.faults.groups import namespaces_allowed
 from ..support.models.graphs import save_product
 from ..support.models.python_backend import ODD_INPUTS, write_odd
 from ..support.pipelines.classifiers import classifier, save_classifiers
@@ -202,6 +203,8 @@ def test_pytorch_model_answers_from_triton(terminal: CommandLine, server: Follow
     )
     assert (release["engine"], release["precision"], release["verdict"]) == ("python", "bf16", "passed")
     assert release["served"]["backend"] == "real"
+    (manifest,) = terminal.folder.rglob("releases/odd/*/manifest.json")
+    assert json.loads(manifest.read_text())["onnx"]["isolation"]["complete"] == namespaces_allowed()
     assert terminal.document("compile", "odd.yaml")["unchanged"]
     for command in ("show", "validate", "report"):
         terminal.text(command, "odd")

@@ -1,8 +1,9 @@
-"""Control groups with little memory, in which the kernel ends whoever takes more."""
+"""What the kernel grants to tests: control groups with little memory, in which it ends who takes more; namespaces."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,3 +33,9 @@ def small_group(limit: int) -> Iterator[Path | None]:
         if group is not None:
             with suppress(OSError):
                 group.rmdir()
+
+
+def namespaces_allowed() -> bool:
+    """Whether this user may make namespaces here, as unshare(1) finds it."""
+    command = ["unshare", "--user", "--map-root-user", "--net", "--mount", "true"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
