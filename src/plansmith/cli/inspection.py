@@ -19,6 +19,7 @@ from plansmith.report.text import (
     evaluation_lines,
     format_cosine,
     format_speedup,
+    isolation_lines,
     pipeline_lines,
     plan_lines,
     recipe_lines,
@@ -70,6 +71,7 @@ def _release(manifest: Manifest, folder: Path) -> dict[str, Any]:
         "signature": _signature(folder),
         "target": manifest.target,
         "source": _source(manifest.source),
+        **({"isolation": isolation} if (isolation := list(isolation_lines(manifest.onnx, manifest.data))) else {}),
         "export": {
             "exporter": manifest.onnx.describe_exporter,
             "refused": [f"{a.exporter}: {a.problem}" for a in manifest.onnx.attempts if a.problem],

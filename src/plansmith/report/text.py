@@ -8,7 +8,7 @@ from itertools import groupby, islice
 
 from plansmith.formatting import format_bytes, format_seconds
 from plansmith.records.engine import UNKNOWN, BuildCheck, Engine, LayerSummary, Plan
-from plansmith.records.model import LoweredModel, Precision, SpeedRatio
+from plansmith.records.model import DataSet, LoweredModel, OnnxModel, Precision, SpeedRatio
 from plansmith.records.pipeline import MODEL_PART, Pipeline, Script
 from plansmith.records.validation import (
     AGAINST,
@@ -276,6 +276,15 @@ def describe_agreement(pipeline: Pipeline) -> str:
     others = [agreement for agreement in pipeline.agreements if not agreement.same]
     less = f"; not quite the same in {len(others)} of them" if others else ""
     return f"{summary} got the answers of {pipeline.source}{less}"
+
+
+def isolation_lines(onnx: OnnxModel, data: DataSet | None) -> Iterator[str]:
+    """Yield whether code that came with the model or is the user's ran isolated; nothing if there was none."""
+    for isolation in dict.fromkeys([onnx.isolation, data.isolation if data is not None else None]):
+        if isolation is not None and isolation.complete:
+            yield "code that is not plansmith's ran without network and credentials"
+        elif isolation is not None:
+            yield f"code that is not plansmith's ran with network and credentials: {isolation.problem}"
 
 
 def script_lines(script: Script | None) -> Iterator[str]:

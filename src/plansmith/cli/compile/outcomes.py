@@ -370,10 +370,11 @@ def _served_lines(manifest: Manifest, device: Device) -> Iterator[str]:
 
 def _model_lines(model: Manifest | ReleasedModel) -> Iterator[str]:
     """Yield the findings on one model of a release from before the served check."""
-    from plansmith.report.text import pipeline_lines, plan_lines
+    from plansmith.report.text import isolation_lines, pipeline_lines, plan_lines
 
     if model.source.random_weights:
         yield "the weights are random: its answers mean nothing"
+    yield from isolation_lines(model.onnx, model.data)
     yield from pipeline_lines(model.pipeline)
     yield from accuracy_lines(model.lowered, model.validation)
     yield from plan_lines(model.engine, model.validation)
