@@ -80,6 +80,7 @@ NO_SAY = {
     "config/targets",
     "config/yaml_source",
     "system/files",
+    "system/isolation",
     "system/libraries",
     "config/spec",
     "records/destination",

@@ -14,9 +14,9 @@ import pytest
 from plansmith.records.model import Isolation
 from plansmith.system.process import Worker
 
-from ..faults.conftest import ROOT
 from ..support.faults.groups import namespaces_allowed
 
+ROOT = Path(__file__).parents[2]
 TINY = "tests.support.faults.tiny_worker"
 ALLOWED = namespaces_allowed()
 
@@ -78,11 +78,11 @@ def test_isolated_worker_writes_as_its_user(worker: Worker, tmp_path: Path) -> N
 def test_forbidden_isolation_is_told() -> None:
     """Where the kernel forbids namespaces, the module runs all the same and knows why it is not isolated."""
     program = """
-import sys
 from plansmith.system import isolation
 def forbidden(_): raise PermissionError(1, "Operation not permitted")
 isolation._enter = forbidden
-isolation.main("tests.support.faults.say_isolation")
+isolation.main("keyword")
+print(isolation.isolation_of_process())
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "complete=False problem='Operation not permitted'\n"

@@ -25,7 +25,10 @@ class InlineWorker:
 
     is_dead = False
 
-    def __init__(self, module: str, log: Path, progress: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self, module: str, log: Path, progress: Callable[[str], None] = lambda _: None, *, isolated: bool = False
+    ) -> None:
+        del isolated  # this process is as it is
         assert module == worker.__name__.removesuffix(".__main__")
         log.parent.mkdir(parents=True, exist_ok=True)
         log.touch()
