@@ -146,9 +146,7 @@ dist: $(VENV)/.installed
 
 bench:           ## CPU seconds, memory, accuracy, speed, size, serving, threads, tensors, pipelines, stores, plans and deliveries, beside plain scripts and other tools
 bench: $(VENV)/.served $(VENV)/.dali
-	$(BIN)/python -m benchmarks.compile_cost
-	$(BIN)/python -m benchmarks.compile_cases
-	$(BIN)/python -m benchmarks.fleet_cost
+	$(BIN)/python -m benchmarks.compiles
 	$(BIN)/python -m benchmarks.startup
 	$(BIN)/python -m benchmarks.precision
 	$(BIN)/python -m benchmarks.serving

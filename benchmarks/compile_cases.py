@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 from benchmarks.compile_cost import BARE, MINILM
-from benchmarks.measure import Cost, compare, run
+from benchmarks.measure import Comparison, Cost, compare, run
 
 SPEC = {"source": f"hf:{MINILM}", "name": "minilm", "shapes": {"input_ids": "1x8:4x32:8x64"}}
 SHAPES = ("2x16", "1x16", "3x23", "1x8", "4x32", "8x64")
@@ -24,7 +24,7 @@ TOLERANCE = {"tolerances": {"sentence_embedding": {"min_cosine": 0.999}}}
 BATCHING = {"triton": {"dynamic_batching": {"max_queue_delay_microseconds": 200}}}
 
 
-def main(rounds: int) -> None:
+def main(rounds: int) -> list[Comparison]:
     costs: dict[str, tuple[list[Cost], list[Cost]]] = defaultdict(lambda: ([], []))
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as name:
@@ -44,8 +44,7 @@ def main(rounds: int) -> None:
                     run([sys.executable, "-m", "plansmith", "compile", str(spec), *places, "--quiet"])
                 )
                 costs[label][1].append(plain)
-    for label, (ours, theirs) in costs.items():
-        compare(ours, theirs, label)
+    return [row for label, (ours, theirs) in costs.items() for row in compare(ours, theirs, label)]
 
 
 if __name__ == "__main__":

