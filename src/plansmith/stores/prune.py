@@ -4,7 +4,7 @@ In this order, so that a kill at any moment leaves nothing that looks whole and 
 version is pruned, in the one write that sees that no alias and no pin holds it; then its list of files goes; then the
 contents that no list and no entry of a shared cache names. Lists and contents younger than `GRACE_SECONDS` stay,
 whatever names them: a publication writes them before the catalogue knows of it, and gives those that it finds there a
-new age.
+new age. It then waits for a pruner that is at work, which may have seen the old age, and looks again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Literal
 from plansmith.errors import RepositoryError
 from plansmith.formatting import seconds_of
 from plansmith.records.model import Record
-from plansmith.stores.backend.documents import utc_now
+from plansmith.stores.backend.documents import pruning, utc_now
 from plansmith.stores.layout import CACHE, GRACE_SECONDS, LIVE, OBJECTS, RELEASES, name_in, object_key, release_key
 from plansmith.stores.reader import AgedReport, in_parallel, live_reports
 from plansmith.stores.records import Catalogue, StoredVersion, line_before
@@ -174,16 +174,24 @@ class Pruner:
         self._ignoring = ignoring
         self._now = store.objects.now()
         self._went = went
+        self._require_lease: Callable[[], None] = lambda: None
         self._staying: list[Staying] = []
         self._removed_items: list[PrunedItem] = []
 
     def prune(self) -> Pruning:
-        """Prune all models, then the objects that belong to none.
+        """Prune all models, then the objects that belong to none; one at a time does so in a store.
 
         Raises:
             RepositoryError: a document is lost or damaged, so that it is not known what it needs; or a release was
                 published meanwhile of contents that just went.
         """
+        if self._dry:
+            return self._prune()
+        with pruning(self._objects) as self._require_lease:
+            self._now = self._objects.now()
+            return self._prune()
+
+    def _prune(self) -> Pruning:
         catalogues = [self._mark(model) for model in self._store.models()]
         needed = self._needed_by(catalogues)
         standing = {
@@ -257,6 +265,7 @@ class Pruner:
         """Delete file lists, except of releases republished since they were found; return the deleted ones."""
         removed = []
         for item in unlisted:
+            self._require_lease()
             now, document = self._objects.find(item.key), self._objects.read(item.key)
             if now is None or document is None or not self._is_old(now):
                 continue
@@ -276,6 +285,7 @@ class Pruner:
         """Delete contents, except those that a publication renewed since they were found; return the deleted ones."""
         removed: list[ObjectMetadata] = []
         for start in range(0, len(contents), _AT_ONCE):
+            self._require_lease()
             some = [item.key for item in contents[start : start + _AT_ONCE]]
             still = [item for item in in_parallel(self._objects.find, some) if item is not None and self._is_old(item)]
             self._objects.remove(item.key for item in still)

@@ -16,9 +16,10 @@ from plansmith.records.destination import CURRENT, Destination, Publication
 from plansmith.records.model import FileEntry
 from plansmith.records.release import SIGNATURE_FILE, Fingerprint, Manifest
 from plansmith.signing.verification import check_signature, require_signature
-from plansmith.stores.backend.documents import content_of, utc_now
+from plansmith.stores.backend.documents import content_of, outwait_pruner, utc_now
+from plansmith.stores.backend.turns import clock
 from plansmith.stores.initialize import require_ours, require_store
-from plansmith.stores.layout import release_key
+from plansmith.stores.layout import GRACE_SECONDS, release_key
 from plansmith.stores.reader import read_stored_manifest, write_fingerprint
 from plansmith.stores.records import Catalogue, StoredRelease, StoredVersion, promoted
 from plansmith.stores.repository_view import keep_view, refresh_view
@@ -108,7 +109,7 @@ def plan_release(
 
 
 class _Stale(Exception):
-    """Raised if the existing version that a release would reuse was pruned since it was checked."""
+    """Raised if what a release relies on may have been pruned since it was checked."""
 
 
 def _published(store: Store, folder: Path, entry: _Entry, observer: TransferProgress) -> Publication:
@@ -117,14 +118,18 @@ def _published(store: Store, folder: Path, entry: _Entry, observer: TransferProg
     Raises:
         _Stale: it is to be looked at again; whoever does so finds all that was sent.
     """
-    sent = 0
+    sent, begun = 0, clock()
     if entry.is_new or entry.terms.resend:
         sent = send_contents(store.objects, folder, entry.files, observer, again=entry.terms.resend)
+        if store.objects.find(release_key(entry.manifest.name, entry.digest)) is not None:
+            outwait_pruner(store.objects)  # it may be about to remove the list of an equal release that was pruned
         entry.list_files(store)
     before = entry.before
 
     def changed(old: Catalogue) -> Catalogue:
         nonlocal before
+        if entry.is_new and clock() - begun > GRACE_SECONDS / 4:
+            raise _Stale  # a pruner takes what was sent so long ago for left over
         if not entry.is_new and _of_digest(old, entry.digest) is None:
             raise _Stale
         if _pointed(old, entry.terms.aliases) != _pointed(before, entry.terms.aliases):

@@ -11,6 +11,7 @@ from threading import Event, Lock
 from plansmith.errors import RepositoryError
 from plansmith.records.model import FileEntry
 from plansmith.records.release import Manifest
+from plansmith.stores.backend.documents import outwait_pruner
 from plansmith.stores.backend.object_store import Moved, Objects, untold
 from plansmith.stores.layout import GRACE_SECONDS, object_key, require_inside
 from plansmith.stores.reader import in_parallel
@@ -99,6 +100,8 @@ def send_contents(
             return tally.bytes
         in_parallel(lambda key: _keep(objects, key), old)
         renewed_keys.update(old)
+        if old:  # a pruner that looked at them before may be about to remove them
+            outwait_pruner(objects)
         observer.begins(sum(file.bytes for file in missing))
         _send(objects, folder, missing, tally)
         again = False

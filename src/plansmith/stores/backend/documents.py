@@ -16,13 +16,17 @@ from typing import TypeVar
 from plansmith.errors import PlansmithError, RepositoryError, first_line
 from plansmith.records.model import Record
 from plansmith.stores.backend.object_store import Changed, KeyTaken, Objects
-from plansmith.stores.backend.turns import Lapsed, alone
+from plansmith.stores.backend.turns import Lapsed, alone, clock, warn
 from plansmith.stores.layout import LEASES, lease_key
 
 R = TypeVar("R", bound=Record)
 
 _MOST_SECONDS = 120.0
 _LONGEST_PAUSE_SECONDS = 1.0
+
+_PRUNING = "prune"
+_PRUNING_SECONDS = 600.0
+_SILENT_SECONDS = 2.0
 
 SECONDS = 60.0
 """How long a lease lasts after its holder was heard of last."""
@@ -192,6 +196,52 @@ def leased(objects: Objects, name: str, seconds: float = SECONDS, waiting: Waiti
         done.set()
         renewal.join()
         hold.give_back()
+
+
+@contextmanager
+def pruning(objects: Objects, waiting: Waiting = warn) -> Iterator[Callable[[], None]]:
+    """Hold the lease of the store's pruner for the block; waits until another holder releases it or it expires.
+
+    Gives what is to be called right before each removal: it renews the lease, and keeps a pruner that was suspended
+    from removing what a publication relies on by now. Not promised for one that is suspended for most of the lease's
+    time between that call and its removal.
+
+    Raises:
+        RepositoryError: the store refuses it; from the call, another pruner has it.
+    """
+    hold, heard = Hold(objects, lease_key(_PRUNING), _PRUNING_SECONDS), clock()
+    _take(hold, _PRUNING_SECONDS, waiting)
+
+    def require() -> None:
+        nonlocal heard
+        if clock() - heard < _PRUNING_SECONDS / 10:
+            return
+        begun = clock()
+        try:
+            hold.prolong()
+        except _LeaseConflict as conflict:
+            raise RepositoryError(
+                f"{objects.place} is pruned by {conflict}", remedy="run the same command again", transient=True
+            ) from None
+        heard = begun
+
+    try:
+        yield require
+    finally:
+        hold.give_back()
+
+
+def outwait_pruner(objects: Objects, waiting: Waiting = warn) -> None:
+    """Wait until a pruner that is at work has ended, or its lease has expired."""
+    is_reported, begun = False, clock()
+    while True:
+        lease = read_document(objects, lease_key(_PRUNING), Lease)
+        if lease is None or not lease.holder or lease.until <= objects.now():
+            return
+        if not is_reported and clock() - begun > _SILENT_SECONDS:
+            waiting(f"{objects.place}: waiting for {lease.who}, which prunes there")
+            is_reported = True
+        time.sleep(random.uniform(_LONGEST_PAUSE_SECONDS / 2, _LONGEST_PAUSE_SECONDS))  # noqa: S311 - no secret
 
 
 def forget_leases(objects: Objects, older_than_seconds: float) -> int:

@@ -108,7 +108,7 @@ class LockClaim:
         self._ticket = ""
         self._heard = 0.0
         self._waiting = waiting
-        self._begun = _clock()
+        self._begun = clock()
         self._is_reported = False
 
     def wait(self) -> None:
@@ -133,7 +133,7 @@ class LockClaim:
         Raises:
             Lapsed: it may not.
         """
-        if _clock() - self._heard > self._trusted_seconds:
+        if clock() - self._heard > self._trusted_seconds:
             raise Lapsed(self._tickets)
 
     def give_back(self) -> None:
@@ -145,9 +145,9 @@ class LockClaim:
         """Write a ticket with a number above all existing ones. Tickets sort by number."""
         name = secrets.token_hex(8)
         self._chooses, self._ticket = f"{self._choosing}{name}", ""
-        self._heard = _clock()
+        self._heard = clock()
         self._put(self._chooses)
-        drawn = _clock()
+        drawn = clock()
         highest = max((_number(item.key) for item in self._objects.below(self._tickets)), default=0)
         self._ticket = f"{self._tickets}{highest + 1:012d}-{name}"
         self._put(self._ticket)
@@ -160,13 +160,13 @@ class LockClaim:
         ahead = {item.key for item in self._objects.below(prefix) if below is None or item.key < below}
         if not ahead:
             return
-        behind_seconds = self._objects.now() - _clock()  # asked once: both clocks go on alike
+        behind_seconds = self._objects.now() - clock()  # asked once: both clocks go on alike
         patience = 1.0
         while ahead:
             pause = min(_PAUSE_SECONDS * len(ahead) * patience, _LONGEST_PAUSE_SECONDS)
             time.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - no secret
             self._stay()
-            now = _clock() + behind_seconds
+            now = clock() + behind_seconds
             remaining = [item for item in self._objects.below(prefix) if item.key in ahead]
             run_out = {item.key for item in remaining if now - item.changed > self._seconds}
             self._objects.remove(sorted(run_out))
@@ -176,7 +176,7 @@ class LockClaim:
 
     def _tell(self, ahead: list[ObjectMetadata], now: float) -> None:
         """Report once which process is ahead, if the wait takes longer than a write."""
-        if self._is_reported or not ahead or _clock() - self._begun < _SILENT_SECONDS:
+        if self._is_reported or not ahead or clock() - self._begun < _SILENT_SECONDS:
             return
         document = self._objects.read(ahead[0].key)
         if document is not None:  # else it just went
@@ -190,9 +190,9 @@ class LockClaim:
 
     def _stay(self) -> None:
         """Keep the ticket from expiring; one that may have expired before its renewal is not used."""
-        if _clock() - self._heard > self._seconds / 6:
+        if clock() - self._heard > self._seconds / 6:
             self.require()
-            begun = _clock()
+            begun = clock()
             self._put(self._ticket)
             self.require()
             self._heard = begun
@@ -205,7 +205,7 @@ def _number(ticket: str) -> int:
     return int(ticket.rsplit("-", 2)[1])
 
 
-def _clock() -> float:
+def clock() -> float:
     """Return the seconds of a clock that also runs while the machine sleeps, if there is one."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 

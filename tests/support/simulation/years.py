@@ -1,0 +1,244 @@
+"""Years of a store: publishers, people who move aliases, pruners and readers, and the model that judges them."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from plansmith.errors import RepositoryError
+from plansmith.stores import initialize, prune, publication, reader, records, transfer
+from plansmith.stores import store as stores
+from plansmith.stores.backend import documents, turns
+from plansmith.stores.layout import catalogue_key, object_key, release_key
+from plansmith.stores.prune import Pruner, Retention
+from plansmith.stores.publication import Terms, publish_release
+from plansmith.stores.records import Catalogue, StoredRelease
+from plansmith.stores.store import Store
+from plansmith.system.digest import Digester
+
+from ..stores.releases import MODEL, PackagedRelease
+from .world import DAY, Actor, Memory, SimulatedObjects, World
+
+ALIASES = ("current", "canary")
+GRACE = DAY
+_ACTS = 24
+_LONGEST_BETWEEN = 40 * DAY
+# Nothing is promised to who is suspended for longer than the margin of a turn, or for most of a pruner's lease.
+_LONGEST_IN_TURN = 120.0
+
+
+class Broken(AssertionError):
+    """A promise was broken; the message tells which, with the seed and the last lines of the log."""
+
+
+@dataclass
+class Years:
+    """One simulation.
+
+    Attributes:
+        seed: decides everything.
+        conditional: whether the store has conditional writes.
+        history: the catalogues that there were, with the time of each.
+        acknowledged: digests whose publication was answered, with their numbers.
+    """
+
+    seed: int
+    releases: Sequence[PackagedRelease]
+    folder: Path
+    conditional: bool
+    world: World = field(init=False)
+    memory: Memory = field(default_factory=Memory)
+    history: list[tuple[float, Catalogue]] = field(default_factory=list)
+    acknowledged: dict[str, int] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Simulate, and hold what happens against the promises.
+
+        Raises:
+            Broken: one does not hold.
+        """
+        self.world = world = World(self.seed)
+        world.observe = self._observe
+        acts = (self._publish, self._publish, self._move, self._move, self._prune, self._read)
+        with _simulated(world):
+            after = 0.0
+            for number in range(_ACTS):
+                act = world.random.choice(acts)
+                longest = _LONGEST_IN_TURN if act == self._prune or not self.conditional else 3 * DAY
+                world.start(f"{act.__name__[1:]}-{number}", self._actor(act), after, longest)
+                after += world.random.choice((0.0, 0.0, 1.0, _LONGEST_BETWEEN)) * world.random.random()
+            try:
+                world.run()
+                self._require_whole()
+            except Broken:
+                raise
+            except Exception as error:
+                raise self._broken(f"{type(error).__name__}: {error}") from error
+            finally:
+                world.close()
+
+    def _actor(self, act: Callable[[Store], None]) -> Callable[[Actor], None]:
+        def run(_: Actor) -> None:
+            store = Store(SimulatedObjects(self.world, self.memory, conditional=self.conditional))
+            try:
+                act(store)
+            except RepositoryError as refused:
+                self.world.note(f"is refused: {refused.message}")
+                if "is damaged" in refused.message or "has lost" in refused.message:
+                    raise self._broken(refused.message) from refused
+
+        return run
+
+    def _publish(self, store: Store) -> None:
+        random_ = self.world.random
+        release = random_.choice(self.releases)
+        terms = Terms(aliases=tuple(random_.sample(ALIASES, 1)), move_anyway=random_.random() < 0.3)
+        digester = Digester(self.folder / "digests.sqlite")
+        done = publish_release(store, release.folder, release.manifest, digester, terms=terms)
+        self.world.note(f"published {release.folder.parent.parent.name} as {done.version}")
+        if self.acknowledged.setdefault(done.digest, done.version) != done.version:
+            pruned = {version.version for version in self._now().versions if version.pruned is not None}
+            if self.acknowledged[done.digest] not in pruned:
+                raise self._broken(f"one release has the numbers {self.acknowledged[done.digest]} and {done.version}")
+            self.acknowledged[done.digest] = done.version
+        self._require_seen(lambda seen: any(entry.version == done.version for entry in seen.versions))
+
+    def _move(self, store: Store) -> None:
+        catalogue, random_ = store.catalogue(MODEL), self.world.random
+        number, alias = random_.choice(catalogue.versions).version, random_.choice(ALIASES)
+        kind = random_.choice(("promote", "promote", "roll back", "pin", "unpin"))
+        begun = len(self.history)
+        if kind == "promote":
+            store.promote(MODEL, number, alias)
+            self._require_seen(lambda seen: alias in seen.aliases and seen.aliases[alias].version == number, begun - 1)
+        elif kind == "roll back":
+            store.roll_back(MODEL, alias)
+        elif kind == "pin":
+            store.pin(MODEL, number, "simulated")
+            self._require_seen(lambda seen: any(pin.version == number for pin in seen.pins), begun - 1)
+        else:
+            store.unpin(MODEL, number)
+        self.world.note(f"{kind} {number} {alias}")
+
+    def _prune(self, store: Store) -> None:
+        Pruner(store, Retention(keep=1, seconds=10 * DAY), dry=False).prune()
+
+    def _read(self, store: Store) -> None:
+        begun = self.world.now
+        catalogue, version = store.find(f"{MODEL}@{self.world.random.choice(ALIASES)}")
+        problem = ""
+        try:
+            files = store.release(catalogue.model, version).files
+            lost = [file.path for file in files if store.objects.read(object_key(file.sha256)) is None]
+            problem = f"it has lost {', '.join(lost)}" if lost else ""
+        except RepositoryError as error:
+            problem = error.message
+        if problem and self.world.now - begun < GRACE / 4:
+            raise self._broken(f"a reader saw half of version {version.version}: {problem}")
+
+    def _observe(self, key: str) -> None:
+        """Hold a change of the store against what was there before."""
+        if key != catalogue_key(MODEL):
+            return
+        before, after = self._now(), Catalogue.model_validate_json(self.memory.contents[key][0])
+        numbers = [version.version for version in after.versions]
+        if numbers != sorted(set(numbers)):
+            raise self._broken(f"numbers were given twice: {numbers}")
+        kept = {version.version: version for version in after.versions}
+        for version in before.versions:
+            now = kept.get(version.version)
+            if now is None or now.digest != version.digest or (version.pruned and not now.pruned):
+                raise self._broken(f"version {version.version} is another or gone")
+        held = {pin.version for pin in before.pins} | {pointer.version for pointer in before.aliases.values()}
+        for version in after.versions:
+            if version.pruned and version.version in held:
+                raise self._broken(f"version {version.version} was pruned, and something held it")
+        standing = {version.version for version in after.standing()}
+        for alias, pointer in after.aliases.items():
+            if pointer.version not in standing:
+                raise self._broken(f"{alias} stands for version {pointer.version}, which was pruned")
+        self.history.append((self.world.now, after))
+
+    def _now(self) -> Catalogue:
+        return self.history[-1][1] if self.history else Catalogue(model=MODEL, token="")
+
+    def _require_seen(self, holds: Callable[[Catalogue], bool], since: int = 0) -> None:
+        """Require that what was answered was so at some moment."""
+        if not any(holds(seen) for _, seen in self.history[max(since, 0) :]):
+            raise self._broken("what was answered was never so")
+
+    def _require_whole(self) -> None:
+        """Require in the end that every version that stands is whole, and that every answered one is known."""
+        for version in self._now().standing():
+            key = release_key(MODEL, version.digest)
+            if key not in self.memory.contents:
+                raise self._broken(f"version {version.version} has lost its list")
+            listed = StoredRelease.model_validate_json(self.memory.contents[key][0])
+            lost = [file.path for file in listed.files if object_key(file.sha256) not in self.memory.contents]
+            if lost:
+                raise self._broken(f"version {version.version} has lost {', '.join(lost)}")
+        known = {version.digest for version in self._now().versions}
+        if not known.issuperset(self.acknowledged):
+            raise self._broken("a release that was answered is not known")
+
+    def _broken(self, problem: str) -> Broken:
+        lines = "\n".join(self.world.log[-40:])
+        return Broken(f"seed {self.seed}, {'with' if self.conditional else 'without'} conditions: {problem}\n{lines}")
+
+
+class _InTurn:
+    """A pool of threads that does everything at once in the thread that asks."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def __enter__(self) -> _InTurn:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(function(*arguments))
+        return future
+
+    def shutdown(self, **_: Any) -> None: ...
+
+
+@contextmanager
+def _simulated(world: World) -> Iterator[None]:
+    """Have the store's modules live in a world: its clock, its chance, and one thread each."""
+    time = mock.Mock(
+        sleep=world.sleep,
+        monotonic=lambda: world.now,
+        clock_gettime=lambda _: world.now,
+        CLOCK_BOOTTIME=7,
+    )
+
+    def utc_now() -> str:
+        return datetime.fromtimestamp(world.clock(), UTC).isoformat(timespec="milliseconds")
+
+    chance = mock.Mock(uniform=world.random.uniform)
+    tokens = random.Random(world.random.random())
+    with mock.patch.multiple(secrets, token_hex=lambda size=32: tokens.randbytes(size).hex()):
+        patches: list[Any] = [
+            mock.patch.object(module, "time", time) for module in (documents, turns, prune, publication)
+        ]
+        patches += [mock.patch.object(module, "random", chance) for module in (documents, turns)]
+        named = (documents, records, stores, publication, prune, initialize)
+        patches += [mock.patch.object(module, "utc_now", utc_now) for module in named]
+        patches += [mock.patch.object(module, "ThreadPoolExecutor", _InTurn) for module in (reader, transfer)]
+        for patch in patches:
+            patch.start()
+        try:
+            yield
+        finally:
+            for patch in patches:
+                patch.stop()
