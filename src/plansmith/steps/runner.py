@@ -142,6 +142,7 @@ class StageRunner:
         shared: what other machines have done; one that only looks tells a dry run of it, another is fetched from.
 
     Attributes:
+        started: when the compile began.
         records: how the steps went so far.
         results: of the steps so far, by step; also what was refused.
         step: the current step.
@@ -160,6 +161,7 @@ class StageRunner:
         digester: Digester | None = None,
         shared: SharedCache | None = None,
     ) -> None:
+        self.started = datetime.now(UTC)
         self.records: list[StepRecord] = []
         self.results: dict[str, Record] = {}
         self.step = ""
@@ -172,7 +174,7 @@ class StageRunner:
         self._force = force
         self._listener = listener
         self._cache = StageCache(artifacts / "cache", self.digester, listener.notice)
-        self._stamp = f"{model}-{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
+        self._stamp = f"{model}-{self.started:%Y%m%dT%H%M%S.%f}"
         self._worker: Worker | None = None
         self._cache_held: ExitStack | None = None
 
