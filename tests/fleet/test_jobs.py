@@ -19,7 +19,7 @@ from ..support.faults.ends import still_running
 pytestmark = pytest.mark.slow
 
 _PLANSMITH = (sys.executable, "-m", "plansmith")
-_ABOUT_A_RUN = {"manifest.json", "report.html"}  # with its times
+_ABOUT_A_RUN = {"manifest.json", "report.html", "provenance.intoto.json", "bom.cdx.json"}  # with its times
 _SHAPES = {"pixel_values": "1x3x224x224:2x3x224x224:2x3x224x224"}
 _MODELS: dict[str, dict[str, Any]] = {
     "narrow": {"source": "timm:mobilenetv3_small_050", "shapes": _SHAPES},

@@ -16,8 +16,9 @@ import pytest
 import yaml
 from onnx import TensorProto, helper
 
-from ..support.cli.commands import ask, compile_model, serve
+from ..support.cli.commands import ask, compile_model, run, serve
 from ..support.models.graphs import save_product
+from ..support.report.attestations import check_release
 
 SHAPES = "x=1x3x64:2x3x64:4x3x64"
 
@@ -66,6 +67,24 @@ def test_manifest_says_comparison(product: dict[str, Any], folder: Path) -> None
     assert manifest["onnx"]["reference"]["guessed"]
     assert manifest["package"]["model_files"] == ["model.onnx/model.onnx", "model.onnx/model.onnx.data"]
     assert (folder / "weights.bin").stat().st_nlink == 2, "the user's files are left alone"
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("onnx-end-to-end")
+def test_release_carries_provenance_and_bom(product: dict[str, Any], folder: Path) -> None:
+    """A release's provenance covers its files as they lie there; it and the bill of materials name source and tools."""
+    release = Path(product["model_path"])
+    statement, bom = check_release(release)
+    (source, *_) = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert source["name"] == f"onnx:{folder / 'net.onnx'}"
+    details = statement["predicate"]["runDetails"]
+    assert {"onnx", "onnxruntime", "plansmith"} <= details["builder"]["version"].keys()
+    assert not [tool for tool in details["builder"]["version"] if " " in tool], "distributions alone"
+    assert details["metadata"]["startedOn"] < details["metadata"]["finishedOn"]
+    assert bom["metadata"]["component"]["name"] == "net"
+    shown = json.loads(run("inspect", str(release), "--json"))
+    assert shown["provenance"].startswith(source["name"])
+    assert f"{len(bom['components'])} components" in shown["bill of materials"]
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ from ..support.cli.commands import ask
 from ..support.documentation import code_blocks, read_page, section
 from ..support.pipelines.columns import column
 from ..support.real_sentences import real_sentences
+from ..support.report.attestations import check_release
 from ..support.triton.followed import Followed
 
 SHAPES = "1x1:4x32:8x64"
@@ -217,6 +218,11 @@ def test_int8_minilm_keeps_its_vectors(
     assert len(lowered["layers"]) >= 36
     names = {file.relative_to(release).parts[0] for file in release.rglob("*") if file.is_file()}
     assert not names & {"calibration", "evaluation"}
+    statement, bom = check_release(release)
+    (_, sentences_used) = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert sentences_used["annotations"]["plansmith:digest"] == data["digest"]
+    (source,) = [entry for entry in bom["components"] if entry["bom-ref"] == "source"]
+    assert source["licenses"] == [{"license": {"id": "Apache-2.0"}}]
     assert recipe["method"] in (release / "report.html").read_text()
 
     again = terminal.document("compile", int8_spec)

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from plansmith.attestations.bom import describe_bom
+from plansmith.attestations.slsa import describe_provenance
 from plansmith.compilers.trt.plan_header import read_header
 from plansmith.errors import UsageError, first_line
 from plansmith.records.engine import Engine
 from plansmith.records.model import Component, DataSet, LoweredModel, SourceModel, Tensor
-from plansmith.records.release import LOWERED_FILE, MANIFEST_FILE, LoweredGraph, Manifest, ReleasedModel
+from plansmith.records.release import (
+    BOM_FILE,
+    LOWERED_FILE,
+    MANIFEST_FILE,
+    PROVENANCE_FILE,
+    LoweredGraph,
+    Manifest,
+    ReleasedModel,
+)
 from plansmith.records.validation import ValidationReport
 from plansmith.report.text import (
     check_lines,
@@ -31,23 +42,33 @@ from plansmith.triton.repository.signature import local_signer
 
 _MOST_REASONS = 8
 _PLAN_SUFFIXES = (".plan", ".engine", ".trt")
+_ATTESTATIONS: dict[str, tuple[str, Callable[[str], dict[str, Any]]]] = {
+    ".intoto.json": ("provenance", describe_provenance),
+    ".cdx.json": ("bill of materials", describe_bom),
+}
+"""What files with these endings are, and what reads them."""
 
 
 def explain(path: Path) -> dict[str, Any]:
-    """Return the facts of a manifest, ONNX file, plan, lowered graph, release or repository, as nested JSON values.
+    """Return the facts of a file, release or repository, as nested JSON values.
+
+    Files: a manifest, ONNX file, plan, lowered graph, provenance or bill of materials.
 
     Raises:
-        UsageError: the path is none of these, or the record of a lowered graph is damaged.
+        UsageError: the path is none of these, or a record is damaged.
         RepositoryError: a damaged manifest.
         EngineError: a file named as a plan that is none.
     """
-    if path.name == MANIFEST_FILE and path.is_file():
-        return _release(read_manifest(path.parent), path.parent)
-    if (path / MANIFEST_FILE).is_file():
-        return _release(read_manifest(path), path)
+    release = path.parent if path.name == MANIFEST_FILE else path
+    if (release / MANIFEST_FILE).is_file():
+        return _release(read_manifest(release), release)
     lowered = path / LOWERED_FILE if path.is_dir() else path
     if lowered.name == LOWERED_FILE and lowered.is_file():
         return _lowered_graph(lowered)
+    attestation = next((kind for ending, kind in _ATTESTATIONS.items() if path.name.endswith(ending)), None)
+    if attestation is not None and path.is_file():
+        name, describe = attestation
+        return {name: str(path), **_attestation(path, name, describe)}
     if path.is_file() and path.suffix == ".onnx":
         return _graph(path)
     if path.is_file() and path.suffix in _PLAN_SUFFIXES:
@@ -55,7 +76,7 @@ def explain(path: Path) -> dict[str, Any]:
     if path.is_dir() and (repository := ModelRepository(path)).target() is not None:
         return _repository(repository)
     raise UsageError(
-        f"{path} is no manifest, ONNX file, plan, lowered graph, release or repository of plansmith",
+        f"{path} is no release, repository, lowered graph, ONNX file, plan, provenance or bill of materials",
         remedy=f"name one, for example artifacts/repository; for a model by its name: plansmith show {path}"
         if not path.exists() and len(path.parts) == 1
         else "name one, for example artifacts/repository",
@@ -69,6 +90,7 @@ def _release(manifest: Manifest, folder: Path) -> dict[str, Any]:
         "model": f"{manifest.name}, version {manifest.version}",
         "compiled": f"{manifest.created} by plansmith {manifest.plansmith}",
         "signature": _signature(folder),
+        **_attestations(folder),
         "target": manifest.target,
         "source": _source(manifest.source),
         **({"isolation": isolation} if (isolation := list(isolation_lines(manifest.onnx, manifest.data))) else {}),
@@ -100,6 +122,43 @@ def _release(manifest: Manifest, folder: Path) -> dict[str, Any]:
 def _signature(folder: Path) -> str:
     signer = local_signer(folder)
     return f"by {signer}; not checked here, but by plansmith verify --require-signature" if signer else "not signed"
+
+
+def _attestations(folder: Path) -> dict[str, str]:
+    """Describe a release's provenance and bill of materials, each in a line."""
+    lines = {}
+    for file, (name, describe) in zip((PROVENANCE_FILE, BOM_FILE), _ATTESTATIONS.values(), strict=True):
+        try:
+            facts = _attestation(folder / file, name, describe)
+        except UsageError as error:
+            lines[name] = error.message
+            continue
+        if not facts:
+            lines[name] = "none: compiled before plansmith wrote it"
+        elif file == PROVENANCE_FILE:
+            lines[name] = (
+                f"{next(iter(facts['made from']), 'unknown')}; by {facts['builder']}, finished {facts['finished']}"
+            )
+        else:
+            counts = ", ".join(f"{count} {kind}" for kind, count in facts["components"].items())
+            lines[name] = f"{facts['format']}, {len(facts['listed'])} components: {counts}"
+    return lines
+
+
+def _attestation(path: Path, name: str, describe: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    """Read an attestation; empty if there is no such file.
+
+    Raises:
+        UsageError: it is damaged.
+    """
+    try:
+        return describe(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{path} is no {name} that can be read: {first_line(error)}", remedy="name one that a release holds"
+        ) from error
 
 
 def _lowered_graph(path: Path) -> dict[str, Any]:

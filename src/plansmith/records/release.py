@@ -36,8 +36,11 @@ BESIDE_FOLDER = "beside"
 LOWERED_FILE = "lowered.json"
 REPORT_FILE = "report.html"
 MANIFEST_FILE = "manifest.json"
+PROVENANCE_FILE = "provenance.intoto.json"
+BOM_FILE = "bom.cdx.json"
 SIGNATURE_FILE = "model.sig"
 OWN_NAMES = {
+    "bom.cdx.json",
     "build.log",
     "config.pbtxt",
     "configs",
@@ -46,6 +49,7 @@ OWN_NAMES = {
     "members",
     "model",
     "model.sig",
+    "provenance.intoto.json",
     "reference",
     "report.html",
     "reproduce.sh",

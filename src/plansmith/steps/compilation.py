@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from plansmith.attestations.slsa import builder_id
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import EnvironmentFault, PlansmithError, UsageError, require_all
 from plansmith.records.destination import Publication
@@ -45,6 +46,8 @@ from plansmith.triton.server.installation import has_gpu
 from plansmith.triton.server.live import ServerGroup
 from plansmith.triton.server.runtime import ServingRuntime, find_serving_runtime
 from plansmith.validation.verdict import require_passed
+
+_RENDERED = "the report is rendered with it"
 
 STEPS = tuple(step.name for steps in (MODEL_STEPS, RELEASE_STEPS) for step in steps)
 
@@ -83,7 +86,7 @@ def _lower_into(context: ModelContext, out: Path) -> LoweredGraph:
     spec = context.spec
     _require_sense(spec)
     require_kernels(spec, context.name, context.target)
-    require_library("jinja2", "compile", purpose="the report is rendered with it")
+    require_library("jinja2", "compile", purpose=_RENDERED)
     if out.exists():
         raise UsageError(f"{out} is there already", remedy="name another --output, or move it away", model=context.name)
     judgement = _judged(with_plans(context) if spec.tensorrt.check_build else context)
@@ -128,6 +131,13 @@ def _judged(context: ModelContext) -> _Judged:
     report = validate_engine(context.stages, context.spec, judged, require=context.with_report(require_passed))
     assert report is not None, "what is lowered is no look"
     return _Judged(compiled, report.record, checked)
+
+
+def _require_libraries() -> None:
+    """Require the libraries that describe a release."""
+    require_library("jinja2", "compile", purpose=_RENDERED)
+    require_library("in_toto_attestation", "compile", purpose="the provenance is written with it")
+    require_library("cyclonedx", "compile", purpose="the bill of materials is written with it")
 
 
 def _require_sense(spec: ModelSpec) -> None:
@@ -186,7 +196,7 @@ class Compilation:
         require_all(
             lambda: require_served(spec, own.name, own.target.device, relative_to),
             lambda: repository.require_target(own.target.name),
-            *([] if dry else [lambda: require_library("jinja2", "compile", purpose="the report is rendered with it")]),
+            *([] if dry else [_require_libraries, builder_id]),
             lambda: self._find_runtime(own),
         )
         beside = {

@@ -143,6 +143,7 @@ class StageRunner:
         isolated: keep the worker from the network and its user's credentials: it will run code of somebody else.
 
     Attributes:
+        started: when the compile began.
         records: how the steps went so far.
         results: of the steps so far, by step; also what was refused.
         step: the current step.
@@ -162,6 +163,7 @@ class StageRunner:
         shared: SharedCache | None = None,
         isolated: bool = False,
     ) -> None:
+        self.started = datetime.now(UTC)
         self.records: list[StepRecord] = []
         self.results: dict[str, Record] = {}
         self.step = ""
@@ -174,7 +176,7 @@ class StageRunner:
         self._force = force
         self._listener = listener
         self._cache = StageCache(artifacts / "cache", self.digester, listener.notice)
-        self._stamp = f"{model}-{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
+        self._stamp = f"{model}-{self.started:%Y%m%dT%H%M%S.%f}"
         self._isolated = isolated
         self._worker: Worker | None = None
         self._cache_held: ExitStack | None = None

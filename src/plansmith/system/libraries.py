@@ -10,8 +10,14 @@ from plansmith.errors import EnvironmentFault
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-_INSTALLED_BY = {"botocore": "boto3", "google": "tritonclient", "httpx": "prefect"}
-"""Modules of packages that no extra names, by the requirement that installs them."""
+_INSTALLED_BY = {
+    "botocore": "boto3",
+    "cyclonedx": "cyclonedx-python-lib",
+    "google": "tritonclient",
+    "httpx": "prefect",
+    "packageurl": "cyclonedx-python-lib",
+}
+"""Modules that no extra names, by the requirement that installs them."""
 
 
 def require_library(module: str, extra: str, *, purpose: str = "") -> None:

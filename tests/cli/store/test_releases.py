@@ -41,9 +41,9 @@ UNKNOWN = {
     "a version that is no number": Refused(("validate", "tiny@x"), 7, ("tiny has no version 'x'",)),
     "a folder that is no release": Refused(("validate", "./artifacts"), 7, ("'./artifacts'", "tiny")),
     "a repository": Refused(("validate", "tiny", "--repository", "none"), 7, ("there is no model repository",)),
-    "a path to inspect": Refused(("inspect", "missing"), 2, ("missing is no manifest", "artifacts/repository")),
-    "a folder to inspect": Refused(("inspect", "artifacts"), 2, ("artifacts is no manifest", "artifacts/repository")),
-    "a file to inspect": Refused(("inspect", "notes.txt"), 2, ("notes.txt is no manifest",), {"notes.txt": "x"}),
+    "a path to inspect": Refused(("inspect", "missing"), 2, ("missing is no release", "artifacts/repository")),
+    "a folder to inspect": Refused(("inspect", "artifacts"), 2, ("artifacts is no release", "artifacts/repository")),
+    "a file to inspect": Refused(("inspect", "notes.txt"), 2, ("notes.txt is no release",), {"notes.txt": "x"}),
     "an ONNX file that is none": Refused(("inspect", "junk.onnx"), 2, ("junk.onnx",), {"junk.onnx": "junk"}),
     "a damaged manifest": Refused(
         ("inspect", "broken"),

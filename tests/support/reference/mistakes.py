@@ -43,7 +43,7 @@ MISTAKES = {
     "inspect": Mistake(
         "model.onnx",
         2,
-        "model.onnx is no manifest, ONNX file, plan, lowered graph, release or repository of plansmith",
+        "model.onnx is no release, repository, lowered graph, ONNX file, plan, provenance or bill of materials",
     ),
     "report": Mistake("minilm", 7, _NO_REPOSITORY),
     "diff": Mistake("minilm@1", 2, "Missing argument 'NEW'."),

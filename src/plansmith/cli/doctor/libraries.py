@@ -40,6 +40,8 @@ IMPORTED = (
 _ABSENT = "not installed"
 _IMPORTED = "imported"
 _NEEDED_FOR = {
+    "cyclonedx-python-lib": "the bill of materials in every release",
+    "in-toto-attestation": "the provenance in every release",
     "jinja2": "the report in every release",
     "pyarrow": "data in .parquet, as most data sets of the hub are",
     "torchvision": "timm: models",

@@ -378,6 +378,13 @@ def _completed(basis: Fingerprint, spec: ModelSpec, model: CompiledModel) -> Fin
     return basis.model_copy(update=changes)
 
 
+def distributions_of(basis: Fingerprint) -> dict[str, str]:
+    """Return the versions of the distributions among a basis' tools, those of companion models included."""
+    tools = {name: version for beside in basis.beside.values() for name, version in distributions_of(beside).items()}
+    named = {name: version for name, version in basis.tools.items() if not name.startswith(CODE_OF)}
+    return tools | {name: version for name, version in named.items() if version and name not in {GPUS, SERVER}}
+
+
 def target_digest(name: str) -> str:
     """Return the digest of a target, without its descriptive text.
 

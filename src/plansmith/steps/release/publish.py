@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from plansmith import __version__
+from plansmith.attestations.materials import BuildRun
+from plansmith.attestations.slsa import attestations_of, builder_id
 from plansmith.config.source_reference import SourceReference
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import PlansmithError, RepositoryError
@@ -17,7 +19,7 @@ from plansmith.records.pipeline import Script
 from plansmith.records.release import BESIDE_FOLDER, Fingerprint, Manifest, Package, PublishedVersion
 from plansmith.records.validation import ServedReport
 from plansmith.steps.artifacts import CompiledModel
-from plansmith.steps.provenance.fingerprint import completed, require_not_superseded
+from plansmith.steps.provenance.fingerprint import completed, distributions_of, require_not_superseded
 from plansmith.steps.provenance.reproduction import reproduction
 from plansmith.steps.runner import StageRunner, StepResult
 from plansmith.stores.publication import Delivery, Outgoing, Terms
@@ -202,17 +204,19 @@ def publish(
             spec, reference, manifest.source, relative_to=relative_to, data=manifest.data, beside=manifest.beside
         )
         require_not_superseded(spec, _noted(repository, manifest.name))
+        texts = {**again, "build.log": stages.worker_log()}
+        assert artifacts.before is not None
+        run = BuildRun(builder_id(), stages.started, distributions_of(artifacts.before))
         published = repository.publish(
             manifest,
             content,
-            {**again, "build.log": stages.worker_log()},
+            texts,
             allow_interface_change=spec.allow_interface_change,
             force=spec.force,
             waiting=stages.waits_for_publisher,
-            described=_report,
+            described=lambda numbered: _report(numbered) | attestations_of(numbered, run, texts),
             servers=servers if spec.load_into else None,
         )
-        assert artifacts.before is not None
         basis = completed(artifacts.before, spec, artifacts.model, artifacts.companions)
         note = partial(_note, stages, repository, basis)
         note(published)
