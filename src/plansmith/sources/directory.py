@@ -87,7 +87,7 @@ def read_json(path: Path) -> Any:
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SourceError(f"{path} is not JSON: {error}", remedy="save the model again") from error
 
 
@@ -162,7 +162,7 @@ def _is_whole(weights: Path) -> bool:
         try:
             header = json.loads(stream.read(start - 8))
             ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
-        except (ValueError, AttributeError, KeyError, TypeError, IndexError):
+        except (ValueError, AttributeError, KeyError, TypeError, IndexError, RecursionError):
             return False
     return start + max(ends, default=0) == size
 
