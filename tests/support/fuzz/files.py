@@ -330,7 +330,12 @@ FILES = {
     "graph-source": Reader(in_file("x.onnx", _inspect_with_weights), _graphs, _GRAPH_TOKENS),
     "graph-check": Reader(in_file("r/m/1/model.onnx", _check_graph), _graphs, _GRAPH_TOKENS),
     "lowered-graph": Reader(in_file(LOWERED_FILE, explain), _lowered_graphs, _JSON, deep),
-    "manifest": Reader(in_file(MANIFEST_FILE, explain), _manifests, _JSON, deep),
+    "manifest": Reader(
+        in_file(MANIFEST_FILE, explain),
+        _manifests,
+        _JSON,
+        lambda: [*deep(), _manifests()[0].replace(b'"model": {', b'"": {')],
+    ),
     "config": Reader(
         in_file("r/m/config.pbtxt", _check_config),
         _configs,
