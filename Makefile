@@ -189,7 +189,7 @@ $(VENV)/.fuzz: $(VENV)/.installed
 
 fuzz:            ## a minute of mutated inputs for each reader of foreign bytes: make fuzz READERS="spec wav" SECONDS=600
 fuzz: $(VENV)/.fuzz
-	$(FUZZ)/bin/python -m tests.support.fuzz --seconds $(SECONDS) $(READERS)
+	PYTHONPATH=src $(FUZZ)/bin/python -m tests.support.fuzz --seconds $(SECONDS) $(READERS)
 
 messages:        ## every message that the tests meet, to be read in one go
 messages: $(VENV)/.served

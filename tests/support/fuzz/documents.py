@@ -69,7 +69,7 @@ def _yaml(read: Callable[[Path], object], key: str, *seeds: bytes | Path) -> Rea
     def inputs() -> Sequence[bytes]:
         return [seed if isinstance(seed, bytes) else seed.read_bytes() for seed in seeds]
 
-    hostile = [laughs(key), merges(), b"a: &a [*a]", b"? [a]\n: b", b"[" * 9999]
+    hostile = [laughs(key), merges(), b"a: &a [*a]", b"? [a]\n: b", b"[" * 600]
     hostile += [b"x: " + b"9" * 5000, b"x: 2026-06-31"]
     return Reader(in_file("x.yaml", read), inputs, _YAML, lambda: hostile, count=50)
 
@@ -241,5 +241,5 @@ DOCUMENTS = {
     "s3-message": _delivery(lambda body: s3_messages.written_keys(body, bucket="b"), _WRITTEN),
     "sagemaker-message": _delivery(_sagemaker, _APPROVED),
     **{f"store-{name}": _stored(name) for name in ("marker", "catalogue", "list", *_OTHERS)},
-    "signature": Reader(_signature, _signatures, _JSON, deep, count=50),
+    "signature": Reader(_signature, _signatures, _JSON, deep, count=30),
 }

@@ -31,7 +31,7 @@ class Reader:
     tokens: tuple[bytes, ...] = ()
     hostile: Callable[[], Sequence[bytes]] = tuple
     refusals: tuple[type[Exception], ...] = (PlansmithError,)
-    count: int = 150
+    count: int = 100
 
     def attempt(self, data: bytes) -> bool:
         """Read bytes; whether they were accepted. What the reader may not raise passes."""
