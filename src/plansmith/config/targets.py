@@ -172,7 +172,7 @@ def _read_runtime(file: Traversable) -> Runtime:
             f"cannot read the target file {file}: {error.strerror}",
             remedy="put it back, as what was compiled for it needs it too, or name another",
         ) from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise EngineError(f"{file} is not YAML: {yaml_message(error)}", remedy="mend the file") from error
     try:
         return Runtime.model_validate(values)

@@ -17,15 +17,18 @@ def load_yaml(text: str | bytes) -> Any:
 
     Raises:
         yaml.YAMLError: it is none.
-        ValueError: it has a value that Python does not, such as a date of a 31st of June; or grows by its aliases.
-        RecursionError: it is nested too deeply.
+        ValueError: it has a value that Python does not, such as the 31st of June; is nested too deeply, or grows
+            by its aliases.
     """
     import yaml
 
     loader = yaml.SafeLoader(text)
-    tree = loader.get_single_node()
-    require_bounded(tree)
-    return loader.construct_document(tree) if tree is not None else None
+    try:
+        tree = loader.get_single_node()
+        require_bounded(tree)
+        return loader.construct_document(tree) if tree is not None else None
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def require_bounded(tree: yaml.Node | None) -> None:

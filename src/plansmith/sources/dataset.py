@@ -234,7 +234,7 @@ def _card(folder: Path) -> dict[str, Any]:
         return {}
     try:
         head = load_yaml(text.removeprefix("---").split("\n---", 1)[0])
-    except (yaml.YAMLError, ValueError, RecursionError):
+    except (yaml.YAMLError, ValueError):
         return {}
     return head if isinstance(head, dict) else {}
 
