@@ -327,7 +327,12 @@ _GRAPH_TOKENS = (b"\xff" * 9 + b"\x01", b"\x08", b"\x12", b"external_data", b"lo
 FILES = {
     "plan": Reader(in_file("x.plan", explain), lambda: [plan(), plan(magic=b"vtrt")]),
     "graph-inspect": Reader(in_file("x.onnx", explain), _graphs, _GRAPH_TOKENS),
-    "graph-source": Reader(in_file("x.onnx", _inspect_with_weights), _graphs, _GRAPH_TOKENS),
+    "graph-source": Reader(
+        in_file("x.onnx", _inspect_with_weights),
+        _graphs,
+        _GRAPH_TOKENS,
+        lambda: [made(_product)[0].replace(b"weights.bin", b"weights.\xffin")],  # protobuf gives it as bytes
+    ),
     "graph-check": Reader(in_file("r/m/1/model.onnx", _check_graph), _graphs, _GRAPH_TOKENS),
     "lowered-graph": Reader(in_file(LOWERED_FILE, explain), _lowered_graphs, _JSON, deep),
     "manifest": Reader(
