@@ -11,7 +11,7 @@ export DO_NOT_TRACK = 1
 # Much here starts interpreters: what the first has compiled of our modules is kept for the others.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help demo demo-int8 test test-journeys test-all test-changed servers debian test-gpu test-cuda check docs docs-reference docs-pictures dist bench bench-guard soak messages
+.PHONY: help demo demo-int8 test test-journeys test-all test-changed servers debian test-gpu test-cuda check docs docs-reference docs-pictures dist bench bench-guard soak fuzz messages
 
 help:            ## list the targets
 	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/  —/'
@@ -162,7 +162,7 @@ bench-guard:     ## in under four minutes, whether compile and start-up have bec
 bench-guard: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.guard
 
-soak:            ## long rounds of kills, power cuts, crowds, publications, hostile deliveries; every graph of the zoo's as a plan
+soak:            ## long rounds of kills, power cuts, crowds, publications, hostile deliveries and files; every graph of the zoo's as a plan
 soak: $(VENV)/.served debian
 	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/soak/test_soak.py tests/faults/test_crowds.py
 	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/stores/test_faults.py tests/stores/test_crowds.py \
@@ -172,7 +172,23 @@ soak: $(VENV)/.served debian
 	PLANSMITH_SOAK_PUBLICATIONS=50 $(BIN)/python -m pytest tests/triton/server/test_live.py
 	PLANSMITH_SOAK_ROUNDS=50 $(BIN)/python -m pytest tests/soak/test_kills.py
 	PLANSMITH_SOAK_DELIVERIES=10000 $(BIN)/python -m pytest tests/triggers/receiver/test_hostile.py
+	$(MAKE) fuzz SECONDS=600
 	PLANSMITH_SOAK_BUILDS=1 $(BIN)/python -m pytest --timeout=1500 tests/compilers/trt/check/test_zoo_builds.py
+
+# Coverage-guided: atheris, in an environment of its own that sees the packages of this one.
+FUZZ := $(VENV)/fuzz
+READERS ?=
+SECONDS ?= 60
+$(VENV)/.fuzz: $(VENV)/.installed
+	$(PYTHON) -m venv $(FUZZ)
+	$(FUZZ)/bin/python -m pip install --quiet --no-compile atheris==3.0.0
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		>"$$($(FUZZ)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz_beside.pth"
+	touch $@
+
+fuzz:            ## a minute of mutated inputs for each reader of foreign bytes: make fuzz READERS="spec wav" SECONDS=600
+fuzz: $(VENV)/.fuzz
+	PYTHONPATH=src $(FUZZ)/bin/python -m tests.support.fuzz --seconds $(SECONDS) $(READERS)
 
 messages:        ## every message that the tests meet, to be read in one go
 messages: $(VENV)/.served

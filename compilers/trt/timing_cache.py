@@ -187,7 +187,7 @@ class TimingCaches:
                 return {}, [f"the timing cache {self._list_file(key)} is of another machine, and was not used"]
         except FileNotFoundError:
             return {}, []
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return {}, [f"the timing cache {self._list_file(key)} is damaged, and was not used"]
         good: dict[str, Path] = {}
         warnings = []

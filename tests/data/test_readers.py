@@ -172,6 +172,14 @@ def test_pickled_npz_objects_refused(tmp_path: Path) -> None:
         read(path, DIGITS)
 
 
+def test_arrays_beyond_memory_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays that unpack to more than the free memory are refused before they are unpacked."""
+    np.savez_compressed(tmp_path / "data.npz", x=np.zeros(100_000))
+    monkeypatch.setattr("plansmith.data.tables.usable_memory", lambda: 799_999)
+    with pytest.raises(SourceError, match=r"it unpacks to 781\.4 KiB, which is more than the free memory"):
+        read(tmp_path / "data.npz", DIGITS)
+
+
 def test_unequal_arrays_refused(tmp_path: Path) -> None:
     """Arrays of different lengths are refused."""
     path = tmp_path / "a.npz"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import tarfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from plansmith.records.model import Tensor
 from plansmith.sagemaker.archives import plan_archives, write_archive
 from plansmith.sagemaker.selection import PackageRequest
 from plansmith.sagemaker.signatures import model_from_archive, model_from_file, model_from_release
+from plansmith.triton.checker.archive import look_into
 from plansmith.triton.repository.repository import ModelRepository
 
+from ..support.models.archives import bomb
 from ..support.sagemaker.releases import publish_ensemble, publish_onnx
 
 CONFIG = """
@@ -150,3 +153,18 @@ def test_damaged_archive(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         with pytest.raises(UsageError, match=r"cannot be read|holds no model"):
             model_from_archive(path)
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XGLTYPE])
+def test_greedy_header_gets_little_memory(kind: bytes, tmp_path: Path) -> None:
+    """A header that wants all memory gets none, in an archive of a model and in one of Python packages."""
+    path = tmp_path / "model.tar.gz"
+    path.write_bytes(bomb(200_000_000, kind=kind))
+    tracemalloc.start()
+    try:
+        with pytest.raises(UsageError, match="a header of 200,000,000 bytes"):
+            model_from_archive(path)
+        assert "a header of 200,000,000 bytes" in look_into(path).problem
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()

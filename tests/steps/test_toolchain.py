@@ -78,6 +78,7 @@ NO_SAY = {
     "records/fields",
     "config/target_names",
     "config/targets",
+    "config/yaml_loading",
     "config/yaml_source",
     "system/files",
     "system/isolation",
@@ -114,6 +115,7 @@ NO_SAY_IN["zoo"] = NO_SAY_IN["export"] | {"system/process"}
 NO_SAY_IN |= {"compile_python": _ABOUT_STEPS, "validate_python": {"config/engine_options"}}
 NO_SAY_IN |= {step: {"data", "config/data"} for step in ("lower", "validate")}  # these know names of outputs
 NO_SAY_IN["lower"] |= {"config/shapes"}  # of profiles
+NO_SAY_IN["validate"] |= {"system/memory"}  # refuses data that do not fit
 NO_SAY_IN["plan_lint"] |= {"config/shapes"}
 NO_SAY_IN["measure"] = {"config/engine_options"}
 NO_SAY_IN |= {

@@ -20,7 +20,7 @@ FIRST = int(os.environ.get("PLANSMITH_SOAK_FIRST_SEED") or 0)
 @pytest.fixture(scope="module")
 def releases(tmp_path_factory: pytest.TempPathFactory) -> list[PackagedRelease]:
     folder = tmp_path_factory.mktemp("releases")
-    return [small_release(folder / str(answer), answer) for answer in range(4)]
+    return [small_release(folder / str(answer), answer) for answer in range(3)]
 
 
 @pytest.mark.parametrize("conditional", [True, False], ids=["conditional writes", "turns"])

@@ -312,18 +312,18 @@ def _graph(path: Path) -> dict[str, Any]:
         import onnx
         from google.protobuf.message import DecodeError
 
-        from plansmith.compilers.onnx_files import describe
+        from plansmith.compilers.onnx_files import describe_model
     except ImportError as error:
         raise UsageError(
             "reading ONNX files needs the onnx package", remedy="pip install 'plansmith[compile]'"
         ) from error
     try:
-        component = describe(path)
-        model = onnx.load(path, load_external_data=False)
-    except (DecodeError, StopIteration) as error:
+        model = onnx.load(path, format="protobuf", load_external_data=False)
+        component = describe_model(model, path)
+        dtypes = Counter(onnx.TensorProto.DataType.Name(t.data_type).lower() for t in model.graph.initializer)
+    except (DecodeError, StopIteration, ValueError, KeyError, OSError) as error:
         raise UsageError(f"{path} is no ONNX model: {error}", remedy="name a model that an exporter wrote") from error
     operators = Counter(node.op_type for node in model.graph.node)
-    dtypes = Counter(onnx.TensorProto.DataType.Name(t.data_type).lower() for t in model.graph.initializer)
     return {
         "graph": str(path),
         "made by": f"{model.producer_name} {model.producer_version}".strip() or "unknown",

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, StringConstraints, ValidationError,
 
 from plansmith.config.messages import KnownKeys, validation_message, yaml_message
 from plansmith.config.target_names import runtime_names, shipped_file, target_names
+from plansmith.config.yaml_loading import load_yaml
 from plansmith.errors import EngineError
 from plansmith.formatting import count
 from plansmith.records.fields import HIDDEN, Confidential
@@ -165,7 +166,7 @@ def _read_runtime(file: Traversable) -> Runtime:
     import yaml
 
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+        values = load_yaml(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise EngineError(
             f"cannot read the target file {file}: {error.strerror}",

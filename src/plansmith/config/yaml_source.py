@@ -14,6 +14,7 @@ import yaml
 from plansmith.config.messages import yaml_message
 from plansmith.config.spec import ModelSpec, Problem
 from plansmith.config.triton import FILE_FOLDERS
+from plansmith.config.yaml_loading import require_bounded
 from plansmith.errors import UsageError
 
 Keys = tuple[str, ...]
@@ -126,6 +127,7 @@ def _read(path: Path, text: str) -> tuple[SpecText, Any]:
 def _loaded(kind: Callable[[str], Any], path: Path, text: str) -> tuple[SpecText, Any]:
     source, loader = SpecText(path, {}), kind(text)
     tree = loader.get_single_node()
+    require_bounded(tree)
     _walk(tree, (), source, set())
     return source, loader.construct_document(tree) if tree is not None else None
 

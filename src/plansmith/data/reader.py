@@ -334,7 +334,7 @@ def _numbers(value: Any, row: Row, column: str) -> Any:
 
     try:
         array = np.asarray(json.loads(value) if isinstance(value, str) else value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _no_numbers(row, column) from error
     if array.dtype.kind not in "biuf":
         raise _no_numbers(row, column)

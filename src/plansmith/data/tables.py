@@ -5,17 +5,21 @@ from __future__ import annotations
 import csv
 import io
 import json
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile, is_zipfile
 
 from plansmith.config.data import IMAGE, LABEL, TEXT
 from plansmith.errors import EnvironmentFault, SourceError, first_line
-from plansmith.formatting import count
+from plansmith.formatting import count, format_bytes
+from plansmith.system.memory import usable_memory
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from PIL import Image
 
 # Python's own limit, 128 KiB, is shorter than a long document.
@@ -23,6 +27,14 @@ _LONGEST_FIELD = 64 << 20
 _SHOWN = 60
 _WRITE_AGAIN = "write it again: numpy.savez(path, input_name=array, label=labels)"
 _ROWS_AT_ONCE = 256
+
+UNREADABLE_ARRAYS = (
+    *(OSError, EOFError, ValueError, TypeError, AttributeError, LookupError, RuntimeError, MemoryError),
+    *(BadZipFile, zlib.error, SyntaxError, TokenError),
+)
+"""What NumPy raises at a damaged .npy or .npz file. RuntimeError is an archive that is encrypted or packed in a way
+unknown here; MemoryError sizes that cannot be true."""
+
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"})
 
 
@@ -157,7 +169,7 @@ def _objects(path: Path) -> Iterator[tuple[str, Any]]:
         is_first = False
         try:
             value = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SourceError(
                 f"{path}:{number} is not JSON: {error}: {_shortened(line)}", remedy="write one whole object a line"
             ) from error
@@ -170,6 +182,8 @@ def _listed(path: Path) -> Iterator[tuple[str, Any]]:
         values = json.loads(text)
     except json.JSONDecodeError as error:
         raise SourceError(f"{path}:{error.lineno} is not JSON: {error.msg}", remedy="mend that line") from error
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{path} is not JSON: {first_line(error)}", remedy='write one {"text": …} a line') from error
     for number, value in enumerate(values):
         yield f"{path}, item {number}", value
 
@@ -190,9 +204,12 @@ def read_arrays(path: Path) -> Table:
     if path.is_file() and not is_zipfile(path):
         raise SourceError(f"{path} is no .npz file, or is cut off", remedy=_WRITE_AGAIN)
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, BadZipFile, EOFError, AttributeError) as error:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+            size = sum(entry.file_size for entry in stored.zip.infolist())
+            if size > usable_memory():
+                raise MemoryError(f"it unpacks to {format_bytes(size)}, which is more than the free memory")
+            arrays = {name: require_array(stored[name]) for name in stored.files}
+    except UNREADABLE_ARRAYS as error:
         raise SourceError(f"{path} cannot be read as .npz: {first_line(error)}", remedy=_WRITE_AGAIN) from error
     lengths = {name: array.shape[0] if array.ndim else None for name, array in arrays.items()}
     if not arrays or len(set(lengths.values())) > 1 or None in lengths.values():
@@ -206,6 +223,24 @@ def read_arrays(path: Path) -> Table:
             yield Row({name: _plain_text(arrays[name][number]) for name in columns}, f"{path}, row {number}")
 
     return Table(path.name, tuple(arrays), rows)
+
+
+def require_array(value: object) -> NDArray[Any]:
+    """Return an entry of a .npz file if it is an array.
+
+    Raises:
+        ValueError: it is another file, which NumPy gives as bytes, or a text in what is no Unicode.
+    """
+    import numpy as np
+
+    if not isinstance(value, np.ndarray):
+        raise ValueError("it holds another file")  # noqa: TRY004 - as NumPy's own
+    if value.dtype.kind == "U":
+        try:
+            value.tolist()
+        except SystemError as error:
+            raise ValueError("it holds a text with letters that Unicode does not have") from error
+    return value
 
 
 def _plain_text(value: Any) -> Any:
@@ -260,7 +295,7 @@ def _class_names(metadata: dict[bytes, bytes]) -> dict[str, tuple[str, ...]]:
     """Return the class names by column, as the library `datasets` writes them."""
     try:
         features = json.loads(metadata.get(b"huggingface", b"{}"))["info"]["features"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return {}
     class_names = {}
     for column, feature in features.items():
@@ -319,28 +354,27 @@ def open_image(value: Any, where: str, mode: str = "RGB") -> Image.Image:
         SourceError: it cannot be read.
     """
     import numpy as np
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
-    remedy = "take it out, or write it again"
+    if not isinstance(value, Image.Image | Path | bytes):
+        value = np.asarray(value)
+        if value.dtype != np.uint8 or value.ndim not in {2, 3}:
+            raise SourceError(
+                f"{where}: an image is an array of uint8 [height, width, channels], not {value.dtype}"
+                f" {list(value.shape)}",
+                remedy="scale its pixels to 0..255 and make them uint8, or map the column to the model's input itself",
+            )
     try:
         if isinstance(value, Image.Image):
             return value.convert(mode)
-        if isinstance(value, Path):
-            with Image.open(value) as opened:
+        if isinstance(value, Path | bytes):
+            with Image.open(io.BytesIO(value) if isinstance(value, bytes) else value) as opened:
                 return opened.convert(mode)
-        if isinstance(value, bytes):
-            with Image.open(io.BytesIO(value)) as opened:
-                return opened.convert(mode)
-        pixels = np.asarray(value)
-        if pixels.dtype != np.uint8 or pixels.ndim not in {2, 3}:
-            raise SourceError(
-                f"{where}: an image is an array of uint8 [height, width, channels], not {pixels.dtype}"
-                f" {list(pixels.shape)}",
-                remedy="scale its pixels to 0..255 and make them uint8, or map the column to the model's input itself",
-            )
-        return Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels).convert(mode)
-    except (UnidentifiedImageError, OSError, Image.DecompressionBombError, TypeError, ValueError) as error:
-        raise SourceError(f"{where} is no image that can be read: {first_line(error)}", remedy=remedy) from error
+        return Image.fromarray(value[..., 0] if value.ndim == 3 and value.shape[2] == 1 else value).convert(mode)
+    except Exception as error:  # a damaged file makes decoders raise anything, such as struct.error
+        raise SourceError(
+            f"{where} is no image that can be read: {first_line(error)}", remedy="take it out, or write it again"
+        ) from error
 
 
 def _images(folder: Path) -> list[Path]:

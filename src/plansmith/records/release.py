@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from plansmith.records.destination import Publication
 from plansmith.records.engine import BuildCheck, Engine
@@ -21,6 +21,8 @@ from plansmith.records.model import (
 )
 from plansmith.records.pipeline import Pipeline, Script
 from plansmith.records.validation import ServedReport, ValidationReport
+
+_Composed = TypeVar("_Composed", Engine, LoweredModel)
 
 Cause = Literal["new", "forced", "release", "spec", "source", "data", "target", "tools", "destination"]
 """Why a model is built: there is no version, it was asked for, the version is missing or damaged, what it is made of
@@ -57,6 +59,16 @@ OWN_NAMES = {
     "warmup",
 }
 """What is called so in a release, or by Triton beside a configuration; no file of the user's own may be."""
+
+
+def _require_model(value: _Composed) -> _Composed:
+    if "model" not in value.components:
+        raise ValueError("has no component 'model'")
+    return value
+
+
+WithModel = AfterValidator(_require_model)
+"""Of an engine or a lowered model in a release: it has the model itself."""
 
 
 class PackedDistribution(Record):
@@ -245,7 +257,7 @@ class ReleasedModel(Record):
     onnx: OnnxModel
     data: DataSet | None
     lowered: LoweredModel
-    engine: Engine
+    engine: Annotated[Engine, WithModel]
     validation: ValidationReport
     pipeline: Pipeline
 
@@ -265,7 +277,7 @@ class Manifest(Record):
     onnx: OnnxModel
     data: DataSet | None = None
     lowered: LoweredModel | None = None  # of releases older than this field
-    engine: Engine
+    engine: Annotated[Engine, WithModel]
     pipeline: Pipeline | None = None
     beside: dict[str, ReleasedModel] = Field(default_factory=dict)
     script: Script | None = None
@@ -294,7 +306,7 @@ class LoweredGraph(Record):
 
     name: str
     folder: str
-    lowered: LoweredModel
+    lowered: Annotated[LoweredModel, WithModel]
     data: DataSet | None
     validation: ValidationReport
     build_check: BuildCheck | None = None

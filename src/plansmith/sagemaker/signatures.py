@@ -18,6 +18,7 @@ from plansmith.config.messages import validation_message
 from plansmith.errors import ServedCheckError, UsageError, first_line
 from plansmith.records.model import ANONYMOUS, BATCH, Dim, Record, Tensor
 from plansmith.records.release import CONFIG_FILE, Manifest
+from plansmith.triton.checker.archive import MOST_ENTRIES, BoundedHeader
 from plansmith.triton.checker.reader import as_python_reads
 from plansmith.triton.client import Signature
 from plansmith.triton.client.dtypes import (
@@ -215,14 +216,16 @@ def _read_configs(path: Path) -> dict[str, str]:
     """
     configs = {}
     try:
-        with tarfile.open(path, "r:gz") as archive:
-            for entry in archive:
+        with tarfile.open(path, "r:gz", tarinfo=BoundedHeader) as archive:
+            for number, entry in enumerate(archive):
+                if number == MOST_ENTRIES:
+                    raise tarfile.ReadError(f"it has more than {MOST_ENTRIES:,} entries")
                 parts = Path(entry.name).parts
                 if len(parts) == 2 and parts[1] == CONFIG_FILE and entry.isfile() and entry.size <= _MAX_CONFIG_BYTES:
                     content = archive.extractfile(entry)
                     assert content is not None
                     configs[parts[0]] = content.read().decode()
-    except (OSError, EOFError, tarfile.TarError, zlib.error, ValueError) as error:
+    except (OSError, EOFError, tarfile.TarError, zlib.error, ValueError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read: {first_line(error)}", remedy="name a .tar.gz archive") from error
     if not configs:
         raise UsageError(

@@ -79,7 +79,8 @@ class _Bundle:
             resources = statement["predicate"]["resources"]
             self.digests = {str(entry["name"]): (entry["algorithm"], entry["digest"]) for entry in resources}
             self.certificates = [base64.b64decode(entry["rawBytes"]) for entry in self._raw_certificates()]
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            self._hint = str(self.material.get("publicKey", {}).get("hint") or "")
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{SIGNATURE_FILE} is damaged: it is no signature of a model") from error
 
     @property
@@ -93,8 +94,7 @@ class _Bundle:
         if self.certificates:
             kind = "Sigstore certificate" if self.is_sigstore else "certificate"
             return f"{kind} {_sha256(self.certificates[0])[:_SHOWN_DIGITS]}"
-        hint = str(self.material.get("publicKey", {}).get("hint") or "")
-        return f"key {hint[:_SHOWN_DIGITS]}" if is_fingerprint(hint) else "a key that it does not name"
+        return f"key {self._hint[:_SHOWN_DIGITS]}" if is_fingerprint(self._hint) else "a key that it does not name"
 
     def content(self, hint: str) -> str:
         """Return the signature as the library takes it: without a hint it prints, and asks no other key."""
@@ -207,17 +207,19 @@ def _key_attempt(pem: str) -> _Attempt:
 
 
 def _certificate_attempts(bundle: _Bundle, policy: SignaturePolicy) -> Iterator[_Attempt]:
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.x509 import load_der_x509_certificate
 
-    try:
+    try:  # a certificate is parsed where something of it is asked for
         chain = [load_der_x509_certificate(content) for content in bundle.certificates]
-    except ValueError:
+        subject = chain[0].subject.rfc4514_string()
+        fingerprints = frozenset().union(*map(_fingerprints, chain))
+    except (ValueError, TypeError, UnsupportedAlgorithm):
         return
-    name = f"certificate {chain[0].subject.rfc4514_string()}"
-    fingerprints = frozenset().union(*map(_fingerprints, chain))
+    name = f"certificate {subject}"
     for trust in policy.certificates:
         roots = _without_revoked(trust.roots, policy)
-        if not roots or trust.subject not in {"", chain[0].subject.rfc4514_string()}:
+        if not roots or trust.subject not in {"", subject}:
             continue
 
         def configure(config: Config, folder: Path, roots: str = roots) -> Config:

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from plansmith.config.data import DataSpec
+from plansmith.config.yaml_loading import load_yaml
 from plansmith.data.reader import READERS, DataPlace, names_images
 from plansmith.data.tables import SUFFIXES, image_files
 from plansmith.errors import EnvironmentFault, SourceError, UsageError
@@ -232,8 +233,8 @@ def _card(folder: Path) -> dict[str, Any]:
     if not text.startswith("---"):
         return {}
     try:
-        head = yaml.safe_load(text.removeprefix("---").split("\n---", 1)[0])
-    except yaml.YAMLError:
+        head = load_yaml(text.removeprefix("---").split("\n---", 1)[0])
+    except (yaml.YAMLError, ValueError):
         return {}
     return head if isinstance(head, dict) else {}
 

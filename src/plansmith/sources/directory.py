@@ -20,6 +20,8 @@ CODE_PATTERNS = ("*.py",)
 PICKLE_PATTERNS = ("pytorch_model*.bin",)
 _WEIGHTS = {".safetensors", ".bin"}
 _SMALL_BYTES = 1 << 20
+_LARGEST_JSON_BYTES = 256 << 20
+_LARGEST_HEADER_BYTES = 100_000_000  # of a safetensors file, by its library (MAX_HEADER_SIZE)
 
 # Beside the files themselves, the folders of a sentence-transformers model's modules: 1_Pooling, 2_Dense.
 _MODULE_FOLDER = re.compile(r"\d+_\w+")
@@ -83,11 +85,15 @@ def read_json(path: Path) -> Any:
     """Read a JSON file of a directory.
 
     Raises:
-        SourceError: it is not JSON.
+        SourceError: it is not JSON, or larger than any such file.
     """
+    if path.stat().st_size > _LARGEST_JSON_BYTES:
+        raise SourceError(
+            f"{path} has more than {_LARGEST_JSON_BYTES >> 20} MiB, as no such file has", remedy="save the model again"
+        )
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SourceError(f"{path} is not JSON: {error}", remedy="save the model again") from error
 
 
@@ -147,7 +153,8 @@ def read_licence(folder: Path) -> str | None:
     card = folder / CARD_FILE
     if not card.is_file():
         return None
-    head = card.read_text(encoding="utf-8", errors="replace").split("\n---", 1)[0]
+    with card.open("rb") as stream:
+        head = stream.read(_SMALL_BYTES).decode(errors="replace").split("\n---", 1)[0]
     match = _LICENCE.search(head)
     return match.group(1).strip().strip("'\"") if match else None
 
@@ -157,12 +164,12 @@ def _is_whole(weights: Path) -> bool:
     size = weights.stat().st_size
     with weights.open("rb") as stream:
         start = 8 + int.from_bytes(stream.read(8), "little")
-        if not 8 < start <= size:
+        if not 8 < start <= min(size, 8 + _LARGEST_HEADER_BYTES):
             return False
         try:
             header = json.loads(stream.read(start - 8))
             ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
-        except (ValueError, AttributeError, KeyError, TypeError, IndexError):
+        except (ValueError, AttributeError, KeyError, TypeError, IndexError, RecursionError):
             return False
     return start + max(ends, default=0) == size
 

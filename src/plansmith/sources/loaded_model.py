@@ -335,7 +335,7 @@ def _safetensors_bytes(path: Path) -> int:
             header = json.loads(file.read(min(length, path.stat().st_size)))
         tensors = (about for name, about in header.items() if name != "__metadata__")
         return sum(_FP32_BYTES * math.prod(about["shape"]) for about in tensors)
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError):
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return path.stat().st_size  # whoever loads it says what is wrong with it
 
 

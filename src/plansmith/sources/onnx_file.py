@@ -24,13 +24,21 @@ def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 
 
 def locations(model: onnx.ModelProto) -> dict[str, int]:
-    """Return the external weight files, and the minimum size in bytes of each."""
+    """Return the external weight files, and the minimum size in bytes of each.
+
+    Raises:
+        ValueError: a tensor does not say where it lies, or wants more bytes than it has.
+    """
     sizes: dict[str, int] = {}
     for tensor in filter(_is_external, tensors(model)):
         facts = {entry.key: entry.value for entry in tensor.external_data}
-        place = facts.get("location", "")
-        end = int(facts.get("offset") or 0) + int(facts.get("length") or _bytes(tensor))
-        sizes[place] = max(end, sizes.get(place, 0))
+        place, size = facts.get("location", ""), _bytes(tensor)
+        if not isinstance(place, str):  # as protobuf gives what is no UTF-8
+            raise ValueError(f"{place!r} is no text")  # noqa: TRY004 - as int() has it
+        offset, length = int(facts.get("offset") or 0), int(facts.get("length") or size)
+        if offset < 0 or not 0 <= length <= size:
+            raise ValueError(f"{tensor.name!r} has {size:,} bytes, and is to have {length:,} from byte {offset:,} on")
+        sizes[place] = max(offset + length, sizes.get(place, 0))
     return sizes
 
 
@@ -65,7 +73,11 @@ def _of_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
 def _bytes(tensor: onnx.TensorProto) -> int:
     import onnx
 
-    return math.prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    try:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    except KeyError as error:
+        raise ValueError(f"{tensor.name!r} has a dtype that ONNX does not have: {tensor.data_type}") from error
+    return math.prod(tensor.dims) * dtype.itemsize
 
 
 def read_graph(path: Path) -> onnx.ModelProto:

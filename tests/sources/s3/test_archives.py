@@ -85,6 +85,8 @@ def test_packed_content_may_be_no_model(shelf: Shelf) -> None:
         "device": (member("a", kind=tarfile.CHRTYPE), "is a device"),
         "disk": (member("a", kind=tarfile.BLKTYPE), "is a device"),
         "pipe": (member("a", kind=tarfile.FIFOTYPE), "is a device"),
+        "sparse": (member("a", kind=tarfile.GNUTYPE_SPARSE), "is a file of another kind"),
+        "reversed text": (member("a\u202eb"), "leads out of its folder"),
         "twice": (member("config.json"), "is there twice"),
         "file as a folder": (member("config.json/a"), "is there twice"),
     }.values(),

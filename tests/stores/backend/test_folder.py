@@ -110,6 +110,30 @@ def test_link_for_folder_is_foreign(objects: FolderObjects, tmp_path: Path) -> N
     assert [item.key for item in objects.below("")] == ["model"]
 
 
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "large"])
+def test_objects_are_small_files(kind: str, objects: FolderObjects, tmp_path: Path) -> None:
+    """A pipe, on which reading waits, a device that never ends, and a huge document are refused."""
+    place = tmp_path / "store" / "models" / "a.json"
+    place.parent.mkdir(parents=True)
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "device":
+        place.symlink_to("/dev/zero")
+    elif kind == "folder":
+        place.mkdir()
+    else:
+        place.touch()
+        os.truncate(place, 10 * 2**30)
+    with pytest.raises(
+        RepositoryError, match="has more than the 64 MiB" if kind == "large" else "is no file"
+    ) as caught:
+        objects.read("models/a.json")
+    assert caught.value.remedy
+    if kind != "large":
+        with pytest.raises(RepositoryError, match="is no file"):
+            objects.fetch("models/a.json", tmp_path / "back", SHA256)
+
+
 def test_an_interrupted_fetch_leaves_nothing(objects: FolderObjects, source: Path, tmp_path: Path) -> None:
     objects.send(source, "a", SHA256)
 

@@ -55,7 +55,7 @@ class Dangers:
     """How often actors are killed or suspended at an operation."""
 
     kills: float = 0.004
-    pauses: float = 0.02
+    pauses: float = 0.04
 
 
 class World:
@@ -119,7 +119,7 @@ class World:
 
     def close(self) -> None:
         """End the actors that are left."""
-        for actor in self._actors:
+        for actor in (left for left in self._actors if not left.is_over):
             actor.is_killed = True
             actor.turn.release()
             self._stopped.acquire()

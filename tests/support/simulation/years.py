@@ -29,7 +29,7 @@ from .world import DAY, Actor, Memory, SimulatedObjects, World
 
 ALIASES = ("current", "canary")
 GRACE = DAY
-_ACTS = 24
+_ACTS = 30
 _LONGEST_BETWEEN = 40 * DAY
 # Nothing is promised to who is suspended for longer than the margin of a turn, or for most of a pruner's lease.
 _LONGEST_IN_TURN = 120.0
@@ -67,14 +67,14 @@ class Years:
         """
         self.world = world = World(self.seed)
         world.observe = self._observe
-        acts = (self._publish, self._publish, self._move, self._move, self._prune, self._read)
+        acts = (self._publish, self._publish, self._publish, self._move, self._prune, self._prune, self._read)
         with _simulated(world):
             after = 0.0
             for number in range(_ACTS):
                 act = world.random.choice(acts)
                 longest = _LONGEST_IN_TURN if act == self._prune or not self.conditional else 3 * DAY
                 world.start(f"{act.__name__[1:]}-{number}", self._actor(act), after, longest)
-                after += world.random.choice((0.0, 0.0, 1.0, _LONGEST_BETWEEN)) * world.random.random()
+                after += world.random.choice((0.0, 0.0, 0.0, 1.0, 30.0, _LONGEST_BETWEEN)) * world.random.random()
             try:
                 world.run()
                 self._require_whole()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
 
+from plansmith.data.tables import UNREADABLE_ARRAYS, require_array
 from plansmith.errors import UsageError, first_line
 
 if TYPE_CHECKING:
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 _STANDARD_INPUT = "-"
 _STRING, _BYTES = "string", "uint8"
 _SUFFIXES = {".npy", ".npz", ".json"}
-# RuntimeError is an archive that is encrypted or packed in a way unknown here; MemoryError sizes that cannot be true.
-_UNREADABLE = (OSError, EOFError, ValueError, BadZipFile, zlib.error, RuntimeError, MemoryError)
 
 
 @dataclass(frozen=True)
@@ -238,7 +235,7 @@ def _read_value(name: str, place: str) -> object:
         return value
     try:
         return _read_arrays(name, place)
-    except _UNREADABLE as error:
+    except UNREADABLE_ARRAYS as error:
         raise UsageError(f"{place} cannot be read as NumPy's arrays: {error}", remedy="name another file") from error
 
 
@@ -246,14 +243,11 @@ def _read_arrays(name: str, place: str) -> object:
     """Read the array of a .npy or .npz file; of several, only the one with the input's name."""
     import numpy as np
 
-    loaded = np.load(place, allow_pickle=False)
-    if isinstance(loaded, np.ndarray):
-        return loaded
-    with loaded:
-        value: object = loaded[loaded.files[0]] if len(loaded.files) == 1 else _entry(loaded, name, place)
-    if not isinstance(value, np.ndarray):
-        raise ValueError("it holds another file")  # noqa: TRY004 - which NumPy gives as bytes
-    return value
+    with Path(place).open("rb") as stream:
+        loaded = np.load(stream, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return require_array(loaded)
+        return require_array(loaded[loaded.files[0]] if len(loaded.files) == 1 else _entry(loaded, name, place))
 
 
 def _entry(document: Mapping[str, object], name: str, place: str) -> object:

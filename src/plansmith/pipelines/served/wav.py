@@ -11,6 +11,9 @@ import numpy as np
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _SLOWEST, _FASTEST = 1_000, 768_000
 _MOST_CHANNELS = 32
+_LOUDEST = 2.0**31
+"""Sound is from -1 to 1; floats that were never scaled are integers of 32 bits at most."""
+
 _ZEROS, _ROLLOFF = 6, 0.99
 """Of the sinc that resamples, as torchaudio's: zero crossings on each side, and the share of the band that is kept."""
 
@@ -55,9 +58,11 @@ def read_wav(file: bytes) -> tuple[np.ndarray[Any, Any], int]:
     samples = _numbers(data[:whole], kind, bits).reshape(-1, channels)
     if not len(samples):
         raise Unheard("it has no sound")
-    if not np.isfinite(samples).all():
-        raise Unheard("it has samples that are no numbers")
-    return samples.mean(axis=1, dtype=np.float64).astype(np.float32), rate
+    with np.errstate(over="ignore", invalid="ignore"):  # what is no number, and 64-bit floats that are no 32-bit ones
+        mixed = samples.mean(axis=1, dtype=np.float64).astype(np.float32)
+    if not (np.abs(mixed) <= _LOUDEST).all():
+        raise Unheard("it has samples that are no numbers, or no sound")
+    return mixed, rate
 
 
 def require_usual(channels: int, rate: int, samples: str) -> None:

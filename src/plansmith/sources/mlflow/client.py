@@ -192,7 +192,7 @@ class MlflowServer:
         try:
             with self._got(path, subject, fields or {}) as answer:
                 document = json.loads(b"".join(_bounded(answer, _MOST_ANSWER_BYTES)))
-        except ValueError:
+        except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):
             raise self._no_mlflow("answers with something else than JSON")
@@ -371,7 +371,7 @@ def _error_message(answer: Any) -> str:
     """Return the message of an MLflow error response; empty if it is not from MLflow."""
     try:
         document = json.loads(b"".join(_bounded(answer, 1 << 16)))
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     message = str(document.get("message", "")).strip() if isinstance(document, dict) else ""
     return printable(message.partition("\n")[0])

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from plansmith.config.source_reference import RegisteredName
+from plansmith.config.yaml_loading import load_yaml
 from plansmith.errors import SourceError
 from plansmith.sources.bucket_objects import BucketObjects
 from plansmith.sources.directory import CARD_FILE, CODE_PATTERNS, CONFIG_FILE, FILE_PATTERNS, PICKLE_PATTERNS
@@ -99,7 +100,7 @@ def read_model_file(content: bytes, of: str) -> dict[str, Any]:
     import yaml
 
     try:
-        document = yaml.safe_load(content)
+        document = load_yaml(content)
         flavours = document["flavors"]
         return {str(name): dict(flavour) for name, flavour in flavours.items()}
     except (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from plansmith.config.yaml_loading import load_yaml
 from plansmith.errors import SourceError
 from plansmith.records.model import ANONYMOUS, Tensor
 
@@ -32,7 +33,7 @@ def signed_inputs(folder: Path) -> tuple[Tensor, ...]:
     if not (folder / MODEL_FILE).is_file():
         return ()
     try:
-        signature = yaml.safe_load((folder / MODEL_FILE).read_bytes()).get("signature") or {}
+        signature = load_yaml((folder / MODEL_FILE).read_bytes()).get("signature") or {}
         columns = json.loads(signature.get("inputs") or "[]")
         return tuple(
             Tensor(

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import shlex
+import stat
 import tempfile
 import time
 import uuid
@@ -16,7 +17,7 @@ from typing import IO
 
 from plansmith.errors import RepositoryError
 from plansmith.stores.backend.object_store import Abilities, Changed, KeyTaken, Moved, untold
-from plansmith.system.aws.bucket import Document, ObjectMetadata
+from plansmith.system.aws.bucket import MOST_DOCUMENT_BYTES, Document, ObjectMetadata, require_small
 from plansmith.system.files import fsync_path, link_or_copy, locked, make_folder, move_into_place, storage_errors
 
 _STAGING = ".staging"
@@ -69,10 +70,12 @@ class FolderObjects:
         """Read a small object."""
         with self._reading(key):
             try:
-                content = self._path(key).read_bytes()
+                with _opened(self._path(key)) as stream:
+                    content = stream.read(MOST_DOCUMENT_BYTES + 1)
             except (FileNotFoundError, NotADirectoryError):
                 return None
-            return Document(content, _tag(content))
+        require_small(len(content), key, self.place)
+        return Document(content, _tag(content))
 
     def create(self, key: str, content: bytes) -> str:
         """Write a small object if the key is free."""
@@ -117,7 +120,7 @@ class FolderObjects:
     def sha256(self, key: str, moved: Moved = untold) -> str:
         """Return the SHA-256 of an object's content."""
         digest = hashlib.sha256()
-        with self._reading(key), self._path(key).open("rb") as stream:
+        with self._reading(key), _opened(self._path(key)) as stream:
             while piece := stream.read(_CHUNK_BYTES):
                 digest.update(piece)
                 moved(len(piece))
@@ -246,7 +249,7 @@ class FolderObjects:
 def _copy(source: Path, target: Path, sha256: str, moved: Moved) -> None:
     """Copy a file and verify the content that arrives; nothing is left behind on failure."""
     digest = hashlib.sha256()
-    with source.open("rb") as stream, _written_or_gone(target) as out:
+    with _opened(source) as stream, _written_or_gone(target) as out:
         while piece := stream.read(_CHUNK_BYTES):
             digest.update(piece)
             out.write(piece)
@@ -257,6 +260,17 @@ def _copy(source: Path, target: Path, sha256: str, moved: Moved) -> None:
                 remedy="restore it, or publish its release again",
             )
     fsync_path(target)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """Open a regular file: nobody writes into a pipe, and a device never ends.
+
+    Raises:
+        RepositoryError: it is none.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise RepositoryError(f"{path} is no file, and no object of a store", remedy="delete it")
+    return path.open("rb")
 
 
 @contextmanager

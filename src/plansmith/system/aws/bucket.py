@@ -80,6 +80,23 @@ class Document:
     tag: str
 
 
+MOST_DOCUMENT_BYTES = 64 << 20
+"""Of an object that is read into memory: the list of a release of 100,000 files has 20 MB."""
+
+
+def require_small(size: int, key: str, place: str) -> None:
+    """Require that an object is small enough to be read into memory.
+
+    Raises:
+        RepositoryError: it is not.
+    """
+    if size > MOST_DOCUMENT_BYTES:
+        raise RepositoryError(
+            f"{key} in {place} has more than the {MOST_DOCUMENT_BYTES >> 20} MiB of any such document",
+            remedy="do not use this store if others write to it; else restore the object",
+        )
+
+
 def connect(place: Location, relative_to: Path) -> Any:
     """Create an S3 client; makes no request yet.
 
@@ -314,6 +331,7 @@ class Bucket:
                 return None
             try:
                 with closing(answer["Body"]) as body:
+                    require_small(answer.get("ContentLength", 0), key, self.place)
                     content = body.read()
             except cut_errors() as error:
                 self._pause_or_raise(error, key, attempt)

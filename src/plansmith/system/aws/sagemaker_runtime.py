@@ -206,7 +206,7 @@ def error_from_answer(status: int, error_type: str, body: bytes) -> EndpointErro
     text = body.decode(errors="replace")
     try:
         document = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         document = {}
     fields = document if isinstance(document, dict) else {}
     code = error_type.partition(":")[0] or str(fields.get("Code") or fields.get("__type") or "").rpartition("#")[2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import os
 import re
 import shutil
@@ -64,11 +65,12 @@ def unpacked(path: Path, place: Path | None = None) -> Iterator[Path]:
         yield folder
 
 
-class _Header(tarfile.TarInfo):
+class BoundedHeader(tarfile.TarInfo):
     """A tar header whose names and fields are limited in size: the library reads such headers whole into memory."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Read a header."""
         entry = super().frombuf(buf, encoding, errors)
         if not (entry.isfile() or entry.isdir() or entry.issym() or entry.islnk()) and entry.size > _LONGEST_HEADER:
             raise tarfile.ReadError(f"a header of {entry.size:,} bytes")
@@ -81,7 +83,7 @@ def _unpack(path: Path, folder: Path) -> None:
     with path.open("rb") as stream:
         mode: Literal["r|gz", "r|"] = "r|gz" if stream.read(len(_GZIP)) == _GZIP else "r|"
         stream.seek(0)
-        with tarfile.open(fileobj=stream, mode=mode, tarinfo=_Header) as archive:
+        with tarfile.open(fileobj=stream, mode=mode, tarinfo=BoundedHeader) as archive:
             for count, member in enumerate(archive, 1):
                 if count > MOST_ENTRIES:
                     raise _refused(path, f"it has more than {MOST_ENTRIES:,} entries")
@@ -192,16 +194,16 @@ def look_into(path: Path) -> Packed:
     """Scan an archive's contents up to a size limit; an unread part is no problem."""
     pythons, is_activated, total_bytes = set[str](), False, 0
     try:
-        with tarfile.open(path, "r|*") as archive:
+        with tarfile.open(path, "r|*", tarinfo=BoundedHeader) as archive:
             for entry in archive:
                 place = entry.name.removeprefix("./")
                 is_activated = is_activated or place == _ACTIVATE
                 if (python_match := _PYTHON.match(f"{place}/")) is not None:
                     pythons.add(python_match[1])
-                total_bytes += entry.size
+                total_bytes += tarfile.BLOCKSIZE + entry.size
                 if (is_activated and pythons) or total_bytes > _MOST_BYTES:
                     return Packed("", frozenset(pythons))
-    except (tarfile.TarError, EOFError, zlib.error, ValueError) as error:
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, RecursionError) as error:
         return Packed(f"is no archive that Triton unpacks: {first_line(error)}")
     except OSError as error:
         return Packed(f"cannot be read: {error.strerror or first_line(error)}")

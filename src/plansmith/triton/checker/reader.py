@@ -31,6 +31,8 @@ CONFIGS_FOLDER = "configs"
 # Strings and comments are matched to be passed over.
 _APART = re.compile(r""""(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|\#[^\n]*|-([ \t]+)(?=\d)""")
 
+_MOST_BYTES = 4 * 2**20
+
 _LIKE_A_VERSION = re.compile(r"0\d+|v\.?\d.*|version.*|latest|current|newest", re.IGNORECASE)
 _LIKE_A_CONFIG = re.compile(r"config\.(pbtxt?|pb\.?txt|prototxt|textproto)(\.\w+)?|model_config\.pbtxt", re.IGNORECASE)
 _MODEL_FILES = re.compile(r"model\.(plan|onnx|py|pt|pt2|xml|dali|savedmodel|graphdef)|dali\.py")
@@ -238,11 +240,17 @@ def variants_of(model: ModelFolder) -> list[ModelFolder]:
 
 
 def read_text(file: Path) -> str:
-    """Read a text file, with a mark for every undecodable byte; empty if it cannot be read."""
+    """Read a configuration, with a mark for every undecodable byte; empty if it cannot be read."""
     try:
-        return file.read_bytes().decode(errors="replace") if file.is_file() else ""
+        return read_bytes(file).decode(errors="replace") if file.is_file() else ""
     except OSError:
         return ""
+
+
+def read_bytes(file: Path) -> bytes:
+    """Read a configuration, and of a larger file as much as the largest has: where that ends, the syntax is wrong."""
+    with file.open("rb") as stream:
+        return stream.read(_MOST_BYTES)
 
 
 def as_python_reads(text: str) -> str:

@@ -56,7 +56,7 @@ class Fingerprints:
                 return Fingerprint.model_validate(fields)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise RepositoryError(f"{file} cannot be read: {first_line(error)}", remedy=_REMEDY) from error
         raise RepositoryError(f"{file} has form {form}, and this plansmith reads form {SCHEMA_VERSION}", remedy=_REMEDY)
 

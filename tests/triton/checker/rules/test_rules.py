@@ -111,6 +111,13 @@ def test_an_empty_repository_is_told(written: Written) -> None:
     assert [finding.rule for finding in written.findings()] == ["layout.no-model"]
 
 
+def test_endless_configuration_gets_little_memory(written: Written) -> None:
+    """Of a configuration of gigabytes, no more is read than any has; what follows is no text."""
+    folder = written.add("m", 'backend: "python"')
+    os.truncate(folder / "config.pbtxt", 10 * 2**30)
+    assert written.broken() == {("m", "config.encoding")}
+
+
 def test_unreadable_configuration_told(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     """Permissions do not bind those who run tests as root."""
     written.add("shut", SOUND, PROGRAM)

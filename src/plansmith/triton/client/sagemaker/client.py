@@ -114,7 +114,7 @@ def container_message(text: str) -> str:
     """Return the error message in a container's response: Triton's are JSON with a field `error`."""
     try:
         document = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text.strip()
     message = document.get("error") if isinstance(document, dict) else None
     return message if isinstance(message, str) else text.strip()

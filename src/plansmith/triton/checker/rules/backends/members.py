@@ -169,7 +169,7 @@ def _version(model: ModelFolder, number: int, surroundings: CheckContext) -> Ite
     folder, place = model.versions[number], model.place(f"{number}/{SETTINGS_FILE}")
     try:
         chains = _CHAINS.validate_python(json.loads((folder / SETTINGS_FILE).read_text())["chains"])
-    except (ValueError, KeyError, TypeError, ValidationError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, ValidationError) as error:
         message = f"it cannot be read: {str(error).splitlines()[0]}"
         yield SETTINGS.broken(message, model=model.name, place=place, remedy="compile the model again")
         return

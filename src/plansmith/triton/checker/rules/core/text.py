@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from plansmith.triton.checker.findings import Finding, Rule
 from plansmith.triton.checker.model_folder import CheckContext, ModelFolder, completes
-from plansmith.triton.checker.reader import as_python_reads
+from plansmith.triton.checker.reader import as_python_reads, read_bytes
 from plansmith.triton.config.model_config import parse_config
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
         )
         return
     try:
-        content = file.read_bytes()
+        content = read_bytes(file)
     except FileNotFoundError:
         if not file.is_symlink() and not completes(surroundings):
             yield model.faulted(
