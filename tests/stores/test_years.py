@@ -27,4 +27,10 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> list[PackagedRelease]:
 def test_store_keeps_promises_for_years(conditional: bool, releases: list[PackagedRelease], tmp_path: Path) -> None:
     """A number is given once, what is held is never pruned, readers see whole versions, what was answered stays so."""
     for seed in range(FIRST, FIRST + SEEDS):
-        Years(seed, releases, tmp_path, conditional=conditional).run()
+        Years(seed, releases, tmp_path, conditional=conditional).run_years()
+
+
+def test_release_returns_while_it_is_pruned(releases: list[PackagedRelease], tmp_path: Path) -> None:
+    """A release that is published again while a pruner removes it is whole in the end."""
+    for seed in range(FIRST, FIRST + 2 * SEEDS):
+        Years(seed, releases, tmp_path, conditional=True).run_return()

@@ -11,7 +11,8 @@ from click.testing import CliRunner, Result
 
 from plansmith.cli import cli
 from plansmith.records.destination import Location
-from plansmith.stores.layout import CACHE, LEASES, OBJECTS, TIMING, timing_key
+from plansmith.stores.backend.documents import PRUNING
+from plansmith.stores.layout import CACHE, LEASES, OBJECTS, TIMING, lease_key, timing_key
 from plansmith.stores.publication import publish_release
 from plansmith.stores.store import Store, open_store
 from plansmith.system.digest import Digester
@@ -34,7 +35,8 @@ def store(place: Location) -> Store:
 
 
 def keys(store: Store, prefix: str = "") -> list[str]:
-    return [item.key for item in store.objects.below(prefix)]
+    """What a store holds, but for the lease of its pruner."""
+    return [item.key for item in store.objects.below(prefix) if item.key != lease_key(PRUNING)]
 
 
 def grow_old(store: Store, *prefixes: str, days: float = 40) -> None:

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -59,22 +60,43 @@ class Years:
     history: list[tuple[float, Catalogue]] = field(default_factory=list)
     acknowledged: dict[str, int] = field(default_factory=dict)
 
-    def run(self) -> None:
-        """Simulate, and hold what happens against the promises.
+    def run_years(self) -> None:
+        """Simulate years of publications, moved aliases, prunings and readers in a random order.
 
         Raises:
-            Broken: one does not hold.
+            Broken: a promise does not hold.
         """
+        acts = (self._publish, self._publish, self._publish, self._move, self._prune, self._prune, self._read)
+
+        def start(world: World) -> None:
+            after = 0.0
+            for _ in range(_ACTS):
+                self._start(world.random.choice(acts), after)
+                after += world.random.choice((0.0, 0.0, 0.0, 1.0, 30.0, _LONGEST_BETWEEN)) * world.random.random()
+
+        self._run(start)
+
+    def run_return(self) -> None:
+        """Simulate a release that is published again while it is pruned.
+
+        Raises:
+            Broken: a promise does not hold.
+        """
+
+        def start(world: World) -> None:
+            for number in range(3):
+                self._start(partial(self._publish_release, self.releases[number]), number * 10.0)
+            later = 60 * DAY + world.random.random()
+            for act in (self._prune, partial(self._publish_release, self.releases[0])):
+                self._start(act, later)
+
+        self._run(start)
+
+    def _run(self, start: Callable[[World], None]) -> None:
         self.world = world = World(self.seed)
         world.observe = self._observe
-        acts = (self._publish, self._publish, self._publish, self._move, self._prune, self._prune, self._read)
         with _simulated(world):
-            after = 0.0
-            for number in range(_ACTS):
-                act = world.random.choice(acts)
-                longest = _LONGEST_IN_TURN if act == self._prune or not self.conditional else 3 * DAY
-                world.start(f"{act.__name__[1:]}-{number}", self._actor(act), after, longest)
-                after += world.random.choice((0.0, 0.0, 0.0, 1.0, 30.0, _LONGEST_BETWEEN)) * world.random.random()
+            start(world)
             try:
                 world.run()
                 self._require_whole()
@@ -84,6 +106,10 @@ class Years:
                 raise self._broken(f"{type(error).__name__}: {error}") from error
             finally:
                 world.close()
+
+    def _start(self, act: Callable[[Store], None], after: float) -> None:
+        longest = _LONGEST_IN_TURN if act == self._prune or not self.conditional else 3 * DAY
+        self.world.start(getattr(act, "__name__", "publish").strip("_"), self._actor(act), after, longest)
 
     def _actor(self, act: Callable[[Store], None]) -> Callable[[Actor], None]:
         def run(_: Actor) -> None:
@@ -98,8 +124,10 @@ class Years:
         return run
 
     def _publish(self, store: Store) -> None:
+        self._publish_release(self.world.random.choice(self.releases), store)
+
+    def _publish_release(self, release: PackagedRelease, store: Store) -> None:
         random_ = self.world.random
-        release = random_.choice(self.releases)
         terms = Terms(aliases=tuple(random_.sample(ALIASES, 1)), move_anyway=random_.random() < 0.3)
         digester = Digester(self.folder / "digests.sqlite")
         done = publish_release(store, release.folder, release.manifest, digester, terms=terms)

@@ -63,7 +63,7 @@ def _print_versions(model: str, entries: list[Version]) -> None:
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the same as JSON.")
 def inspect_command(path: Path, as_json: bool) -> None:
-    """Explain a release, a repository, a graph, a plan, a record, a provenance or a bill of materials.
+    """Explain a release, a repository, a graph, a plan or a record.
 
     \b
     plansmith inspect artifacts/repository

@@ -24,8 +24,10 @@ R = TypeVar("R", bound=Record)
 _MOST_SECONDS = 120.0
 _LONGEST_PAUSE_SECONDS = 1.0
 
-_PRUNING = "prune"
-_PRUNING_SECONDS = 600.0
+PRUNING = "prune"
+"""Names the lease of a store's pruner."""
+
+_PRUNING_SECONDS = 120.0
 _SILENT_SECONDS = 2.0
 
 SECONDS = 60.0
@@ -209,7 +211,7 @@ def pruning(objects: Objects, waiting: Waiting = warn) -> Iterator[Callable[[], 
     Raises:
         RepositoryError: the store refuses it; from the call, another pruner has it.
     """
-    hold, heard = Hold(objects, lease_key(_PRUNING), _PRUNING_SECONDS), clock()
+    hold, heard = Hold(objects, lease_key(PRUNING), _PRUNING_SECONDS), clock()
     _take(hold, _PRUNING_SECONDS, waiting)
 
     def require() -> None:
@@ -235,7 +237,7 @@ def outwait_pruner(objects: Objects, waiting: Waiting = warn) -> None:
     """Wait until a pruner that is at work has ended, or its lease has expired."""
     is_reported, begun = False, clock()
     while True:
-        lease = read_document(objects, lease_key(_PRUNING), Lease)
+        lease = read_document(objects, lease_key(PRUNING), Lease)
         if lease is None or not lease.holder or lease.until <= objects.now():
             return
         if not is_reported and clock() - begun > _SILENT_SECONDS:
