@@ -93,6 +93,9 @@ SPECS = {
         "model.yaml:9: 'shapes.input_ids': '4x8:2x8:8x8' is not min <= opt <= max",
         "model.yaml:10: 'shapes.token_type_ids': write it as text in quotes",
     ),
+    "a key that is almost one here, and one elsewhere": _yaml(
+        "source: hf:bert\nshape:\n  input_ids: 1x8\n", "unknown key", "model.yaml:2 'shape' (did you mean shapes?)"
+    ),
     "more wrong keys than fit on a screen": _yaml(
         "source: hf:bert\n" + "".join(f"key{n}: {n}\n" for n in range(20)),
         "20 problems",

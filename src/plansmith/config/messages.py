@@ -65,6 +65,10 @@ def _place(mark: Any) -> str:
     return f"line {mark.line + 1}, column {mark.column + 1}"
 
 
+_ALMOST = 0.85
+"""Two keys that resemble each other as much as `shape` and `shapes` are taken for one."""
+
+
 class KnownKeys:
     """Keys that a file can have, to suggest what a misspelt one may have been.
 
@@ -75,20 +79,21 @@ class KnownKeys:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._places = dict(_mappings(schema))
 
-    def nearest(self, keys: Sequence[str]) -> tuple[str, ...]:
-        """Return the path of the known key that resembles an unknown one; empty without such a key."""
+    def nearest(self, keys: Sequence[str], cutoff: float = 0.6) -> tuple[str, ...]:
+        """Return the path of the known key that resembles an unknown one by `cutoff`; empty without such a key."""
         place = [key for key in keys[:-1] if not key.isdecimal()]
         names = next((names for known, names in self._places.items() if _fits(known, place)), ())
-        near = difflib.get_close_matches(keys[-1], names, n=1)
+        near = difflib.get_close_matches(keys[-1], names, n=1, cutoff=cutoff)
         return (*keys[:-1], *near) if near else ()
 
     def suggestion(self, keys: Sequence[str]) -> str:
         """Return where an unknown key belongs, or what it may have been, in brackets; empty if nobody can tell."""
+        near = self.nearest(keys, _ALMOST)
         elsewhere = [place for place, names in self._places.items() if keys[-1] in names]
-        if elsewhere:
+        if elsewhere and not near:
             place = min(elsewhere, key=len)
             return f" (it belongs {'in ' + '.'.join(place) if place else 'at the top of the file'})"
-        near = self.nearest(keys)
+        near = near or self.nearest(keys)
         return f" (did you mean {near[-1]}?)" if near else ""
 
 
