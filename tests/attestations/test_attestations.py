@@ -106,7 +106,7 @@ SOURCES: dict[str, tuple[dict[str, Any], str]] = {
         f"s3://models/a%20b@{'5' * 64}",
     ),
     "a file": (
-        {"scheme": "onnx", "location": "/home/me/x.onnx", "digest": "7" * 64},
+        {"scheme": "onnx", "location": "models/x.onnx", "digest": "7" * 64},
         f"urn:plansmith:digest:{'7' * 64}",
     ),
 }

@@ -57,10 +57,15 @@ def build_in_parallel(
         if model.state != "stale":
             outcome = outcome_without_work(model)
         else:
+
+            def tell_of_model(text: str) -> None:
+                with lock:
+                    tell(model, text)
+
             with lock:
                 begins(model)
             request = BuildRequest(planned=model, overrides=dict(overrides), quiet=quiet)
-            outcome = _build(request, pool, lambda text: _locked(lock, tell, model, text))
+            outcome = _build(request, pool, tell_of_model)
         with lock:
             outcomes[number] = outcome
             ended(outcome)
@@ -98,8 +103,3 @@ def _build(request: BuildRequest, pool: WorkerPool, tell: Callable[[str], None])
     if not log.stat().st_size:
         log.unlink()
     return outcome
-
-
-def _locked(lock: threading.Lock, tell: Callable[[PlannedModel, str], None], model: PlannedModel, text: str) -> None:
-    with lock:
-        tell(model, text)

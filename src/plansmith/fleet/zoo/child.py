@@ -1,6 +1,6 @@
 """Zoo worker process: runs one entry and reports its outcome.
 
-Run as `python -m plansmith.fleet.zoo.child <descriptor> <parent>`.
+Run as `python -m plansmith.fleet.zoo.child <descriptor>`, or forked by a fork server.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Worker process of a compile: loads the model once and runs the steps that need it.
 
-Run as `python -m plansmith.steps.worker <file descriptor> <parent>` by `process.Worker`.
+Run as `python -m plansmith.steps.worker <file descriptor>` by `process.Worker`, or forked by a fork server.
 """
 
 from __future__ import annotations
