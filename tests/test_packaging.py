@@ -30,7 +30,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("tree")
     for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "NOTICE"):
         shutil.copy2(ROOT / name, copy)
-    for name in ("src", "compilers", "flows", "configs"):
+    for name in ("src", "compilers", "flows", "configs", "docs/reference"):
         ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=ignored)
     return copy
@@ -75,9 +75,11 @@ def test_wheel_holds_modules_and_data(wheel: Path) -> None:
     data |= {f"plansmith/{path.relative_to(ROOT).as_posix()}" for path in configs}
     data |= {path.relative_to(package.parent).as_posix() for path in package.glob("triton/standin/**/*.py")}
     data |= {path.relative_to(package.parent).as_posix() for path in package.glob("**/templates/*")}
+    pages = (*package.glob("reference/*.md"), *package.glob("reference/errors/*"), *package.glob("reference/rules/*"))
+    data |= {path.relative_to(package.parent).as_posix() for path in pages}
     assert "plansmith/report/templates/report.css" in data
     assert {"plansmith/configs/targets/local-cpu.yaml", "plansmith/configs/zoo.yaml"} <= data
-    assert "plansmith/triton/standin/onnxruntime/model.py" in data
+    assert {"plansmith/triton/standin/onnxruntime/model.py", "plansmith/reference/errors/5.md"} <= data
     assert "plansmith/compilers/onnxrt.py" in modules
     assert not (modules | data) - names
     assert not {name for name in names if name.startswith("plansmith/")} - modules - data

@@ -96,61 +96,99 @@ class PlansmithError(Exception):
 
 
 class UsageError(PlansmithError):
-    """Usage error: the command line or a spec is wrong."""
+    """Usage error: the command line or a spec is wrong.
+
+    Nothing was changed. The message names the option or the key; `plansmith explain KEY` tells what a key of a spec
+    takes.
+    """
 
     exit_code = 2
 
 
 class SourceError(PlansmithError):
-    """Source error: the model cannot be found, fetched, trusted or read."""
+    """Source error: the model cannot be found, fetched, trusted or read.
+
+    Nothing was published. What was fetched whole is kept, and is not fetched again.
+    """
 
     exit_code = 3
 
 
 class ExportError(PlansmithError):
-    """Export error: no exporter or lowering gave a graph that agrees with the model."""
+    """Export error: no exporter or lowering gave a graph that agrees with the model.
+
+    Nothing was published. The log holds what each exporter said. A model that cannot be exported is served as it is
+    with `engine: python`.
+    """
 
     exit_code = 4
 
 
 class GateError(PlansmithError):
-    """Accuracy gate error: the candidate differs from the reference by more than the tolerances."""
+    """Accuracy gate error: the candidate differs from the reference by more than the tolerances.
+
+    Nothing was published, and Triton goes on serving the version before. The report shows each output with its worst
+    samples. With `data` of your own, lowering finds out which nodes have to keep their precision; `tolerances` say what
+    is allowed.
+    """
 
     exit_code = 5
 
 
 class EngineError(PlansmithError):
-    """Engine error: the engine cannot be built, at all or for this target."""
+    """Engine error: the engine cannot be built, at all or for this target.
+
+    Nothing was published. `plansmith targets NAME` shows what a target has, and `plansmith doctor` what this machine
+    has.
+    """
 
     exit_code = 6
 
 
 class RepositoryError(PlansmithError):
-    """Repository error: the model repository or a store cannot perform a request."""
+    """Repository error: the model repository or a store cannot perform a request.
+
+    What was published before is still there and whole; `plansmith verify` reads all of it, and says what is damaged.
+    """
 
     exit_code = 7
 
 
 class ServedCheckError(PlansmithError):
-    """Served check error: a running Triton refused the model or answered wrongly."""
+    """Served check error: a running Triton refused the model or answered wrongly.
+
+    The version was not published, or was withdrawn. The log is Triton's own. `plansmith check` finds what Triton
+    refuses in a configuration, without a server.
+    """
 
     exit_code = 8
 
 
 class EnvironmentFault(PlansmithError):
-    """Environment fault: something that the step needs is missing or unreachable."""
+    """Environment fault: something that the step needs is missing or unreachable.
+
+    `plansmith doctor` tells what this machine lacks. Once it is there, the same command goes on after the last step
+    that was finished.
+    """
 
     exit_code = 9
 
 
 class SignatureError(PlansmithError):
-    """Signature error: a release is not signed by whom a policy names, or cannot be signed."""
+    """Signature error: a release is not signed by whom a policy names, or cannot be signed.
+
+    The release was not taken, and what was served before still is. `plansmith inspect` shows who says to have signed a
+    release, and the policy who may.
+    """
 
     exit_code = 10
 
 
 class InternalError(PlansmithError):
-    """Internal error: a bug in plansmith; the log holds the traceback."""
+    """Internal error: a bug in plansmith; the log holds the traceback.
+
+    Nothing was published. Please report it, with the log.
+    """
 
     exit_code = 1
 

@@ -18,6 +18,7 @@ from plansmith.stores.store import Store, open_objects
 from plansmith.stores.sync.mirror import Mirror, Pulled, pull
 from plansmith.stores.verify import verify_repository, verify_store
 from plansmith.system.digest import Digester
+from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.repository.signature import (
     read_signature,
     release_status,
@@ -27,6 +28,8 @@ from plansmith.triton.repository.signature import (
 )
 
 from ..support.certificates import KeyRing
+from ..support.faults.packages import publish as publish_package
+from ..support.faults.packages import write_ensemble
 from ..support.stores.followed import Site
 from ..support.stores.releases import MODEL, PackagedRelease, make_release
 from ..support.stores.s3 import S3
@@ -195,6 +198,11 @@ def test_shown_files_must_be_the_signed_ones(tmp_path: Path, ring: KeyRing) -> N
     (view / "1" / "more.py").write_text("print()")
     assert "more.py that Triton is shown" in _problem(release, policy)
     (view / "1" / "more.py").unlink()
+    planted = view / "1" / "__pycache__" / "model.cpython-312.pyc"
+    planted.parent.mkdir()
+    planted.write_bytes(b"what Python would run in place of model.py")
+    assert shown_problem(repository, MODEL, policy) is None
+    assert not planted.exists(), "bytecode is removed, not trusted"
     (view / "config.pbtxt").unlink()
     (view / "config.pbtxt").write_text('backend: "python"')
     assert "config.pbtxt that Triton is shown" in _problem(release, policy)
@@ -203,6 +211,21 @@ def test_shown_files_must_be_the_signed_ones(tmp_path: Path, ring: KeyRing) -> N
     assert status is not None
     assert "no release of plansmith's" in status.problem
     assert (obstacle("foreign") or "").startswith("signature: ")
+
+
+def test_parts_of_an_ensemble_must_be_the_signed_ones(tmp_path: Path, ring: KeyRing) -> None:
+    """A file beside those of a part is refused, too: Python would import it in place of a library."""
+    root = tmp_path / "repository"
+    draft = write_ensemble(tmp_path / "package", "one")
+    publish_package(root, tmp_path / "package", draft)
+    repository = ModelRepository(root)
+    sign_release(repository, draft.name, 1, ring.signer("release"))
+    assert shown_problem(repository, draft.name, ring.policy()) is None
+    part = draft.package.members[0].model
+    (root / part / "1" / "json.py").write_text("print()")
+    status = shown_problem(repository, draft.name, ring.policy())
+    assert status is not None
+    assert "json.py that Triton is shown" in status.problem
 
 
 def test_sync_loads_nothing_unsigned(tmp_path: Path, ring: KeyRing, tritons: list[ScriptedTriton]) -> None:

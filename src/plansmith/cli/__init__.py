@@ -19,6 +19,7 @@ from plansmith.cli.compile.demo import demo_command
 from plansmith.cli.compile.init import init_command
 from plansmith.cli.infer.infer import infer_command
 from plansmith.cli.info.doctor import doctor_command
+from plansmith.cli.info.explain import explain_command
 from plansmith.cli.info.gc import gc_command
 from plansmith.cli.info.show import history_command, inspect_command, report_command, schema_command, show_command
 from plansmith.cli.info.targets import targets_command
@@ -70,6 +71,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
         history_command,
         targets_command,
         schema_command,
+        explain_command,
     ),
     "Judge and measure": (
         lower_command,
@@ -215,7 +217,7 @@ def _fail(error: PlansmithError) -> NoReturn:
     """Format one error message for the terminal, or as a JSON document with --json."""
     if _as_json():
         click.echo(json.dumps(error.to_dict()))
-    click.echo(f"plansmith: {error}", err=True)
+    click.echo(f"plansmith: {error}\nMore: plansmith explain {error.exit_code}", err=True)
     sys.exit(error.exit_code)
 
 

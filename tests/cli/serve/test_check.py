@@ -56,6 +56,7 @@ def test_findings_told_by_model(run: InProcess) -> None:
         "      → keep one of them",
         "",
         "3 models checked: 1 error, 1 warning in 2.",
+        "More: plansmith explain config.max-batch-size",
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections import defaultdict
 from typing import Any
@@ -24,8 +25,9 @@ def error_pages() -> dict[str, str]:
     return {
         f"reference/errors/{kind.exit_code}.md": page(
             f"Exit code {kind.exit_code}: {meanings[kind.__name__]}",
-            "The messages, and what each says to do next; what depends on your input is an ellipsis. In Python it is"
-            f" `plansmith.errors.{kind.__name__}`.",
+            *map(prose, (inspect.getdoc(kind) or "").split("\n\n")),
+            f"In Python it is `plansmith.errors.{kind.__name__}`. The messages, and what each says to do next; what"
+            " depends on your input is an ellipsis:",
             table(("message", "next"), [(prose(text), prose(remedy)) for text, remedy in sorted(messages[kind])]),
         )
         for kind in PlansmithError.__subclasses__()

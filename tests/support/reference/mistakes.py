@@ -47,6 +47,7 @@ MISTAKES = {
     ),
     "report": Mistake("minilm", 7, _NO_REPOSITORY),
     "diff": Mistake("minilm@1", 2, "Missing argument 'NEW'."),
+    "explain": Mistake("config.dim", 2, "there is no exit code, rule or key 'config.dim'"),
     "history": Mistake("--limit none", 2, "Invalid value for '--limit': 'none' is not a valid integer range."),
     "targets": Mistake("triton-26.8", 6, "there is no target 'triton-26.8'"),
     "schema": Mistake("--output keys/spec.json", 2, "cannot write keys/spec.json: No such file or directory"),

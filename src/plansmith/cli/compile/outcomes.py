@@ -296,6 +296,7 @@ def _lowering(lowered: LoweredModel) -> dict[str, Any] | None:
 
 
 def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
+    from plansmith.cli.options import DEFAULT_REPOSITORY
     from plansmith.cli.output import echo_lines, echo_verdict, program, short
     from plansmith.config.targets import load_target
     from plansmith.report.text import script_lines
@@ -328,13 +329,13 @@ def _print_summary(published: PublishedVersion, manifest: Manifest) -> None:
     if (page := _report(published)) is not None:
         click.echo(f"  report      {short(page)}")
     where = "on a machine with a GPU, " if device == "gpu" else ""
-    click.echo(f"Next: {where}{program()} serve {published.name} --repository {short(Path(published.repository))}")
+    repository = short(Path(published.repository))
+    named = "" if repository == str(DEFAULT_REPOSITORY) else f" --repository {repository}"
+    click.echo(f"Next: {where}{program()} serve {published.name}{named}")
     if target.flavour == "sagemaker":
-        repository = short(Path(published.repository))
-        click.echo(f"      {program()} sagemaker package {published.name} --repository {repository}")
+        click.echo(f"      {program()} sagemaker package {published.name}{named}")
     elif device == "cpu":
-        repository = short(Path(published.repository))
-        click.echo(f"      {program()} infer {published.name} {_question(manifest)} --serve --repository {repository}")
+        click.echo(f"      {program()} infer {published.name} {_question(manifest)} --serve{named}")
     click.echo(f"      {program()} inspect {release}")
 
 

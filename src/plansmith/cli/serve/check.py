@@ -234,9 +234,10 @@ def _wrap(text: str, width: int | None) -> list[str]:
 def _verdict(findings: Sequence[Finding], models: int) -> str:
     counts = _counts(findings)
     summary = ", ".join(count(number, severity) for severity, number in counts.items() if number)
+    more = f"\nMore: plansmith explain {findings[0].rule}" if findings else ""
     checked = count(models, "model")
     if not summary:
         return f"{checked} checked: nothing found."
     harmed = len({finding.model for finding in findings})
     where = f" in {harmed}" if models > 1 else ""
-    return f"{checked} checked: {summary}{where}."
+    return f"{checked} checked: {summary}{where}.{more}"

@@ -6,7 +6,8 @@ and a report with that number; those that were signed are kept beside it, in R.p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 from plansmith.errors import RepositoryError, SignatureError
@@ -17,6 +18,7 @@ from plansmith.signing.signer import Signer
 from plansmith.signing.verification import SignatureStatus, check_signature, claimed_signer
 from plansmith.system.digest import Digester
 from plansmith.system.files import fsync_path, move_into_place, staging_folder, storage_errors
+from plansmith.triton.repository.ensembles import bytecode_stops
 from plansmith.triton.repository.release import damaged_file
 from plansmith.triton.repository.repository import ModelRepository
 
@@ -159,14 +161,26 @@ def shown_problem(repository: ModelRepository, model: str, policy: SignaturePoli
 def _foreign(repository: ModelRepository, manifests: Sequence[Manifest]) -> str | None:
     """Return a file that Triton is shown beside those of releases; None if there is none.
 
-    What Python compiled while the model was served is not looked at.
+    Bytecode is none of a release's, and Python would run it in place of the signed source: what lies there is removed,
+    and Python compiles it again.
     """
     newest = manifests[-1]
     known = {CONFIG_FILE, *newest.package.support_files}
     known |= {f"{manifest.version}/{name}" for manifest in manifests for name in manifest.package.model_files}
-    view = (repository.root / newest.name).resolve()
-    names = (path.relative_to(view).as_posix() for path in view.rglob("*") if not path.is_dir() or path.is_symlink())
-    return next((name for name in names if name not in known and "__pycache__" not in name), None)
+    shown = {newest.name: known}
+    shown |= {part.model: {*part.shown, *bytecode_stops(part.shown)} for part in newest.package.members}
+    return next((name for model, names in shown.items() for name in _strangers(repository.root / model, names)), None)
+
+
+def _strangers(shown: Path, known: Collection[str]) -> Iterator[str]:
+    """The files in a folder that Triton reads, but for known ones and for bytecode, which is removed."""
+    folder = shown.resolve()
+    for compiled in [path for path in folder.rglob("__pycache__") if path.is_dir() and not path.is_symlink()]:
+        shutil.rmtree(compiled, ignore_errors=True)  # what stays is a stranger
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).as_posix()
+        if name not in known and (path.is_symlink() or not path.is_dir()):
+            yield name
 
 
 def _digests(folder: Path, digester: Digester) -> dict[str, str]:
