@@ -84,13 +84,18 @@ test-journeys: servers
 
 AREA ?=
 test-all:        ## everything else, area by area: make test-all AREA="stores triton"
-test-all: servers
+test-all: servers $(VENV)/.sigstore
 	$(BIN)/python -m tests.areas --pytest=--randomly-seed=$(SEED) $(AREA)
 
 BASE ?= main
 test-changed:    ## of that, the areas that what changed since main can reach
-test-changed: servers
+test-changed: servers $(VENV)/.sigstore
 	$(BIN)/python -m tests.areas --pytest=--randomly-seed=$(SEED) --changed $(BASE)
+
+# A private Sigstore for the tests of signatures: its authority and its log are a package of Node's.
+$(VENV)/.sigstore: $(VENV)/.installed
+	npm install --silent --no-audit --no-fund --prefix $(VENV)/sigstore @sigstore/mock@0.13.0
+	touch $@
 
 # What journeys and areas start besides Triton. The browser that they look through, the database behind Prefect and
 # what records the calls of writers are Debian packages, fetched on first use.
@@ -100,6 +105,8 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 DEBIAN := $(if $(shell command -v chromium || command -v chromium-browser),,chromium)
 DEBIAN += $(if $(wildcard /usr/lib/postgresql/*/bin/postgres),,postgresql)
 DEBIAN += $(if $(shell command -v strace),,strace)
+DEBIAN += $(if $(shell command -v softhsm2-util),,softhsm2)
+DEBIAN += $(if $(shell command -v npm),,npm)
 debian:
 	@test -z "$(strip $(DEBIAN))" || { $(SUDO) apt-get update -qq && \
 		$(SUDO) apt-get install -qq --yes --no-install-recommends $(DEBIAN); }

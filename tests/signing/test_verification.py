@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -185,20 +184,6 @@ def test_plansmith_verifies_signature_of_other_tools(release: PackagedRelease, r
         signer.sign(release.folder, path)
         assert status_of(release, ring).state == state
     assert "model/model.onnx was added" in status_of(release, ring).problem
-
-
-def test_sigstore_and_tokens_are_called_as_they_are() -> None:
-    """The calls that cannot be made here have the parameters that the library has."""
-    from model_signing import signing, verifying
-
-    def parameters(function: Any) -> set[str]:
-        return set(inspect.signature(function).parameters)
-
-    assert {"use_ambient_credentials", "identity_token", "trust_config"} <= parameters(
-        signing.Config.use_sigstore_signer
-    )
-    assert {"identity", "oidc_issuer", "trust_config"} <= parameters(verifying.Config.use_sigstore_verifier)
-    assert "pkcs11_uri" in parameters(signing.Config.use_pkcs11_signer)
 
 
 def test_sigstore_out_of_reach_is_said(ring: KeyRing, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,7 +143,7 @@ class Signer:
 
     def _refusal(self, error: Exception) -> SignatureError:
         """Describe a library's error; the libraries quote no passwords, but may quote the URI and the token."""
-        reason = first_line(error)
+        reason = first_line(error if str(error) else error.__cause__ or error)
         for secret in filter(None, (self.pkcs11, *_PIN.findall(self.pkcs11), self.identity_token)):
             reason = reason.replace(secret, "…")
         what = self.key or ("Sigstore" if self.sigstore else "the token")
