@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from plansmith.records.model import Record
 from plansmith.system.libraries import require_library
 
 EXTRA = "sign"
+POLICY_VARIABLE = "PLANSMITH_SIGNATURE_POLICY"
 _REMEDY = "mend the policy; docs/signing.md has an example"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -27,6 +29,16 @@ def require_signing_library() -> None:
     """
     for module in ("model_signing", "OpenSSL"):
         require_library(module, EXTRA, purpose="signatures are made and checked with it")
+
+
+def machine_policy() -> SignaturePolicy | None:
+    """Return the policy of this machine, a file that PLANSMITH_SIGNATURE_POLICY names; None if it has none.
+
+    Raises:
+        UsageError: as `read_policy`.
+    """
+    path = os.environ.get(POLICY_VARIABLE)
+    return read_policy(Path(path)) if path else None
 
 
 def is_fingerprint(text: str) -> bool:

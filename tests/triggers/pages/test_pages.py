@@ -7,6 +7,7 @@ import re
 from base64 import b64encode
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,9 @@ from plansmith.records.release import SIGNATURE_FILE
 from plansmith.steps.provenance.history import Failure
 from plansmith.triggers.inbox.entry import StartedRun, WriteBack
 from plansmith.triggers.registries.delivery import Event
+from plansmith.triton.repository.signature import sign_release
 
+from ...support.certificates import KeyRing
 from ...support.faults.packages import source_model
 from ...support.report.page import Page
 from ...support.triggers.inboxes import event
@@ -129,6 +132,24 @@ def test_signed_version_says_by_whom(site: Site) -> None:
     }
     (release / SIGNATURE_FILE).write_text(json.dumps(signature))
     assert site.page("/models/ranker").text().count("signed by key 5c1f5c1f5c1f5c1f, not checked") == 1
+
+
+def test_policy_of_the_machine_is_told(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a policy, a version says whether it is accepted, and if not, why."""
+    (tmp_path / "keys").mkdir()
+    ring = KeyRing(tmp_path / "keys")
+    monkeypatch.setenv("PLANSMITH_SIGNATURE_POLICY", str(ring.policy_file()))
+    release = site.model("ranker", versions=2)
+    sign_release(site.place.repository, "ranker", 2, ring.signer("release"))
+    text = site.page("/models/ranker").text()
+    assert f"signed by key {ring.fingerprint('release')[:16]}, as the policy requires" in text
+    assert text.count("refused by the policy: it is not signed") == 1
+    (release / "spec.yaml").write_text("source: another")
+    site.later()
+    assert (
+        "refused by the policy: spec.yaml differs: not what was signed as ranker-2"
+        in site.page("/models/ranker").text()
+    )
 
 
 def test_withdrawn_version_says_why(site: Site) -> None:

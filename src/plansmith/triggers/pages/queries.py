@@ -18,6 +18,8 @@ from plansmith.errors import PlansmithError
 from plansmith.fleet.plan import plan_fleet
 from plansmith.fleet.status import model_statuses, source_of_release
 from plansmith.records.model import Record
+from plansmith.signing.policy import machine_policy
+from plansmith.signing.verification import SignatureStatus
 from plansmith.steps.provenance.history import HISTORY, History
 from plansmith.stores.diff import Differences, differences, side_of_folder
 from plansmith.system.digest import Digester
@@ -34,7 +36,7 @@ from plansmith.triggers.pages.query_results import (
     report_of_version,
 )
 from plansmith.triton.repository.repository import ModelRepository, Version, versions
-from plansmith.triton.repository.signature import local_signer
+from plansmith.triton.repository.signature import local_signer, release_status
 
 ARTIFACTS = "artifacts"
 MOST_COMPILES = 30
@@ -111,11 +113,15 @@ def _versions(model: FleetModel) -> Iterator[VersionResult]:
     """Yield the versions, newest first; digests already computed by compiles come from their memo."""
     memo = Digester(Path(model.artifacts) / "cache" / "digests.sqlite", read_only=True)
     repository = ModelRepository(Path(model.status.repository), memo)
+    policy = machine_policy()
     for version in reversed(versions(repository, model.status.model)):
-        yield _version(model, repository, version)
+        signature = release_status(repository, model.status.model, version.number, policy, memo) if policy else None
+        yield _version(model, repository, version, signature)
 
 
-def _version(model: FleetModel, repository: ModelRepository, version: Version) -> VersionResult:
+def _version(
+    model: FleetModel, repository: ModelRepository, version: Version, signature: SignatureStatus | None
+) -> VersionResult:
     manifest = repository.readable(model.status.model, version.number)
     return VersionResult(
         number=version.number,
@@ -126,6 +132,8 @@ def _version(model: FleetModel, repository: ModelRepository, version: Version) -
         engine=str(manifest.engine.kind) if manifest else None,
         bytes=sum(file.bytes for file in manifest.files) if manifest else None,
         signer=local_signer(repository.release(model.status.model, version.number)),
+        is_signed=signature.state == "valid" if signature else None,
+        signature_problem=signature.problem if signature else "",
         is_shown=version.shown,
         is_served=version.serves,
         hidden_reason=version.hidden,

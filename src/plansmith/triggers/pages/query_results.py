@@ -72,7 +72,9 @@ class VersionResult(Record):
         precision: of the engine.
         engine: its kind.
         bytes: of all files of the release.
-        signer: who signed it according to its signature, which is not checked; empty if it is not signed.
+        signer: who signed it according to its signature; empty if it is not signed.
+        is_signed: whether the machine's policy accepts its signature; None without a policy.
+        signature_problem: why that does not; empty if it does.
         is_shown: whether Triton is shown it.
         is_served: whether Triton serves it.
         hidden_reason: why Triton is not shown it.
@@ -87,6 +89,8 @@ class VersionResult(Record):
     engine: str | None
     bytes: int | None
     signer: str
+    is_signed: bool | None
+    signature_problem: str
     is_shown: bool
     is_served: bool
     hidden_reason: str | None

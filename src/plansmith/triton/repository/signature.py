@@ -91,9 +91,19 @@ def require_signable(repository: ModelRepository, model: str, number: int) -> di
     return _digests(release, digester)
 
 
-def release_status(repository: ModelRepository, model: str, number: int, policy: SignaturePolicy) -> SignatureStatus:
-    """Verify the signature of a release in a repository against a policy; every file is read."""
-    release, digester = repository.release(model, number), _fresh_digester(repository)
+def release_status(
+    repository: ModelRepository, model: str, number: int, policy: SignaturePolicy, digester: Digester | None = None
+) -> SignatureStatus:
+    """Verify the signature of a release in a repository against a policy.
+
+    Args:
+        repository: that has the release.
+        model: its name.
+        number: its version.
+        policy: who may have signed it.
+        digester: hashes its files; one that remembers nothing, and so reads every file, when None.
+    """
+    release, digester = repository.release(model, number), digester or _fresh_digester(repository)
     link = next((path.name for path in release.rglob("*") if path.is_symlink()), None)
     if link is not None:
         return SignatureStatus(state="invalid", problem=f"{link} is a link", remedy=f"{_PULL_AGAIN} {model}")
