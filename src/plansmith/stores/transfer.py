@@ -97,6 +97,7 @@ def send_contents(
         missing = [file for file, item in pairs if again or item is None]
         old = _old(objects, [item for _, item in pairs if item is not None and item.key not in renewed_keys])
         if not missing and not old:
+            objects.flush(item.key for _, item in pairs if item is not None)
             return tally.bytes
         in_parallel(lambda key: _keep(objects, key), old)
         renewed_keys.update(old)

@@ -39,9 +39,6 @@ STEP, KEY = "export", "0" * 64
 class Scenario(ABC):
     """An operation below one folder; it may be done again after it was killed."""
 
-    survives_cut_after_kill = True
-    """Whether a power cut loses nothing of what is done right after a process was killed that did the same."""
-
     @abstractmethod
     def prepare(self, folder: Path) -> None:
         """Make the folder as it is before the operation."""
@@ -369,9 +366,6 @@ class Publication(Scenario):
     Args:
         before: how many versions it has.
     """
-
-    # Contents that a killed process had just sent are found there, and not flushed once more.
-    survives_cut_after_kill = False
 
     def __init__(self, before: int) -> None:
         self._before = before

@@ -97,6 +97,7 @@ def _changed_once(objects: Objects, key: str, kind: type[R], changed: Callable[[
         old = None if document is None else _parsed(kind, document.content, key, objects)
         new = changed(old)
         if new == old:
+            objects.flush([key])
             return new
         require()
         if document is None:

@@ -83,8 +83,10 @@ class FolderObjects:
             document = self.read(key)
             if document is None:
                 self.put(key, content)
-        if document is not None and document.content != content:
-            raise KeyTaken(key)
+        if document is not None:
+            if document.content != content:
+                raise KeyTaken(key)
+            self.flush([key])
         return _tag(content)
 
     def swap(self, key: str, content: bytes, tag: str) -> str:
@@ -140,6 +142,13 @@ class FolderObjects:
         with self._errors():
             for key in keys:
                 self._path(key).unlink(missing_ok=True)
+
+    def flush(self, keys: Iterable[str]) -> None:
+        """Flush the directory entries of objects; their contents were flushed before they had one."""
+        with self._errors():
+            for folder in sorted({self._path(key).parent for key in keys}):
+                with suppress(FileNotFoundError):
+                    fsync_path(folder)
 
     def give_up(self, before: float) -> int:
         """Delete partial files left by killed processes."""

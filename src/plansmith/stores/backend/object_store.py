@@ -157,6 +157,10 @@ class Objects(Protocol):
         """Delete objects; missing ones are no error."""
         ...
 
+    def flush(self, keys: Iterable[str]) -> None:
+        """Make sure that objects which were found survive a power cut: a killed process may just have written them."""
+        ...
+
     def give_up(self, before: float) -> int:
         """Abort uploads started before a time, by the store's clock, and never completed.
 

@@ -327,6 +327,9 @@ class S3Objects:
         """Delete objects one by one, as not every server supports batches, and so that an error names its key."""
         self._lanes.run(self._removals(keys))
 
+    def flush(self, keys: Iterable[str]) -> None:
+        """Do nothing: what a server acknowledged is on its disks."""
+
     def give_up(self, before: float) -> int:
         """Abort uploads started before a time and never completed; return the number of files."""
         return give_up(self.bucket, "", before)
