@@ -211,7 +211,7 @@ def test_lower_precision_may_miss_few() -> None:
     wrong[0, :5] += 1000
     int8 = compare_output("case", "output", ids, wrong, TOLERANCES[Precision.INT8])
     assert (int8.failures, int8.min_cosine) == ((), 0.975)
-    assert compared(ids, wrong).failures == ("share of equal elements is 0.975000000, allowed 0.99999999",)
+    assert compared(ids, wrong).failures == ("share of equal elements is 0.975000, allowed 0.99999999",)
 
 
 def test_short_answers_share_direction() -> None:

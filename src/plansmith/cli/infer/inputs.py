@@ -121,7 +121,7 @@ def read_input_arguments(options: Mapping[str, Any]) -> InputArguments:
         if name in values or name in texts:
             raise _given_twice(name)
         if value == _STANDARD_INPUT or Path(value).suffix in _SUFFIXES:
-            values[name] = _read_value(name, value)
+            values[name] = _read_value(name, value if Path(value).exists() else value.removeprefix("@"))
         else:
             texts[name] = value
     return InputArguments(rows, values, texts, options["draw"])

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plansmith.cli.options import complete_model, repository_option, size_from_option
+from plansmith.cli.serve.temporary import naming_damage
 from plansmith.cli.store.signing import signature_policy_option
 from plansmith.errors import RepositoryError
+from plansmith.formatting import suggest_names
 
 if TYPE_CHECKING:
     from plansmith.sagemaker.start_script import Start
@@ -242,7 +244,7 @@ def _serve(
         pythons=needs.pythons,
         **settings,
     )
-    with server:
+    with naming_damage(opened, served), server:
         if follow:
             activity = f"follows {opened.root}"
         else:
@@ -283,8 +285,8 @@ def _served_models(
     missing = sorted(set(models) - set(present))
     if (missing or not present) and not may_be_empty:
         raise RepositoryError(
-            f"{repository} has no model {', '.join(missing)}" if missing else f"{repository} holds no model",
-            remedy=f"choose from: {', '.join(present)}" if present else "plansmith compile a model into it first",
+            f"{repository} has no model {', '.join(map(repr, missing))}" if missing else f"{repository} has no model",
+            remedy=suggest_names(missing, present, otherwise="compile a model into it first"),
         )
     return [model for model in models or present if model not in missing]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from plansmith.errors import RepositoryError, ServedCheckError
+from plansmith.formatting import suggest_names
 
 if TYPE_CHECKING:
     from plansmith.records.release import Manifest
@@ -48,7 +50,7 @@ def opened_model(repository: Path, model: str, version: str) -> tuple[ModelRepos
     if model not in present:
         raise RepositoryError(
             f"{repository} shows no model {model!r}",
-            remedy=f"choose from: {', '.join(present)}" if present else "compile a model into it first",
+            remedy=suggest_names([model], present, otherwise="compile a model into it first"),
         )
     shown = opened.views(model).shown()
     if version and version not in map(str, shown):
@@ -60,6 +62,28 @@ def opened_model(repository: Path, model: str, version: str) -> tuple[ModelRepos
         )
     number = int(version) if version else max(shown, default=0)
     return opened, opened.readable(model, number) if number else None
+
+
+@contextmanager
+def naming_damage(opened: ModelRepository, models: Sequence[str]) -> Iterator[None]:
+    """Have a server's failure in the block name the command that lists damaged files, where a shown release has some.
+
+    Args:
+        opened: the repository.
+        models: those that are served.
+    """
+    try:
+        yield
+    except ServedCheckError as refused:
+        for model in models:
+            for number in {*opened.views(model).shown()} & {*opened.versions(model)}:
+                if damage := opened.damage(model, number):
+                    raise ServedCheckError(
+                        f"{refused.message}\n{model}@{number} is not as it was published: {damage}",
+                        remedy=f"plansmith verify {model} --repository {shlex.quote(str(opened.root))}",
+                        log=refused.log,
+                    ) from refused
+        raise
 
 
 @contextmanager
@@ -104,7 +128,7 @@ def served(
     )
     started = time.monotonic()
     try:
-        with ExitStack() as stack:
+        with naming_damage(opened, models), ExitStack() as stack:
             with MovingLine(open_console(stderr=True), quiet=quiet) as line:
                 message = f"starting Triton with {names}; log: {short(log)}"
                 line.tell(message)
