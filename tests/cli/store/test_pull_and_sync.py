@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from plansmith.cli.serve.temporary import naming_damage
+from plansmith.cli.serve.serve import naming_damage
 from plansmith.errors import ServedCheckError
 from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.layout import LIVE, catalogue_key, object_key

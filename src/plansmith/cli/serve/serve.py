@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from plansmith.cli.options import complete_model, repository_option, size_from_option
-from plansmith.cli.serve.temporary import naming_damage
 from plansmith.cli.store.signing import signature_policy_option
-from plansmith.errors import RepositoryError
+from plansmith.errors import RepositoryError, ServedCheckError
 from plansmith.formatting import suggest_names
 
 if TYPE_CHECKING:
@@ -262,6 +261,28 @@ def _serve(
             return
     assert status is not None
     raise server.obituary(status, "while it served")
+
+
+@contextmanager
+def naming_damage(opened: ModelRepository, models: Sequence[str]) -> Iterator[None]:
+    """Have a server's failure in the block name the command that lists damaged files, where a shown release has some.
+
+    Args:
+        opened: the repository.
+        models: those that are served.
+    """
+    try:
+        yield
+    except ServedCheckError as refused:
+        for model in models:
+            for number in {*opened.views(model).shown()} & {*opened.versions(model)}:
+                if damage := opened.damage(model, number):
+                    raise ServedCheckError(
+                        f"{refused.message}\n{model}@{number} is not as it was published: {damage}",
+                        remedy=f"plansmith verify {model} --repository {shlex.quote(str(opened.root))}",
+                        log=refused.log,
+                    ) from refused
+        raise
 
 
 def _served_models(

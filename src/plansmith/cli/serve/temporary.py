@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -65,28 +64,6 @@ def opened_model(repository: Path, model: str, version: str) -> tuple[ModelRepos
 
 
 @contextmanager
-def naming_damage(opened: ModelRepository, models: Sequence[str]) -> Iterator[None]:
-    """Have a server's failure in the block name the command that lists damaged files, where a shown release has some.
-
-    Args:
-        opened: the repository.
-        models: those that are served.
-    """
-    try:
-        yield
-    except ServedCheckError as refused:
-        for model in models:
-            for number in {*opened.views(model).shown()} & {*opened.versions(model)}:
-                if damage := opened.damage(model, number):
-                    raise ServedCheckError(
-                        f"{refused.message}\n{model}@{number} is not as it was published: {damage}",
-                        remedy=f"plansmith verify {model} --repository {shlex.quote(str(opened.root))}",
-                        log=refused.log,
-                    ) from refused
-        raise
-
-
-@contextmanager
 def served(
     opened: ModelRepository, models: Sequence[str], *, purpose: str = "this request", quiet: bool
 ) -> Iterator[TritonServer]:
@@ -104,7 +81,7 @@ def served(
     """
     from plansmith.cli.compile.progress import MovingLine
     from plansmith.cli.output import open_console, short
-    from plansmith.cli.serve.serve import log_file
+    from plansmith.cli.serve.serve import log_file, naming_damage
     from plansmith.triton.server.installation import find_installation
     from plansmith.triton.server.needs import needs_of, shown_manifests
     from plansmith.triton.server.server import TritonServer
