@@ -216,9 +216,8 @@ def verify_repository(
     place = str(repository.root)
     verified = _verification(place, shlex.quote(place), "repository", walk, len(models), quick=quick, others=[])
     marker = repository.marker()
-    return (
-        verified.model_copy(update={"pulled_from": marker.typed or marker.mirrors}) if marker is not None else verified
-    )
+    pulled_from = marker.typed or marker.mirrors if marker is not None else ""
+    return verified.model_copy(update={"pulled_from": pulled_from})
 
 
 def _is_there(repository: ModelRepository, damage: Damage) -> bool:

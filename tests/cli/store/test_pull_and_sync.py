@@ -69,7 +69,10 @@ def test_damage_of_pulled_release(in_process: InProcess, store: Store, tmp_path:
     graph = repository.release(MODEL, 2) / "model" / "model.onnx"
     graph.unlink()
     graph.write_bytes(b"other")
-    with pytest.raises(ServedCheckError, match="model.onnx is damaged") as refused, naming_damage(repository, [MODEL]):
+    with (
+        pytest.raises(ServedCheckError, match=r"model\.onnx is damaged") as refused,
+        naming_damage(repository, [MODEL]),
+    ):
         raise ServedCheckError("Triton did not load it", remedy="read the log")
     assert refused.value.remedy == f"plansmith verify {MODEL} --repository {repository.root}"
     verified = in_process("verify", "--repository", "artifacts/mirror")

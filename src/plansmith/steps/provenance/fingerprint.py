@@ -290,8 +290,10 @@ def source_identity(spec: ModelSpec, relative_to: Path) -> str:
     """
     if spec.source_override is not None:
         return spec.source_override.replaces if spec.source_override.is_tracked else spec.source
-    path = parse_reference(spec.source, relative_to=relative_to).path
-    return spec.source if path is None else f"{spec.source.partition(':')[0]}:{Path(os.path.abspath(path)).name}"
+    reference = parse_reference(spec.source, relative_to=relative_to)
+    if reference.path is None:
+        return spec.source
+    return f"{reference.scheme}:{Path(os.path.normpath(reference.path.absolute())).name}"
 
 
 def with_overridden_source(spec: ModelSpec, noted: Fingerprint) -> ModelSpec:
