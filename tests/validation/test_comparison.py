@@ -10,7 +10,7 @@ import pytest
 
 from plansmith.records.model import Precision, Tensor
 from plansmith.records.validation import OutputComparison
-from plansmith.validation.comparison import TOLERANCES, Padding, compare_output, is_constant
+from plansmith.validation.comparison import TOLERANCES, Padding, compare_output, format_shortfall, is_constant
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -237,3 +237,10 @@ def test_precision_stricter_than_one_below() -> None:
         assert higher.quantile_relative < lower.quantile_relative
         assert higher.min_cosine > lower.min_cosine
         assert higher.min_mean_cosine > lower.min_mean_cosine
+
+
+def test_shortfall_has_digits_that_differ() -> None:
+    """A value just below its limit is written with enough digits to tell."""
+    assert format_shortfall(0.9999999984, 0.999999999) == "0.999999998, allowed 0.999999999"
+    assert format_shortfall(0.9999999989, 0.999999999) == "0.9999999989, allowed 0.999999999"
+    assert format_shortfall(0.5, 0.9) == "0.500000, allowed 0.9"
