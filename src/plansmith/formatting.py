@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
 from plansmith.errors import UsageError
 
+_MOST_NAMED = 12
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
@@ -66,6 +69,23 @@ def seconds_of(moment: str) -> float:
 def count(number: int, noun: str, plural: str = "") -> str:
     """Format a count with its noun: 1 node, 12 nodes, 3,200 nodes."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def suggest_names(unknown: Iterable[str], known: Iterable[str], *, otherwise: str) -> str:
+    """Return the remedy for unknown names: those that they resemble, and the known ones.
+
+    Args:
+        unknown: names that do not exist.
+        known: names that do.
+        otherwise: the remedy where there is no known name.
+    """
+    names = sorted(known)
+    if not names:
+        return otherwise
+    near = dict.fromkeys(match for name in unknown for match in difflib.get_close_matches(name, names, n=1))
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    suggestion = f"did you mean {' or '.join(near)}? " if near else ""
+    return f"{suggestion}choose from: {', '.join(names[:_MOST_NAMED])}{more}"
 
 
 def short_path(path: str | Path) -> str:

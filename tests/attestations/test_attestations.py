@@ -92,6 +92,31 @@ def test_locations_left_out_of_provenance(manifest: Manifest) -> None:
     assert attestations_of(elsewhere, RUN, TEXTS) == attestations_of(manifest, RUN, TEXTS)
 
 
+def test_paths_by_name_in_both_files(manifest: Manifest) -> None:
+    """A model, data and files of one's own are named without the folder that they lie in on the building machine."""
+    own = {
+        "source": "onnx:/home/me/models/x.onnx",
+        "data": {"path": "/home/me/texts.csv"},
+        "pipeline": {"script": "../me/answer.py", "models": {"other": {"source": "hf:/home/me/bert"}}},
+        "tensorrt": {"plugins": ["/home/me/plugin.so"]},
+        "lowering": {"keep": ["/encoder/layer.0/MatMul"]},
+    }
+    source = source_model(scheme="onnx", location="/home/me/models/x.onnx", digest="7" * 64)
+    made_here = manifest.model_copy(update={"spec": manifest.spec | own, "source": source})
+    texts = attestations_of(made_here, RUN, TEXTS)
+    assert "/me/" not in "".join(texts.values())
+    definition = read_provenance(texts[PROVENANCE_FILE])["predicate"]["buildDefinition"]
+    spec = definition["externalParameters"]["spec"]
+    assert (spec["source"], spec["data"]["path"], spec["pipeline"]["script"]) == (
+        "onnx:x.onnx",
+        "texts.csv",
+        "answer.py",
+    )
+    assert spec["lowering"] == own["lowering"], "a node's name is no path"
+    assert definition["resolvedDependencies"][0]["name"] == "onnx:x.onnx"
+    assert definition["resolvedDependencies"][0]["annotations"]["plansmith:digest"] == "7" * 64
+
+
 SOURCES: dict[str, tuple[dict[str, Any], str]] = {
     "a commit of the hub": (
         {"scheme": "timm", "location": "timm/x", "revision": COMMIT},

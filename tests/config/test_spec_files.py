@@ -201,7 +201,7 @@ def test_models_picked_by_name(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as refusal:
         _read(tmp_path, TWO, "one", "three")
     assert "has no model 'three'" in refusal.value.message
-    assert refusal.value.remedy == "its models are one, two"
+    assert refusal.value.remedy == "choose from: one, two"
 
 
 def test_command_line_keeps_several_models(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_models_picked_by_name(place: Place) -> None:
     assert [member.model for member in place.plan(models=["c", "a"])] == ["a", "c"]
     with pytest.raises(UsageError, match="no spec has a model 'x', 'y'") as refused:
         place.plan(models=["x", "a", "y"])
-    assert refused.value.remedy == f"there are a, b, c; 1 file cannot be read, such as {place.specs / 'bad.yaml'}"
+    assert refused.value.remedy == f"choose from: a, b, c; 1 file cannot be read, such as {place.specs / 'bad.yaml'}"
     with pytest.raises(UsageError) as refused:
         place.plan(place.specs / "bad.yaml", models=["x"])
     assert refused.value.remedy.startswith("there is none; 1 file cannot")
@@ -218,7 +218,7 @@ def test_unknown_name_refused_alone(place: Place) -> None:
     known, unknown = place.plan(models=["x", "a"], refuse_unknown=True)
     assert (known.model, known.state) == ("a", "stale")
     assert (unknown.model, unknown.state, unknown.file) == ("x", "refused", str(place.specs))
-    assert unknown.why == "no spec has a model 'x'; next: there are a"
+    assert unknown.why == "no spec has a model 'x'; next: choose from: a"
 
 
 def test_fleet_repositories_searched_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ SILENT: dict[str, Any] = {
     "load_seconds": 3,
     "tritonserver": "elsewhere",
     "shared_cache": "shared",
-    "source_override": {"replaces": "onnx:other.onnx"},
+    "source_override": {"replaces": "onnx:graph.onnx", "is_tracked": True},
     "repository": "../artifacts/repository",
 }
 
@@ -82,6 +82,20 @@ def test_manner_is_no_reason(place: Place, field: str) -> None:
     place.publish(place.spec())
     place.spec(**{field: SILENT[field]})
     assert place.why() == ""
+
+
+def test_another_path_to_the_source_is_no_reason(place: Place) -> None:
+    """A source counts by its name and content, wherever the path to it starts."""
+    place.publish(place.spec())
+    moved = place.folder / "moved"
+    moved.mkdir()
+    place.spec(source="onnx:../graph.onnx")
+    assert place.why() == ""
+    place.graph = place.graph.rename(moved / "graph.onnx")
+    place.spec(source="onnx:../moved/graph.onnx")
+    assert place.why() == ""
+    place.graph.write_bytes(b"another graph")
+    assert place.why() == "source: the files of the model changed"
 
 
 def test_other_engine_options_no_reason(place: Place) -> None:

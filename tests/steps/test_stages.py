@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from plansmith.errors import GateError
-from plansmith.records.model import Record
+from plansmith.records.model import Isolation, Record
 from plansmith.records.release import StepRecord
 from plansmith.steps.runner import Listener, StageRunner
 
@@ -109,3 +110,13 @@ def test_side_error_names_model_and_step(stages: StageRunner, heard: Heard) -> N
     assert (failed.value.model, failed.value.step) == ("reader", "package")
     stages.notice("from here on as before")
     assert heard.lines[-1] == ("notice", "from here on as before")
+
+
+def test_missing_isolation_is_told_once(stages: StageRunner, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That the kernel allows no isolation is told once in a run, however many tasks run without it."""
+    isolation = Isolation(complete=False, problem="not permitted")
+    task = Mock(run=Mock(return_value=Mock(isolation=isolation)))
+    monkeypatch.setattr("plansmith.steps.runner.Worker", Mock(return_value=Mock(is_dead=False)))
+    for _ in range(3):
+        stages.run_in_worker(task, isolation)
+    assert heard.lines == [("notice", "code that is not plansmith's ran with network and credentials: not permitted")]

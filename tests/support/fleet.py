@@ -13,7 +13,7 @@ from plansmith.fleet.plan import plan_fleet
 from plansmith.fleet.records import PlannedModel
 from plansmith.records.model import SourceModel
 from plansmith.records.release import Fingerprint, PublishedVersion
-from plansmith.steps.provenance.fingerprint import Hub, fingerprint_of
+from plansmith.steps.provenance.fingerprint import Hub, fingerprint_of, source_identity
 from plansmith.system.digest import Digester
 from plansmith.triton.repository.repository import ModelRepository
 
@@ -50,7 +50,8 @@ class Place:
     def basis(self, member: Member, **fields: Any) -> Fingerprint:
         """What the member's model is made from now."""
         digester = Digester(Path(member.spec.artifacts) / "cache" / "digests.sqlite")
-        values = member.spec.model_dump(mode="json", include={"source", "data"})
+        values = member.spec.model_dump(mode="json", include={"data"})
+        values["source"] = source_identity(member.spec, member.file.parent)
         noted = Fingerprint(
             version=0, spec=values, source="", revision="", data="", target="", tools={}, destinations=()
         )

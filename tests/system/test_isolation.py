@@ -36,6 +36,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
     monkeypatch.setenv("HF_HUB_CACHE", "/models")
     monkeypatch.setenv("PLAIN", "kept")
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
     monkeypatch.chdir(ROOT)
     with Worker(TINY, tmp_path / "worker.log", isolated=True) as started:
         status = Isolation.model_validate_json(started.call("variable", name="PLANSMITH_ISOLATION"))
@@ -66,6 +67,7 @@ def test_isolated_worker_has_no_secret_variables(worker: Worker) -> None:
     gone = ("AWS_SECRET_ACCESS_KEY", "PREFECT_API_URL", "GOOGLE_APPLICATION_CREDENTIALS")
     assert [worker.call("variable", name=name) for name in gone] == [None] * len(gone)
     assert [worker.call("variable", name=name) for name in ("PLAIN", "HF_HUB_CACHE")] == ["kept", "/models"]
+    assert worker.call("variable", name="TOKENIZERS_PARALLELISM") == "false"
     assert worker.call("variable", name="HOME").startswith(worker.call("variable", name="TMPDIR"))
 
 

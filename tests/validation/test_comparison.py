@@ -10,7 +10,7 @@ import pytest
 
 from plansmith.records.model import Precision, Tensor
 from plansmith.records.validation import OutputComparison
-from plansmith.validation.comparison import TOLERANCES, Padding, compare_output, is_constant
+from plansmith.validation.comparison import TOLERANCES, Padding, compare_output, format_shortfall, is_constant
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -211,7 +211,7 @@ def test_lower_precision_may_miss_few() -> None:
     wrong[0, :5] += 1000
     int8 = compare_output("case", "output", ids, wrong, TOLERANCES[Precision.INT8])
     assert (int8.failures, int8.min_cosine) == ((), 0.975)
-    assert compared(ids, wrong).failures == ("share of equal elements is 0.975000000, allowed 0.99999999",)
+    assert compared(ids, wrong).failures == ("share of equal elements is 0.975000, allowed 0.99999999",)
 
 
 def test_short_answers_share_direction() -> None:
@@ -237,3 +237,10 @@ def test_precision_stricter_than_one_below() -> None:
         assert higher.quantile_relative < lower.quantile_relative
         assert higher.min_cosine > lower.min_cosine
         assert higher.min_mean_cosine > lower.min_mean_cosine
+
+
+def test_shortfall_has_digits_that_differ() -> None:
+    """A value just below its limit is written with enough digits to tell."""
+    assert format_shortfall(0.9999999984, 0.999999999) == "0.999999998, allowed 0.999999999"
+    assert format_shortfall(0.9999999989, 0.999999999) == "0.9999999989, allowed 0.999999999"
+    assert format_shortfall(0.5, 0.9) == "0.500000, allowed 0.9"

@@ -43,7 +43,10 @@ SMALL_HEAD = 0.02
 
 _DRIFT = "inputs with larger activations than the calibration data: static scales saturate there"
 _NEIGHBOURS = "one row in batches with others: all rows share a tensor's scale, so that its answer depends on them"
-_CLIPS = "inputs with larger activations than the calibration data: they are clipped in {}"
+_CLIPS = (
+    "inputs with larger activations than the calibration data: {} still clip their data to the calibrated range, as"
+    " padding would widen a scale per request"
+)
 
 
 class Dynamic:

@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from pathlib import PurePath
+from typing import Any, Literal, get_args
 from urllib.parse import quote
 
-from plansmith.records.model import DataSet, SourceModel
+from plansmith.records.model import DataSet, SourceModel, SourceScheme
 from plansmith.records.release import Manifest
 
 DIGEST = "plansmith:digest"
@@ -41,7 +42,7 @@ class Material:
     Attributes:
         kind: which of the two.
         ref: its name within the release, unique.
-        name: its address or description, as a person knows it.
+        name: its address or description, as a person knows it; of a folder or file of one's own, its name.
         uri: where exactly it came from; named by its content where nobody else can fetch it.
         revision: commit or version; empty if there is none.
         digest: of its files, see `DIGEST`.
@@ -81,12 +82,19 @@ def tools_of(manifest: Manifest, run: BuildRun) -> dict[str, str]:
     return dict(sorted({**run.tools, **builders}.items()))
 
 
+def without_folder(address: str) -> str:
+    """Return a path, or a source that is one, by its name alone: where it lies on the machine concerns nobody else."""
+    scheme, colon, location = address.rpartition(":")
+    is_path = location.startswith(("/", "~", "..")) and (not colon or scheme in get_args(SourceScheme))
+    return f"{scheme}{colon}{PurePath(location).name}" if is_path else address
+
+
 def _materials(suffix: str, source: SourceModel, data: DataSet | None, spec: Mapping[str, Any]) -> Iterator[Material]:
     """Yield the source of a model, and its data if there are any."""
     yield Material(
         kind="model",
         ref=f"source{suffix}",
-        name=source.address,
+        name=without_folder(source.address),
         uri=_source_uri(source),
         revision=source.revision or "",
         digest=source.digest,

@@ -12,7 +12,8 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 from plansmith.attestations.bom import bom_of
-from plansmith.attestations.materials import DIGEST, BuildRun, Material, materials_of, tools_of
+from plansmith.attestations.materials import DIGEST, BuildRun, Material, materials_of, tools_of, without_folder
+from plansmith.config.triton import FILE_FOLDERS
 from plansmith.errors import UsageError
 from plansmith.records.release import BOM_FILE, PROVENANCE_FILE, Manifest
 from plansmith.system.urls import without_secrets
@@ -32,6 +33,8 @@ _NOT_STATED = "not stated"
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[!-~]+")
 _LOCATIONS = {"artifacts", "repository", "shared_cache", "publish", "load_into", "tritonserver"}
 """Fields of a spec that say where things are on the machine and where a release goes: not what it is made of."""
+_PATHS = {"source", "replaces", "path", "script", "target", "trtexec", "plugins", *FILE_FOLDERS}
+"""Fields of a spec, at any depth, that may hold a path."""
 
 
 def builder_id() -> str:
@@ -83,7 +86,7 @@ def provenance_of(manifest: Manifest, run: BuildRun, files: Mapping[str, str]) -
         "buildDefinition": {
             "buildType": BUILD_TYPE,
             "externalParameters": {
-                "spec": {key: value for key, value in manifest.spec.items() if key not in _LOCATIONS}
+                "spec": _without_folders({key: manifest.spec[key] for key in manifest.spec if key not in _LOCATIONS})
             },
             "internalParameters": {
                 "target": manifest.target,
@@ -111,6 +114,15 @@ def provenance_of(manifest: Manifest, run: BuildRun, files: Mapping[str, str]) -
     document = json_format.MessageToDict(statement.pb)
     document["predicate"]["buildDefinition"] = values["buildDefinition"]  # protobuf makes floats of all numbers
     return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _without_folders(value: Any, key: str = "") -> Any:
+    """Return the values of a spec with paths by their names alone."""
+    if isinstance(value, dict):
+        return {name: _without_folders(item, name) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(item, key) for item in value]
+    return without_folder(value) if isinstance(value, str) and key in _PATHS else value
 
 
 def _dependency(material: Material) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from plansmith.config.target_names import target_names
 from plansmith.config.targets import is_target_file
 from plansmith.config.yaml_source import FILES, MANY, MODELS, PATHS, VARIABLE, Keys, SpecText, option_for, read_text
 from plansmith.errors import SourceError, UsageError
+from plansmith.formatting import suggest_names
 from plansmith.records.destination import PLACE_PATTERN
 
 _FOLDERS = ("artifacts", "repository", "tritonserver")
@@ -322,7 +323,8 @@ def _pick(entries: Sequence[_Entry], picked: Sequence[str], path: Path) -> list[
     unknown = [name for name in picked if name not in names]
     if unknown:
         raise UsageError(
-            f"{path} has no model {', '.join(map(repr, unknown))}", remedy=f"its models are {', '.join(sorted(names))}"
+            f"{path} has no model {', '.join(map(repr, unknown))}",
+            remedy=suggest_names(unknown, names, otherwise="add it to the file"),
         )
     return [entry for entry, name in zip(entries, names, strict=True) if not picked or name in picked]
 

@@ -220,7 +220,7 @@ def parse_reference(text: str, *, relative_to: Path) -> SourceReference:
     name, _, revision = location.partition("@")
     if looks_like_path(location) or not _HUB_ID.fullmatch(name):
         raise SourceError(
-            f"there is no directory {directory}",
+            f"there is no directory {os.path.normpath(directory)}",
             remedy="check the path; a model of the hub is hf:<organisation>/<name>",
             step="fetch",
         )
@@ -249,7 +249,7 @@ def _file(path: Path, suffix: str) -> Path:
             step="fetch",
         )
     if not path.is_file():
-        raise SourceError(f"there is no file {path}", remedy="check the path", step="fetch")
+        raise SourceError(f"there is no file {os.path.normpath(path)}", remedy="check the path", step="fetch")
     return path
 
 

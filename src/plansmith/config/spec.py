@@ -161,7 +161,8 @@ class ModelSpec(Record):
     shapes: dict[str, WrittenRange] = Field(
         default_factory=dict,
         description="Smallest, usual and largest shape (min:opt:max) per input, batch first; inputs that share axes"
-        " follow. Derived from the model when left out.",
+        " follow. One shape stands for all three: the axes stay dynamic for clients, other sizes are not validated, and"
+        " a TensorRT plan takes none. Derived from the model when left out.",
     )
     target: str = Field(
         default=DEFAULT_TARGET, description="Serving runtime that the release is made for and checked with."

@@ -19,7 +19,7 @@ from plansmith.config.targets import name_of
 from plansmith.errors import PlansmithError, RepositoryError, UsageError
 from plansmith.fleet.members import Member, Unread, members_of
 from plansmith.fleet.records import PlannedModel, failure_of
-from plansmith.formatting import count
+from plansmith.formatting import count, suggest_names
 from plansmith.records.destination import Destination
 from plansmith.records.release import Fingerprint, Reason
 from plansmith.steps.provenance.fingerprint import (
@@ -45,7 +45,6 @@ _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 2, 60, 60
 
 R = TypeVar("R")
-_MOST_NAMED = 12
 _MUST = {"forced", "release"}
 """Reasons that no version elsewhere does away with."""
 
@@ -439,9 +438,7 @@ def _digester(member: Member) -> Digester:
 
 
 def _unknown(models: Sequence[str], names: set[str], unread: Sequence[PlannedModel]) -> UsageError:
-    named = sorted(names)
-    more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
-    available = f"there are {', '.join(named[:_MOST_NAMED])}{more}" if named else "there is none"
+    available = suggest_names(models, names, otherwise="there is none")
     failed = f"; {count(len(unread), 'file')} cannot be read, such as {unread[0].file}" if unread else ""
     return UsageError(f"no spec has a model {', '.join(map(repr, models))}", remedy=f"{available}{failed}")
 

@@ -29,6 +29,9 @@ RawOutput = Literal[
 `zero-shot` ranks texts that come with a request, `text` is generated, `tensors` are the model's own outputs.
 """
 
+PREPARED_INPUTS = frozenset({"input_ids", "pixel_values", "input_values", "input_features"})
+"""Inputs that a tokenizer or processor of transformers makes of raw ones."""
+
 MODEL_PART = "model"
 """The name of the part that is the model itself."""
 

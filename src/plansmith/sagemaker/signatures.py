@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from plansmith.config.messages import validation_message
 from plansmith.errors import ServedCheckError, UsageError, first_line
+from plansmith.formatting import suggest_names
 from plansmith.records.model import ANONYMOUS, BATCH, Dim, Record, Tensor
 from plansmith.records.release import CONFIG_FILE, Manifest
 from plansmith.triton.checker.archive import MOST_ENTRIES, BoundedHeader
@@ -126,7 +127,8 @@ def model_from_archive(path: Path, name: str = "") -> ServedModel:
     configs = _read_configs(path)
     if name and name not in configs:
         raise UsageError(
-            f"{path} holds no model {name!r}", remedy=f"name one of its models: {', '.join(sorted(configs))}"
+            f"{path} has no model {name!r}",
+            remedy=suggest_names([name], configs, otherwise="name an archive of plansmith sagemaker package"),
         )
     ensembles = [model for model, text in configs.items() if _parse(text, f"{path}: {model}").platform == _ENSEMBLE]
     candidates = [name] if name else list(configs) if len(configs) == 1 else ensembles

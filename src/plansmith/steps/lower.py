@@ -88,8 +88,12 @@ def _surroundings(spec: ModelSpec) -> dict[str, Any]:
     return {"machine": machine()} if spec.precision == "auto" or for_onnxruntime else {}
 
 
-def require_lowered(record: LoweredModel) -> None:
-    """Require that a record holds a graph, and return it.
+def require_lowered(record: LoweredModel, *, budget: int) -> None:
+    """Require that a record holds a graph.
+
+    Args:
+        record: of the lowering.
+        budget: how many recipes the repair could try, which matters only where it used them up.
 
     Raises:
         ExportError: nothing in the graph can be lowered.
@@ -103,11 +107,18 @@ def require_lowered(record: LoweredModel) -> None:
             remedy="use --precision fp32, or let go of nodes in `lowering: keep`",
         )
     best = max(record.trials, key=lambda trial: trial.score)
+    lowered = [layer for layer in record.layers if layer.lowered]
+    worst = min(lowered, key=lambda layer: layer.sqnr_db).node if lowered else "NODE"
+    ways = [
+        f"keep nodes in FP32 (the least accurate one: `lowering: {{keep: [{worst}]}}`)",
+        *(["raise `lowering: budget`"] if len(record.trials) > budget else []),
+        "use --precision auto",
+        "allow more in the spec (`tolerances` of an output, `max_metric_drop` under `data`)",
+    ]
     raise GateError(
         f"none of {len(record.trials)} {record.precision} recipes is accurate enough on the calibration data; the"
         f" nearest to FP32, {best.name}: {best.problem}",
-        remedy="nothing was published; use --precision auto, raise `lowering: budget`, or allow more in the spec"
-        " (`tolerances` of an output, `max_metric_drop` under `data`)",
+        remedy=f"nothing was published; {', '.join(ways[:-1])}, or {ways[-1]}",
     )
 
 

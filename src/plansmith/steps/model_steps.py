@@ -147,7 +147,7 @@ def lower(context: ModelContext, compiled: CompiledModel) -> StepResult[LoweredM
         ExportError: the graph is lowered already, or cannot be.
         GateError: no recipe is accurate enough.
     """
-    require = context.with_report(require_lowered)
+    require = context.with_report(partial(require_lowered, budget=context.spec.lowering.budget))
     return _lowered(context, context.spec, compiled, require)
 
 
@@ -226,7 +226,7 @@ def _build_higher(context: ModelContext, compiled: CompiledModel, above: Precisi
     assert context.plans is not None
     spec = context.spec.model_copy(update={"precision": above})
     with context.stages.nested():
-        graph = _lowered(context, spec, compiled, require_lowered)
+        graph = _lowered(context, spec, compiled, partial(require_lowered, budget=spec.lowering.budget))
         return context.plans.compile(compiled.onnx, graph) if graph is not None else None
 
 

@@ -178,6 +178,7 @@ class StageRunner:
         self._cache = StageCache(artifacts / "cache", self.digester, listener.notice)
         self._stamp = f"{model}-{self.started:%Y%m%dT%H%M%S.%f}"
         self._isolated = isolated
+        self._isolation_problem = ""
         self._worker: Worker | None = None
         self._cache_held: ExitStack | None = None
 
@@ -355,7 +356,8 @@ class StageRunner:
             self._worker = Worker(WORKER_MODULE, self.log_file("worker"), self.progress, isolated=self._isolated)
         answer = task.run(self._worker, request)
         isolation = getattr(answer, "isolation", None)
-        if isolation is not None and not isolation.complete:
+        if isolation is not None and not isolation.complete and isolation.problem != self._isolation_problem:
+            self._isolation_problem = isolation.problem
             self.notice(f"code that is not plansmith's ran with network and credentials: {isolation.problem}")
         return answer
 

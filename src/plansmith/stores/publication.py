@@ -138,8 +138,6 @@ def _published(store: Store, folder: Path, entry: _Entry, observer: TransferProg
         return entry.entered(old)
 
     after = store.change(entry.manifest.name, changed)
-    if entry.is_new and store.objects.find(release_key(entry.manifest.name, entry.digest)) is None:
-        entry.list_files(store)  # taken away as that of an equal release that had just been pruned
     return entry.outcome(store, before, after, sent)
 
 

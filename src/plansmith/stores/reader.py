@@ -187,7 +187,7 @@ def _from_manifest(store: Store, model: str, version: StoredVersion) -> dict[str
         "verdict": manifest.validation.verdict,
         "precision": str(manifest.engine.precision),
         "engine": str(manifest.engine.kind),
-        "bytes": sum(file.bytes for file in manifest.files),
+        "bytes": sum(file.bytes for file in release.files),
         "signer": claimed_signer(signature),
     }
 

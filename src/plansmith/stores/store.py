@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from plansmith.errors import RepositoryError
+from plansmith.formatting import suggest_names
 from plansmith.records.destination import CURRENT, Location
 from plansmith.signing.policy import SignaturePolicy
 from plansmith.stores.backend.documents import change, new_token, read_document, utc_now
@@ -75,9 +76,10 @@ class Store:
         """
         document = self.find_catalogue(model)
         if document is None:
-            models = self.models()
-            suggestion = f"name one of its models: {', '.join(models)}" if models else "publish a model to it first"
-            raise RepositoryError(f"{self.place} has no model {model!r}", remedy=suggestion)
+            raise RepositoryError(
+                f"{self.place} has no model {model!r}",
+                remedy=suggest_names([model], self.models(), otherwise="publish a model to it first"),
+            )
         return document
 
     def find_catalogue(self, model: str) -> Catalogue | None:

@@ -60,7 +60,7 @@ class Verification(Record):
 
     `typed`: what a person types for the place; `kind`: of it; `quick`: no content was read; `files` and `bytes`: each
     once, however many releases share it; `others`: contents that no release has, with their bytes; 0 where only one
-    model was looked at.
+    model was looked at; `pulled_from`: the store that a repository's releases were pulled from, as a person types it.
     """
 
     place: str
@@ -74,6 +74,7 @@ class Verification(Record):
     damages: tuple[Damage, ...]
     others: int = 0
     other_bytes: int = 0
+    pulled_from: str = ""
 
     def remedy(self) -> str:
         """Return how to repair the damage; empty if there is none."""
@@ -82,13 +83,15 @@ class Verification(Record):
         harmed = [damage for damage in self.damages if not damage.remedy]
         if not harmed:
             return self.damages[0].remedy
+        first = harmed[0]
+        broken = first.model if first.version is None else f"{first.model}@{first.version}"
         if self.kind == "store":
-            first = harmed[0]
-            broken = first.model if first.version is None else f"{first.model}@{first.version}"
             again = f"plansmith publish {broken} {self.typed} --resend --no-alias"
             return f"publish it again from a repository that has it: {again}"
         hidden = f"plansmith gc --repository {self.typed} takes away damaged versions that Triton is not shown"
         shown = "compile the model again: a damaged release is replaced by a new version"
+        if self.pulled_from:
+            shown = f"fetch it again: plansmith pull {broken} --store {self.pulled_from} --into {self.typed}"
         if all(damage.hidden for damage in harmed):
             return hidden
         return f"{shown}; {hidden}" if any(damage.hidden for damage in harmed) else shown
@@ -211,7 +214,10 @@ def verify_repository(
         walk.damages += _strays(repository, name, blamed, quick=quick)
     walk.damages = [_placed(repository, damage) for damage in walk.damages if _is_there(repository, damage)]
     place = str(repository.root)
-    return _verification(place, shlex.quote(place), "repository", walk, len(models), quick=quick, others=[])
+    verified = _verification(place, shlex.quote(place), "repository", walk, len(models), quick=quick, others=[])
+    marker = repository.marker()
+    pulled_from = marker.typed or marker.mirrors if marker is not None else ""
+    return verified.model_copy(update={"pulled_from": pulled_from})
 
 
 def _is_there(repository: ModelRepository, damage: Damage) -> bool:

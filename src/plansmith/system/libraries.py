@@ -33,7 +33,7 @@ def require_library(module: str, extra: str, *, purpose: str = "") -> None:
     """
     if find_spec(module) is None:
         raise EnvironmentFault(
-            f"{module} is not installed{f', and {purpose}' if purpose else ''}",
+            f"this needs plansmith[{extra}]: {module} is not installed{f', and {purpose}' if purpose else ''}",
             remedy=f"pip install 'plansmith[{extra}]'",
         )
 

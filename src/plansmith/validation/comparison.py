@@ -195,7 +195,7 @@ def _breaches(measured: OutputComparison, tolerance: Tolerance, *, exact: bool) 
     """Yield a message for each breach of the tolerance."""
     if exact:
         if measured.min_cosine < tolerance.min_cosine:
-            yield f"share of equal elements is {measured.min_cosine:.9f}, allowed {tolerance.min_cosine}"
+            yield f"share of equal elements is {format_shortfall(measured.min_cosine, tolerance.min_cosine)}"
         return
     if measured.max_relative > tolerance.max_relative:
         yield (
@@ -208,7 +208,13 @@ def _breaches(measured: OutputComparison, tolerance: Tolerance, *, exact: bool) 
             f" {measured.quantile_relative:.3g}, allowed {tolerance.quantile_relative:.3g}"
         )
     if measured.min_cosine < tolerance.min_cosine:
-        yield f"smallest cosine of a sample is {measured.min_cosine:.9f}, allowed {tolerance.min_cosine}"
+        yield f"smallest cosine of a sample is {format_shortfall(measured.min_cosine, tolerance.min_cosine)}"
+
+
+def format_shortfall(value: float, least: float) -> str:
+    """Format a value below its limit, with as many digits as tell the two apart and at least six."""
+    digits = next((digits for digits in range(6, 17) if round(value, digits) < least), 17)
+    return f"{value:.{digits}f}, allowed {least}"
 
 
 def is_constant(comparisons: list[OutputComparison]) -> bool:

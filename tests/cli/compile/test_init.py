@@ -30,6 +30,8 @@ def test_directory_spec_compiles_unchanged(finished: Compiled, run: CommandLine,
     assert '  input_ids: "1x1:8x64:32x64"\n' in text
     assert "sequence at most 64 in this model" in text
     assert "#   logits:\n" in text
+    assert "# artifacts: ../artifacts\n" in text
+    assert "# pipeline: {}\n" in text
     (run.folder / "elsewhere").mkdir()
     elsewhere = CommandLine(run.folder / "elsewhere")
     plan = elsewhere("compile", "../specs/tiny.yaml", "--no-check-served", "--dry-run", "--json").document["plan"]

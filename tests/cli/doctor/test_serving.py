@@ -122,7 +122,7 @@ def test_no_server_names_target() -> None:
     """Where there is no server, the target to add is named."""
     refusal = EnvironmentFault("there is none", remedy="plansmith serve-env add <target>")
     server, _ = serving_findings(None, refusal)
-    assert server.remedy == "plansmith serve-env add local-cpu"
+    assert server.remedy == "plansmith serve-env add local-cpu; or compile with --no-check-served"
 
 
 def test_unstartable_server_is_problem(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_show_names_versions(finished: Compiled, run: CommandLine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"), [("other", ("has no model 'other'", "its models: tiny")), ("tiny@9", ("its versions: 1",))]
+    ("words", "says"), [("other", ("has no model 'other'", "choose from: tiny")), ("tiny@9", ("its versions: 1",))]
 )
 def test_show_refuses_missing_model(words: str, says: tuple[str, ...], compiled: Compiled) -> None:
     """Show refuses what is not there and names what is."""

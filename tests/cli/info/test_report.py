@@ -81,7 +81,7 @@ def test_unreportable_input_refused(finished: Compiled, run: CommandLine) -> Non
     shutil.copytree(finished.release, run.folder / "broken")
     (run.folder / "broken" / "manifest.json").write_text("{")
     for case in (
-        Refused(("report", "other"), 7, ("has no model 'other'", "its models: tiny")),
+        Refused(("report", "other"), 7, ("has no model 'other'", "choose from: tiny")),
         Refused(("report", "tiny@7"), 7, ("tiny has no version '7'", "its versions: 1")),
         Refused(("report", "broken"), 7, ("broken/manifest.json is damaged", "compile the model again")),
         Refused(("report", "tiny", "--output", "-"), 2, ("both want standard output", "one of the two")),

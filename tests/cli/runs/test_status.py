@@ -134,10 +134,10 @@ def test_missing_model_refused(finished: Compiled, run: CommandLine) -> None:
     """A model that is not there is refused with those that are."""
     assert finished.document["name"] == "tiny"
     assert run("status", "--model", "tiny").status == 0
-    fragments = ("there is no model 'gamma' in artifacts/repository", "there are tiny", "plansmith status PLACE...")
+    fragments = ("artifacts/repository has no model 'gamma'", "choose from: tiny", "plansmith status PLACE...")
     check_refusal(run("status", "--model", "gamma", "--model", "tiny", "--json"), 2, fragments)
     elsewhere = run("status", "--model", "gamma", "--repository", "elsewhere", "--json")
-    check_refusal(elsewhere, 2, ("there is no model 'gamma' in elsewhere", "there is none"))
+    check_refusal(elsewhere, 2, ("elsewhere has no model 'gamma'", "compile a model into it first"))
 
 
 @pytest.mark.slow

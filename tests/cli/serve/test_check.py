@@ -175,7 +175,7 @@ REFUSALS = {
         7,
         ("models/sound is the folder of one model", "plansmith check ", " sound"),
     ),
-    "it has no such model": (("models", "another"), 7, ("has no model another", "broken, odd, sound")),
+    "it has no such model": (("models", "another"), 7, ("has no model 'another'", "broken, odd, sound")),
     "the target is unknown": (("models", "--target", "triton-99"), 6, ("there is no target 'triton-99'",)),
 }
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from plansmith.formatting import format_bytes
 from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.store import Store
 
@@ -69,6 +70,13 @@ def test_rollback_stays_unless_typed(run: InProcess, store: Store) -> None:
     assert store.find(MODEL)[1].version == 1
     run("publish", f"{MODEL}@2", "store")
     assert store.find(MODEL)[1].version == 2
+
+
+def test_one_size_for_one_release(run: InProcess) -> None:
+    """A release has the same size when it is published and where the versions of a store or repository are listed."""
+    total = format_bytes(run("publish", MODEL, "store", "--json").document["total_bytes"])
+    for place in (("--store", "store"), ()):
+        assert f"  {total}  " in run("versions", MODEL, *place).stdout.splitlines()[-1]
 
 
 @pytest.mark.slow

@@ -12,11 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from plansmith.cli.serve.serve import naming_damage
+from plansmith.errors import ServedCheckError
 from plansmith.stores.backend.folder import FolderObjects
 from plansmith.stores.layout import LIVE, catalogue_key, object_key
 from plansmith.stores.publication import publish_release
 from plansmith.stores.store import Store
 from plansmith.system.digest import Digester
+from plansmith.triton.repository.repository import ModelRepository
 
 from ...support.cli.command import COMMAND, environment
 from ...support.cli.in_process import InProcess
@@ -57,6 +60,26 @@ def test_pulled_models_can_be_inspected(in_process: InProcess, store: Store) -> 
     assert "not shown: its store says another" in shown.stdout.splitlines()[3]
     assert store.place in in_process("rollback", MODEL, "--repository", "artifacts/mirror").message
     assert in_process("check", "artifacts/mirror").status == 0
+
+
+def test_damage_of_pulled_release(in_process: InProcess, store: Store, tmp_path: Path) -> None:
+    """A damaged file of a pulled release is mended by another pull, as `verify` and a failed start say."""
+    in_process("pull", MODEL, "--store", "store")
+    repository = ModelRepository(tmp_path / "artifacts" / "mirror")
+    graph = repository.release(MODEL, 2) / "model" / "model.onnx"
+    graph.unlink()
+    graph.write_bytes(b"other")
+    with (
+        pytest.raises(ServedCheckError, match=r"model\.onnx is damaged") as refused,
+        naming_damage(repository, [MODEL]),
+    ):
+        raise ServedCheckError("Triton did not load it", remedy="read the log")
+    assert refused.value.remedy == f"plansmith verify {MODEL} --repository {repository.root}"
+    verified = in_process("verify", "--repository", "artifacts/mirror")
+    again = f"pull {MODEL}@2 --store {store.typed} --into {repository.root}"
+    assert (verified.status, f"plansmith {again}" in verified.message) == (7, True), verified.message
+    assert in_process(*again.split()).status == 0
+    assert in_process("verify", "--repository", "artifacts/mirror").status == 0
 
 
 def test_sync_once_brings_all_models(in_process: InProcess, store: Store) -> None:

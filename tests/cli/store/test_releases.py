@@ -36,7 +36,7 @@ def test_validate_finds_model_version(compiled: Compiled) -> None:
 
 
 UNKNOWN = {
-    "a model": Refused(("validate", "other"), 7, ("has no model 'other'", "its models: tiny")),
+    "a model": Refused(("validate", "other"), 7, ("has no model 'other'", "choose from: tiny")),
     "a version": Refused(("validate", "tiny@9"), 7, ("tiny has no version '9'", "its versions: 1")),
     "a version that is no number": Refused(("validate", "tiny@x"), 7, ("tiny has no version 'x'",)),
     "a folder that is no release": Refused(("validate", "./artifacts"), 7, ("'./artifacts'", "tiny")),
@@ -63,8 +63,8 @@ def test_missing_release_refused(case: Refused, finished: Compiled, run: Command
 
 
 SERVED = {
-    "a model": Refused(("serve", "other"), 7, ("has no model other", "choose from: tiny")),
-    "some of the models": Refused(("serve", "tiny", "b", "a"), 7, ("has no model a, b", "choose from: tiny")),
+    "a model": Refused(("serve", "other"), 7, ("has no model 'other'", "choose from: tiny")),
+    "some of the models": Refused(("serve", "tiny", "b", "a"), 7, ("has no model 'a', 'b'", "choose from: tiny")),
     "an empty repository": Refused(("serve", "--repository", "none"), 7, ("none does not exist", "compile a model")),
     "a missing Triton": Refused(("serve", "--tritonserver", "/nope"), 9, ("/nope was given", "bin/tritonserver")),
 }

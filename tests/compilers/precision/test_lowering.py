@@ -102,8 +102,13 @@ def test_failed_search_lists_trials(tmp_path: Path) -> None:
     }
     assert lowered.record.layers, "where the errors are is told all the same"
     assert list(lowered.folder.iterdir()) == []
-    with pytest.raises(GateError, match="none of 3 int8 recipes"):
-        require_lowered(lowered.record)
+    with pytest.raises(GateError, match="none of 3 int8 recipes") as refused_search:
+        require_lowered(lowered.record, budget=2)
+    assert "`lowering: {keep: [third_product]}`" in refused_search.value.remedy
+    assert "raise `lowering: budget`" in refused_search.value.remedy
+    with pytest.raises(GateError) as unspent:
+        require_lowered(lowered.record, budget=9)
+    assert "budget" not in unspent.value.remedy, "more of what was not used up does nothing"
 
 
 def test_graph_without_int8_nodes_refused(tmp_path: Path) -> None:

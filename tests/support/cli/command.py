@@ -15,7 +15,7 @@ from .. import messages
 
 COMMAND = (sys.executable, "-m", "plansmith")
 MOST_LINES = 14
-LONGEST_SECONDS = 180
+LONGEST_SECONDS = 600
 
 BERT: dict[str, Any] = {
     "architectures": ["BertForSequenceClassification"],

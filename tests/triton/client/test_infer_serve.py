@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from plansmith.cli.infer.inputs import Row, row_arrays
+from plansmith.errors import UsageError
+from plansmith.records.model import Tensor
+from plansmith.triton.client import Signature
+
 from ...support.cli.command import check_refusal
 from ...support.cli.in_process import InProcess
 from ...support.cli.screen import in_terminal
@@ -108,6 +113,18 @@ def test_release_facts_refuse_before_start(alone: Alone, tmp_path: Path, monkeyp
     check_refusal(alone(*arguments, "--input", "b=1"), 2, ("no input 'b'",))
     check_refusal(alone(*arguments, "--input", "a=1,2", "--input", "ids=1"), 2, ("takes [batch, 3]",))
     check_refusal(alone(*arguments, "--text", "a"), 2, ("which no inputs take",))
+    (tmp_path / "ids.json").write_text("[1]")
+    check_refusal(alone(*arguments, "--input", "a=@ids.json", "--input", "b=1"), 2, ("no input 'b'",))
+
+
+def test_text_for_a_model_of_tokens() -> None:
+    """A text for a model that takes tokens is refused with the pipeline that takes texts."""
+    tokens = Signature(
+        inputs=(Tensor(name="input_ids", dtype="int64", dims=("batch", "length")),), outputs=(), max_batch_size=8
+    )
+    with pytest.raises(UsageError) as refused:
+        row_arrays(tokens, [Row("--text", "", b"a cat")])
+    assert "compile it with --pipeline (`pipeline: {}` in a spec)" in refused.value.remedy
 
 
 @pytest.mark.slow

@@ -9,9 +9,9 @@ import pytest
 
 from plansmith.config.triton import TritonOptions
 from plansmith.records.engine import BuildSpec, OptimizationProfile
-from plansmith.records.model import InputRange
+from plansmith.records.model import AxisRange, InputRange
 from plansmith.records.release import Manifest
-from plansmith.triton.repository.release import misfit
+from plansmith.triton.repository.release import misfit, narrowings
 from plansmith.triton.repository.repository import ModelRepository, versions
 
 from ...support.faults.packages import MODEL, draft_of, publish, write_package
@@ -44,6 +44,17 @@ def test_release_fits_smaller_batches_only(draft: Manifest) -> None:
     assert misfit(draft, smaller) is None
     assert misfit(draft, with_package(draft, max_batch_size=0)) is None
     assert misfit(smaller, draft) == "its largest batch is 4, and 32 in version 0"
+
+
+def test_narrower_release_says_what_is_less(draft: Manifest) -> None:
+    """A release that is made for shorter inputs or smaller batches says so, and one that is made for more does not."""
+    axes = {"batch": AxisRange(min=1, opt=8, max=32), "length": AxisRange(min=1, opt=8, max=64)}
+    before = draft.model_copy(update={"onnx": draft.onnx.model_copy(update={"axes": axes})})
+    axes = {"batch": AxisRange(min=1, opt=8, max=16), "length": AxisRange(min=8, opt=8, max=64)}
+    after = with_package(before, max_batch_size=16)
+    after = after.model_copy(update={"onnx": draft.onnx.model_copy(update={"axes": axes})})
+    assert narrowings(before, after) == ["length 8 to 64 instead of 1 to 64", "batches of 16 instead of 32"]
+    assert narrowings(after, before) == narrowings(before, before) == []
 
 
 def test_release_fits_equal_reshape(draft: Manifest) -> None:

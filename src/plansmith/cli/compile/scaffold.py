@@ -15,6 +15,7 @@ from plansmith.config.source_reference import SourceReference, parse_reference
 from plansmith.config.spec import ModelSpec, escaped
 from plansmith.config.triton import TritonOptions
 from plansmith.records.model import AxisRange, InputRange, Precision, SourceModel, Tensor
+from plansmith.records.pipeline import PREPARED_INPUTS
 from plansmith.records.validation import Tolerance
 from plansmith.sources.loaded_model import Signature
 from plansmith.sources.reference import refuse_unfitting
@@ -84,14 +85,18 @@ def write_spec(spec: ModelSpec, studied: Studied, folder: Path) -> str:
     for key in _CHOSEN:
         if getattr(spec, key):
             lines += _field(key, getattr(spec, key))
-    if "artifacts" in spec.model_fields_set:
-        lines += _field("artifacts", _from(folder, Path(spec.artifacts)))
+    artifacts = list(_field("artifacts", _from(folder, Path(spec.artifacts))))
+    if "artifacts" not in spec.model_fields_set:
+        artifacts[-1] = f"# {artifacts[-1]}"
+    lines += artifacts
     lines += _shapes(studied.signature)
     for key in ("engine", "precision", "target"):
         lines += _field(key, getattr(spec, key))
     lines += _data(studied.signature)
     lines += _lowering(spec.lowering)
     lines += _tolerances(spec, studied.signature)
+    if PREPARED_INPUTS & {tensor.name for tensor in studied.signature.inputs}:
+        lines += ["", *_comment(_description("pipeline")), "# pipeline: {}"]
     lines += _triton(spec.triton)
     return "\n".join(lines) + "\n"
 

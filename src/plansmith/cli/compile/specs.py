@@ -48,7 +48,9 @@ _OPTIONS = (
         " images.",
     ),
     click.option(
-        "--shapes", metavar="NAME=MIN:OPT:MAX,...", help="Shapes of each input; made from the model when left out."
+        "--shapes",
+        metavar="NAME=MIN:OPT:MAX,...",
+        help="Shapes of each input; a single one stands for all three. Made from the model when left out.",
     ),
     click.option("--task", help="Which head, by transformers' name of the task [as the model's configuration says]."),
     click.option(

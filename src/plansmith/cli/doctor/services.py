@@ -184,7 +184,7 @@ def serving_findings(installation: Installation | None, refusal: EnvironmentFaul
     """
     if installation is None:
         assert refusal is not None
-        remedy = refusal.remedy.replace("<target>", DEFAULT_TARGET)
+        remedy = f"{refusal.remedy.replace('<target>', DEFAULT_TARGET)}; or compile with --no-check-served"
         server = Finding(AREA, "server", Severity.PROBLEM, refusal.message, _NEEDED_FOR, remedy)
         return [server, _python_library_finding(needed=True)]
     stated = f"{installation.version or 'version not stated'}, {installation.binary}"

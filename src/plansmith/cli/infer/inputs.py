@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from plansmith.data.tables import UNREADABLE_ARRAYS, require_array
 from plansmith.errors import UsageError, first_line
+from plansmith.records.pipeline import PREPARED_INPUTS
 
 if TYPE_CHECKING:
     from plansmith.records.model import Tensor
@@ -121,7 +122,7 @@ def read_input_arguments(options: Mapping[str, Any]) -> InputArguments:
         if name in values or name in texts:
             raise _given_twice(name)
         if value == _STANDARD_INPUT or Path(value).suffix in _SUFFIXES:
-            values[name] = _read_value(name, value)
+            values[name] = _read_value(name, value if Path(value).exists() else value.removeprefix("@"))
         else:
             texts[name] = value
     return InputArguments(rows, values, texts, options["draw"])
@@ -171,8 +172,14 @@ def _assign(signature: Signature, row: Row) -> tuple[str, bytes]:
     unplaced = f"{row.option} gives text or bytes, which {len(takers) or 'no'} inputs take"
     raise UsageError(
         f"{unknown_input(name, sorted(dtypes)) if name else unplaced}. The model has:\n{signature.describe()}",
-        remedy=f"name the input that is meant: {row.option} {takers[0]}=…" if takers else "pass --input NAME=VALUE",
+        remedy=f"name the input that is meant: {row.option} {takers[0]}=…" if takers else _without_takers(dtypes),
     )
+
+
+def _without_takers(names: Iterable[str]) -> str:
+    """Return the remedy for a model without inputs of strings or bytes."""
+    pipeline = "compile it with --pipeline (`pipeline: {}` in a spec), which takes raw inputs; or "
+    return f"{pipeline if PREPARED_INPUTS.intersection(names) else ''}pass --input NAME=VALUE"
 
 
 def _inputs_for(signature: Signature, option: str) -> list[str]:

@@ -15,7 +15,7 @@ import click
 from plansmith.cli.options import complete_file, complete_folder, complete_model, complete_target
 from plansmith.cli.output import echo_lines, fault_from_os_error, printable, short, table, without_empty_columns
 from plansmith.errors import EXIT_INTERRUPTED, PlansmithError, UsageError
-from plansmith.formatting import count
+from plansmith.formatting import count, suggest_names
 
 if TYPE_CHECKING:
     from plansmith.config.spec import ModelSpec
@@ -81,7 +81,6 @@ Exit codes: those of plansmith compile; of several failures that of the first; 1
 """
 
 _HEAD = ("MODEL", "TARGET", "VERSION", "COMPILED (UTC)", "PRECISION", "ENGINE", "STATE", "LAST RUN (UTC)", "WHY")
-_MOST_NAMED = 12
 _STATES = ("stale", "fresh", "refused")
 _EPILOG = """\
 \b
@@ -397,12 +396,11 @@ def status_command(
 
 
 def _unknown(models: Sequence[str], repository: Path, statuses: Sequence[ModelStatus]) -> UsageError:
-    model_names = sorted({status.model for status in statuses if status.model})
-    more = f" and {len(model_names) - _MOST_NAMED} more" if len(model_names) > _MOST_NAMED else ""
+    known = {status.model for status in statuses if status.model}
     damaged = "".join(f"; {status.why}" for status in statuses if not status.model)
     return UsageError(
-        f"there is no model {', '.join(map(repr, models))} in {short(repository)}",
-        remedy=(f"there are {', '.join(model_names[:_MOST_NAMED])}{more}" if model_names else "there is none")
+        f"{short(repository)} has no model {', '.join(map(repr, models))}",
+        remedy=suggest_names(models, known, otherwise="compile a model into it first")
         + f"{damaged}; plansmith status PLACE... looks at specs, --repository at another folder",
     )
 

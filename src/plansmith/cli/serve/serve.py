@@ -15,7 +15,8 @@ import click
 
 from plansmith.cli.options import complete_model, repository_option, size_from_option
 from plansmith.cli.store.signing import signature_policy_option
-from plansmith.errors import RepositoryError
+from plansmith.errors import RepositoryError, ServedCheckError
+from plansmith.formatting import suggest_names
 
 if TYPE_CHECKING:
     from plansmith.sagemaker.start_script import Start
@@ -242,7 +243,7 @@ def _serve(
         pythons=needs.pythons,
         **settings,
     )
-    with server:
+    with naming_damage(opened, served), server:
         if follow:
             activity = f"follows {opened.root}"
         else:
@@ -260,6 +261,28 @@ def _serve(
             return
     assert status is not None
     raise server.obituary(status, "while it served")
+
+
+@contextmanager
+def naming_damage(opened: ModelRepository, models: Sequence[str]) -> Iterator[None]:
+    """Have a server's failure in the block name the command that lists damaged files, where a shown release has some.
+
+    Args:
+        opened: the repository.
+        models: those that are served.
+    """
+    try:
+        yield
+    except ServedCheckError as refused:
+        for model in models:
+            for number in {*opened.views(model).shown()} & {*opened.versions(model)}:
+                if damage := opened.damage(model, number):
+                    raise ServedCheckError(
+                        f"{refused.message}\n{model}@{number} is not as it was published: {damage}",
+                        remedy=f"plansmith verify {model} --repository {shlex.quote(str(opened.root))}",
+                        log=refused.log,
+                    ) from refused
+        raise
 
 
 def _served_models(
@@ -283,8 +306,8 @@ def _served_models(
     missing = sorted(set(models) - set(present))
     if (missing or not present) and not may_be_empty:
         raise RepositoryError(
-            f"{repository} has no model {', '.join(missing)}" if missing else f"{repository} holds no model",
-            remedy=f"choose from: {', '.join(present)}" if present else "plansmith compile a model into it first",
+            f"{repository} has no model {', '.join(map(repr, missing))}" if missing else f"{repository} has no model",
+            remedy=suggest_names(missing, present, otherwise="compile a model into it first"),
         )
     return [model for model in models or present if model not in missing]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from plansmith.errors import RepositoryError, ServedCheckError
+from plansmith.formatting import suggest_names
 
 if TYPE_CHECKING:
     from plansmith.records.release import Manifest
@@ -48,7 +49,7 @@ def opened_model(repository: Path, model: str, version: str) -> tuple[ModelRepos
     if model not in present:
         raise RepositoryError(
             f"{repository} shows no model {model!r}",
-            remedy=f"choose from: {', '.join(present)}" if present else "compile a model into it first",
+            remedy=suggest_names([model], present, otherwise="compile a model into it first"),
         )
     shown = opened.views(model).shown()
     if version and version not in map(str, shown):
@@ -80,7 +81,7 @@ def served(
     """
     from plansmith.cli.compile.progress import MovingLine
     from plansmith.cli.output import open_console, short
-    from plansmith.cli.serve.serve import log_file
+    from plansmith.cli.serve.serve import log_file, naming_damage
     from plansmith.triton.server.installation import find_installation
     from plansmith.triton.server.needs import needs_of, shown_manifests
     from plansmith.triton.server.server import TritonServer
@@ -104,7 +105,7 @@ def served(
     )
     started = time.monotonic()
     try:
-        with ExitStack() as stack:
+        with naming_damage(opened, models), ExitStack() as stack:
             with MovingLine(open_console(stderr=True), quiet=quiet) as line:
                 message = f"starting Triton with {names}; log: {short(log)}"
                 line.tell(message)

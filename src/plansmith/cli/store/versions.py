@@ -165,15 +165,15 @@ def _local_cells(repository: ModelRepository, model: str, version: Version) -> t
     from plansmith.formatting import format_bytes, minute
     from plansmith.triton.repository.signature import local_signer
 
-    manifest = repository.readable(model, version.number)
+    manifest, release = repository.readable(model, version.number), repository.release(model, version.number)
     return (
         str(version.number),
         minute(version.made) if version.made else "unknown",
         version.verdict or "unknown",
         str(manifest.engine.precision) if manifest else "",
         str(manifest.engine.kind) if manifest else "",
-        format_bytes(sum(file.bytes for file in manifest.files)) if manifest else "",
-        local_signer(repository.release(model, version.number)),
+        format_bytes(sum(file.stat().st_size for file in release.rglob("*") if file.is_file())),
+        local_signer(release),
         "serves" if version.serves else "shown" if version.shown else f"not shown: {version.hidden}",
     )
 

@@ -254,7 +254,8 @@ def fingerprint_of(
     hub = hub or Hub(ask=False)
     reference = parse_reference(spec.source, relative_to=relative_to)
     fields: dict[str, Any] = {}
-    then = previous if previous is not None and previous.spec.get("source") == spec.source else _NOTHING
+    is_same = previous is not None and previous.spec.get("source") == source_identity(spec, relative_to)
+    then = previous if previous is not None and is_same else _NOTHING
     if reference.path is not None:
         fields = {"source": _own_files(spec, reference, then.weights, digester), "weights": then.weights}
     elif not is_model_scheme(reference.scheme):
@@ -273,6 +274,26 @@ def fingerprint_of(
         for name, companion in companion_specs(spec).items()
     }
     return _surroundings(spec, reference, relative_to, digester).model_copy(update=fields)
+
+
+def source_identity(spec: ModelSpec, relative_to: Path) -> str:
+    """Return a source as fingerprints compare it: as the spec has it, but a path by its name alone.
+
+    The path may start from anywhere; what lies there counts by content. A source that an event set stays as it came.
+
+    Args:
+        spec: has the source.
+        relative_to: the folder that paths in it start from.
+
+    Raises:
+        PlansmithError: there is no such folder or file.
+    """
+    if spec.source_override is not None:
+        return spec.source_override.replaces if spec.source_override.is_tracked else spec.source
+    reference = parse_reference(spec.source, relative_to=relative_to)
+    if reference.path is None:
+        return spec.source
+    return f"{reference.scheme}:{Path(os.path.normpath(reference.path.absolute())).name}"
 
 
 def with_overridden_source(spec: ModelSpec, noted: Fingerprint) -> ModelSpec:
@@ -405,8 +426,12 @@ def describe_destination(destination: Destination, relative_to: Path) -> str:
 def _deciding(spec: ModelSpec, relative_to: Path, digester: Digester) -> dict[str, Any]:
     """Return the spec values that affect the result; user files that it names count by content."""
     values = spec.model_dump(mode="json", exclude=NO_SAY | {key for key in _OF_ENGINES if key != spec.engine})
-    if spec.source_override is not None and spec.source_override.is_tracked:
-        values["source"] = spec.source_override.replaces
+    values["source"] = source_identity(spec, relative_to)
+    for name, companion in companion_specs(spec).items():
+        own = values["pipeline"]["models"][name]
+        own["source"] = source_identity(companion.model_copy(update={"source_override": None}), relative_to)
+        if own["data"] is not None:
+            del own["data"]["path"]
     for key, silent in _NO_SAY_IN.items():
         if values.get(key) is not None:
             values[key] = {name: value for name, value in values[key].items() if name not in silent}

@@ -24,6 +24,7 @@ from plansmith.steps.provenance.reproduction import reproduction
 from plansmith.steps.runner import StageRunner, StepResult
 from plansmith.stores.publication import Delivery, Outgoing, Terms
 from plansmith.system.digest import digest_of_files
+from plansmith.triton.repository.release import narrowings
 from plansmith.triton.repository.repository import ModelRepository
 from plansmith.triton.server.live import ServerGroup
 
@@ -206,6 +207,8 @@ def publish(
         require_not_superseded(spec, _noted(repository, manifest.name))
         texts = {**again, "build.log": stages.worker_log()}
         assert artifacts.before is not None
+        leading = repository.leading(manifest.name)
+        newest = repository.readable(manifest.name, leading) if leading is not None else None
         run = BuildRun(builder_id(), stages.started, distributions_of(artifacts.before))
         published = repository.publish(
             manifest,
@@ -224,6 +227,8 @@ def publish(
         deliveries.note(published, _delivered(basis, published))
         clock.cached = published.unchanged and all(publication.unchanged for publication in published.publications)
         _notice_unserved(stages, spec, published)
+        if newest is not None and not published.unchanged and (less := narrowings(newest, manifest)):
+            stages.notice(f"version {published.version} is for less than version {newest.version}: {', '.join(less)}")
         return published, manifest.model_copy(update={"version": published.version})
 
 

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from plansmith.config.targets import Target, load_target
 from plansmith.errors import RepositoryError
+from plansmith.formatting import suggest_names
 from plansmith.records.release import CONFIG_FILE, Package
 from plansmith.triton.checker.findings import Finding, Rule, Severity
 from plansmith.triton.checker.model_folder import CheckContext, ModelFolder
@@ -114,8 +115,8 @@ def check_repository(
     missing = sorted(set(models) - set(present))
     if missing:
         raise RepositoryError(
-            f"{root} has no model {', '.join(missing)}",
-            remedy=f"choose from: {', '.join(present)}" if present else "name another repository",
+            f"{root} has no model {', '.join(map(repr, missing))}",
+            remedy=suggest_names(missing, present, otherwise="name another repository"),
         )
     surroundings = _as_served(_with_models(surroundings, present))
     findings = [] if models else [finding for module in _OF_THE_WHOLE for finding in module.check_whole(surroundings)]

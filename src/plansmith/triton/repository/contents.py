@@ -16,6 +16,7 @@ from pathlib import Path
 
 from plansmith.config.targets import DEFAULT_TARGET, Target, load_target
 from plansmith.errors import RepositoryError, first_line, in_one_line
+from plansmith.formatting import suggest_names
 from plansmith.records.model import SCHEMA_VERSION, Record
 from plansmith.records.release import MANIFEST_FILE, Fingerprint, Manifest, PublishedVersion
 from plansmith.system.digest import Digester
@@ -376,9 +377,10 @@ class RepositoryContents:
                 remedy="name another repository, or compile a model into it first",
             )
         if not numbers:
-            names = self.models()
-            remedy = f"name one of its models: {', '.join(names)}" if names else "compile a model into it first"
-            raise RepositoryError(f"{self.root} has no model {model!r}", remedy=remedy)
+            raise RepositoryError(
+                f"{self.root} has no model {model!r}",
+                remedy=suggest_names([model], self.models(), otherwise="compile a model into it first"),
+            )
         if version and version not in {str(n) for n in numbers}:
             listed = ", ".join(map(str, numbers))
             raise RepositoryError(f"{model} has no version {version!r}", remedy=f"name one of its versions: {listed}")

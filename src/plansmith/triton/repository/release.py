@@ -7,6 +7,7 @@ from pathlib import Path
 
 from plansmith.config.triton.options import Latest, VersionPolicy
 from plansmith.errors import RepositoryError, first_line
+from plansmith.records.model import BATCH
 from plansmith.records.pipeline import MODEL_PART
 from plansmith.records.release import MANIFEST_FILE, MODEL_FOLDER, Interface, Manifest, Package
 from plansmith.system.digest import Digester
@@ -115,6 +116,18 @@ def interface_differences(old: Interface, new: Interface) -> list[str]:
         if before[name] != after[name]
     ]
     return lines or ["their order"]
+
+
+def narrowings(before: Manifest, after: Manifest) -> list[str]:
+    """Return what a release is made for less of than another: ranges of common axes, and batches."""
+    axes = [(axis, old, after.onnx.axes[axis]) for axis, old in before.onnx.axes.items() if axis in after.onnx.axes]
+    lines = [
+        f"{axis} {new.min} to {new.max} instead of {old.min} to {old.max}"
+        for axis, old, new in axes
+        if axis != BATCH and (new.min > old.min or new.max < old.max)
+    ]
+    largest, former = after.package.max_batch_size, before.package.max_batch_size
+    return [*lines, *([f"batches of {largest} instead of {former}"] if largest < former else [])]
 
 
 def damaged_file(release: Path, manifest: Manifest, digester: Digester, *, afresh: bool = False) -> str | None:

@@ -20,7 +20,7 @@ from plansmith.data.labels import names_vectors
 from plansmith.errors import UsageError
 from plansmith.records.model import Measured, Pooling, Tensor
 from plansmith.records.validation import OutputAgreement, Tolerance, WorstSample
-from plansmith.validation.comparison import FEWEST_ELEMENTS, cosine_of, other_shape, samples_of
+from plansmith.validation.comparison import FEWEST_ELEMENTS, cosine_of, format_shortfall, other_shape, samples_of
 from plansmith.validation.verdict import CONSTANT
 
 if TYPE_CHECKING:
@@ -299,9 +299,9 @@ class Agreement:
         if len(self._rows) > 1 and not self._varies and not self._broken:
             yield CONSTANT
         if measured.mean_cosine < tolerance.min_mean_cosine:
-            yield f"mean cosine of the samples is {measured.mean_cosine:.6f}, allowed {tolerance.min_mean_cosine}"
+            yield f"mean cosine of the samples is {format_shortfall(measured.mean_cosine, tolerance.min_mean_cosine)}"
         if measured.min_cosine < tolerance.min_cosine:
-            yield f"smallest cosine of a sample is {measured.min_cosine:.6f}, allowed {tolerance.min_cosine}"
+            yield f"smallest cosine of a sample is {format_shortfall(measured.min_cosine, tolerance.min_cosine)}"
 
 
 def pooled(vectors: Floats, pooling: Pooling) -> Floats:
