@@ -52,10 +52,10 @@ class Answer:
 
     @property
     def message(self) -> str:
-        """The error message, without the notices and the lines of progress before it."""
+        """The error message, without the notices and the lines of progress before it, and the page named after it."""
         positions = [m.start() for m in re.finditer(r"^plansmith: ", self.stderr, re.MULTILINE)]
         assert positions, self.stderr
-        return self.stderr[positions[-1] :]
+        return re.sub(r"^More: .*\n", "", self.stderr[positions[-1] :], flags=re.MULTILINE)
 
 
 class CommandLine:
