@@ -299,7 +299,8 @@ class InboxYears:
         by = self.compiling.get(model)
         if by is not None and not (by[1].is_killed or by[1].is_over):
             renewed = self.renewals[by[1].name][1]
-            self.is_strict &= self.clock_set < renewed  # else a lease has ended by it, and not a worker
+            # A lease that was taken before ends with it, and not with its worker.
+            self.is_strict &= self.clock_set < renewed - LEASE_SECONDS
             if self.is_strict and self.world.now - renewed < LEASE_SECONDS:
                 raise self.broken(f"{model} {version} is built while {by[0]} is")
         self.compiling[model] = version, actor
