@@ -172,9 +172,11 @@ bench-guard: $(VENV)/.installed
 soak:            ## long rounds of kills, power cuts, crowds, publications, hostile deliveries and files; every graph of the zoo's as a plan
 soak: $(VENV)/.served debian
 	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/soak/test_soak.py tests/faults/test_crowds.py
+	PLANSMITH_SOAK_KILLS=200 $(BIN)/python -m pytest tests/soak/test_orphans.py
 	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/stores/test_faults.py tests/stores/test_crowds.py \
 		tests/stores/test_kills.py
 	PLANSMITH_SOAK_SEEDS=5000 $(BIN)/python -m pytest --timeout=7200 tests/stores/test_years.py
+	PLANSMITH_SOAK_SEEDS=10000 $(BIN)/python -m pytest --timeout=7200 tests/triggers/test_inbox_years.py
 	PLANSMITH_SOAK_STATES=5000 $(BIN)/python -m pytest tests/faults/test_power_cuts.py
 	PLANSMITH_SOAK_PUBLICATIONS=50 $(BIN)/python -m pytest tests/triton/server/test_live.py
 	PLANSMITH_SOAK_ROUNDS=50 $(BIN)/python -m pytest tests/soak/test_kills.py

@@ -118,8 +118,8 @@ class TriggeredRuns:
                 success, it is no answer, and the next one is started. Asked again with the same ids, that one is the
                 answer.
             is_so: whether what the event told is still so, asked before something is started. A run after which another
-                one of the model went well is no answer then: what is served may be something else. None where what
-                the event told stays so for good.
+                one of the model went well, or still may, is no answer then: what is served may be something else. None
+                where what the event told stays so for good.
 
         Returns:
             the run; the one that it waits for; or None where the registry says otherwise.
@@ -136,13 +136,15 @@ class TriggeredRuns:
             number, newest = newest_of(partial(read_keyed, client), order.key)
             deployment = _deployment(client, order.pool)
             kin = run_group_of([*tags_of(compilation.model, compilation.target), *deployment.tags], deployment.id)
+            others = [run for run in read_unfinished(client, kin) if newest is None or run.id != newest.id]
             is_answer = newest is not None and not _is_wanting(newest, before)
-            if newest is not None and is_answer and (is_so is None or not read_later(client, newest, kin)):
+            # What has not ended may publish something else after it, too.
+            if newest is not None and is_answer and (is_so is None or not (others or read_later(client, newest, kin))):
                 return submitted_run(newest)
             if is_so is not None and not is_so():
                 return None
-            if unfinished := read_unfinished(client, kin):
-                return Blocked(submitted_run(unfinished[0]))
+            if others:
+                return Blocked(submitted_run(others[0]))
             check_parameters(compilation, deployment)
             free = number if newest is None else number + 1
             return submit(client, compilation, deployment, numbered(order.key, free))

@@ -93,7 +93,7 @@ class Worker:
         age = (self._clock() - entry.received_at).total_seconds()
         if built.behind:
             self._wait(entry, started, f"waits for the run before it: {built.behind}", age)
-        elif built.is_denied and age < _LAG_SECONDS:
+        elif built.is_denied and 0 <= age < _LAG_SECONDS:  # below 0 the clock was set back since
             self._wait(entry, started, "the registry does not say so yet, or no more", age)
         elif built.is_denied:
             self._leave(entry, started, "the registry says otherwise")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ..support.simulation.followers import FollowedYears
 from ..support.simulation.years import Years
 from ..support.stores.crowds import small_release
 from ..support.stores.releases import PackagedRelease
@@ -34,3 +35,9 @@ def test_release_returns_while_it_is_pruned(releases: list[PackagedRelease], tmp
     """A release that is published again while a pruner removes it is whole in the end."""
     for seed in range(FIRST, FIRST + 2 * SEEDS):
         Years(seed, releases, tmp_path, conditional=True).run_return()
+
+
+def test_followers_serve_what_aliases_say(releases: list[PackagedRelease], tmp_path: Path) -> None:
+    """A follower serves whole versions alone, what it reports is not pruned, and a quiet turn brings it up to date."""
+    for seed in range(FIRST, FIRST + 2 * SEEDS):
+        FollowedYears(seed, releases, tmp_path, conditional=seed % 2 == 0).run_followed()

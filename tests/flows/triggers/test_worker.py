@@ -390,15 +390,18 @@ def test_rejected_package_not_built(works: Service) -> None:
     assert (second.state, len(second.runs)) == ("done", 1)
 
 
-def test_contradiction_waited_for(works: Service, log_lines: Callable[[], list[dict[str, Any]]]) -> None:
-    """What the registry contradicts is waited for a while and not built."""
+@pytest.mark.parametrize("later", [{"minutes": 10}, {"days": -1}], ids=["a while", "clock set back"])
+def test_contradiction_waited_for(
+    later: dict[str, float], works: Service, log_lines: Callable[[], list[dict[str, Any]]]
+) -> None:
+    """What the registry contradicts is waited for a while, whatever the clock says then, and not built."""
     works.take("ranker")
     works.is_so = lambda _: False
     worker = works.worker(told=("mlflow",))
     assert worker.step()
     assert (works.entry().state, works.entry().attempts) == ("waiting", 0)
     assert works.entry().reason == "the registry does not say so yet, or no more"
-    works.clock.go(minutes=10)
+    works.clock.go(**later)
     assert worker.step()
     assert (works.entry().state, works.entry().runs) == ("done", ())
     assert works.entry().reason == "the registry says otherwise"

@@ -67,16 +67,20 @@ class World:
 
     Attributes:
         observe: told of each change of the store: its key.
+        dangers: what happens to actors.
+        current: the actor that runs.
+        ahead: by how many seconds all clocks were set forwards.
     """
 
     def __init__(self, seed: int, dangers: Dangers = Dangers()) -> None:
         self.random = random.Random(seed)
         self.now = BEGIN
+        self.ahead = 0.0
         self.log: list[str] = []
         self.observe: Callable[[str], None] = lambda _: None
-        self._dangers = dangers
+        self.dangers = dangers
         self._actors: list[Actor] = []
-        self._current: Actor | None = None
+        self.current: Actor | None = None
         self._stopped = threading.Semaphore(0)
 
     def start(self, name: str, act: Callable[[Actor], None], after: float, longest_seconds: float) -> Actor:
@@ -109,13 +113,13 @@ class World:
             if not ready:
                 self.now = min(actor.wake for actor in self._actors)
                 continue
-            self._current = self.random.choice(ready)
-            self._current.turn.release()
+            self.current = self.random.choice(ready)
+            self.current.turn.release()
             self._stopped.acquire()
-            if self._current.problem is not None:
-                raise self._current.problem
-            if self._current.is_over:
-                self._actors.remove(self._current)
+            if self.current.problem is not None:
+                raise self.current.problem
+            if self.current.is_over:
+                self._actors.remove(self.current)
 
     def close(self) -> None:
         """End the actors that are left."""
@@ -127,21 +131,21 @@ class World:
 
     def note(self, text: str) -> None:
         """Write a line about the actor that runs."""
-        name = self._current.name if self._current is not None else "-"
+        name = self.current.name if self.current is not None else "-"
         self.log.append(f"{(self.now - BEGIN) / DAY:10.5f} {name}: {text}")
 
     def step(self, text: str) -> Callable[[], None]:
         """Stop the actor that runs until its turn comes; return what is to be called after the operation."""
         actor = self._alive()
         self.now += self.random.uniform(0, _STEP_SECONDS)
-        if self.random.random() < self._dangers.pauses:
+        if self.random.random() < self.dangers.pauses:
             seconds = actor.longest_seconds * self.random.random() ** 4
             self.note(f"is suspended for {seconds:.0f} s before {text}")
             actor.wake = self.now + seconds
         self._wait(actor)
-        if self.random.random() < self._dangers.kills:
+        if self.random.random() < self.dangers.kills:
             self._kill(actor, f"is killed before {text}")
-        dies = self.random.random() < self._dangers.kills
+        dies = self.random.random() < self.dangers.kills
         return lambda: self._kill(actor, f"is killed after {text}") if dies else None
 
     def sleep(self, seconds: float) -> None:
@@ -152,13 +156,13 @@ class World:
 
     def clock(self) -> float:
         """Return the time of the actor that runs, by its own clock, in seconds since 1970."""
-        return self.now + (self._current.skew if self._current is not None else 0.0)
+        return self.now + self.ahead + (self.current.skew if self.current is not None else 0.0)
 
     def _alive(self) -> Actor:
-        assert self._current is not None
-        if self._current.is_killed:
+        assert self.current is not None
+        if self.current.is_killed:
             raise Killed
-        return self._current
+        return self.current
 
     def _wait(self, actor: Actor) -> None:
         self._stopped.release()

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -59,6 +60,7 @@ class Years:
     memory: Memory = field(default_factory=Memory)
     history: list[tuple[float, Catalogue]] = field(default_factory=list)
     acknowledged: dict[str, int] = field(default_factory=dict)
+    _numbers: Iterator[int] = field(default_factory=count)
 
     def run_years(self) -> None:
         """Simulate years of publications, moved aliases, prunings and readers in a random order.
@@ -95,21 +97,27 @@ class Years:
     def _run(self, start: Callable[[World], None]) -> None:
         self.world = world = World(self.seed)
         world.observe = self._observe
-        with _simulated(world):
+        with simulated(world):
             start(world)
             try:
                 world.run()
-                self._require_whole()
+                self._end()
             except Broken:
                 raise
             except Exception as error:
-                raise self._broken(f"{type(error).__name__}: {error}") from error
+                raise self.broken(f"{type(error).__name__}: {error}") from error
             finally:
                 world.close()
 
     def _start(self, act: Callable[[Store], None], after: float) -> None:
-        longest = _LONGEST_IN_TURN if act == self._prune or not self.conditional else 3 * DAY
-        self.world.start(getattr(act, "__name__", "publish").strip("_"), self._actor(act), after, longest)
+        name = f"{getattr(act, '__name__', 'publish').strip('_')} {next(self._numbers)}"
+        self.world.start(name, self._actor(act), after, self._longest_of(act))
+
+    def _longest_of(self, act: Callable[[Store], None]) -> float:
+        return _LONGEST_IN_TURN if act == self._prune or not self.conditional else 3 * DAY
+
+    def _end(self) -> None:
+        self._require_whole()
 
     def _actor(self, act: Callable[[Store], None]) -> Callable[[Actor], None]:
         def run(_: Actor) -> None:
@@ -119,7 +127,7 @@ class Years:
             except RepositoryError as refused:
                 self.world.note(f"is refused: {refused.message}")
                 if "is damaged" in refused.message or "has lost" in refused.message:
-                    raise self._broken(refused.message) from refused
+                    raise self.broken(refused.message) from refused
 
         return run
 
@@ -133,9 +141,9 @@ class Years:
         done = publish_release(store, release.folder, release.manifest, digester, terms=terms)
         self.world.note(f"published {release.folder.parent.parent.name} as {done.version}")
         if self.acknowledged.setdefault(done.digest, done.version) != done.version:
-            pruned = {version.version for version in self._now().versions if version.pruned is not None}
+            pruned = {version.version for version in self.now_catalogue().versions if version.pruned is not None}
             if self.acknowledged[done.digest] not in pruned:
-                raise self._broken(f"one release has the numbers {self.acknowledged[done.digest]} and {done.version}")
+                raise self.broken(f"one release has the numbers {self.acknowledged[done.digest]} and {done.version}")
             self.acknowledged[done.digest] = done.version
         self._require_seen(lambda seen: any(entry.version == done.version for entry in seen.versions))
 
@@ -170,64 +178,64 @@ class Years:
         except RepositoryError as error:
             problem = error.message
         if problem and self.world.now - begun < GRACE / 4:
-            raise self._broken(f"a reader saw half of version {version.version}: {problem}")
+            raise self.broken(f"a reader saw half of version {version.version}: {problem}")
 
     def _observe(self, key: str) -> None:
         """Hold a change of the store against what was there before."""
         if key != catalogue_key(MODEL):
             return
-        before, after = self._now(), Catalogue.model_validate_json(self.memory.contents[key][0])
+        before, after = self.now_catalogue(), Catalogue.model_validate_json(self.memory.contents[key][0])
         numbers = [version.version for version in after.versions]
         if numbers != sorted(set(numbers)):
-            raise self._broken(f"numbers were given twice: {numbers}")
+            raise self.broken(f"numbers were given twice: {numbers}")
         kept = {version.version: version for version in after.versions}
         for version in before.versions:
             now = kept.get(version.version)
             if now is None or now.digest != version.digest or (version.pruned and not now.pruned):
-                raise self._broken(f"version {version.version} is another or gone")
+                raise self.broken(f"version {version.version} is another or gone")
         held = {pin.version for pin in before.pins} | {pointer.version for pointer in before.aliases.values()}
         for version in after.versions:
             if version.pruned and version.version in held:
-                raise self._broken(f"version {version.version} was pruned, and something held it")
+                raise self.broken(f"version {version.version} was pruned, and something held it")
         standing = {version.version for version in after.standing()}
         for alias, pointer in after.aliases.items():
             if pointer.version not in standing:
-                raise self._broken(f"{alias} stands for version {pointer.version}, which was pruned")
+                raise self.broken(f"{alias} stands for version {pointer.version}, which was pruned")
         self.history.append((self.world.now, after))
 
-    def _now(self) -> Catalogue:
+    def now_catalogue(self) -> Catalogue:
         return self.history[-1][1] if self.history else Catalogue(model=MODEL, token="")
 
     def _require_seen(self, holds: Callable[[Catalogue], bool], since: int = 0) -> None:
         """Require that what was answered was so at some moment."""
         if not any(holds(seen) for _, seen in self.history[max(since, 0) :]):
-            raise self._broken("what was answered was never so")
+            raise self.broken("what was answered was never so")
 
     def _require_whole(self) -> None:
         """Require in the end that every version that stands is whole, and that every answered one is known."""
-        for version in self._now().standing():
+        for version in self.now_catalogue().standing():
             key = release_key(MODEL, version.digest)
             if key not in self.memory.contents:
-                raise self._broken(f"version {version.version} has lost its list")
+                raise self.broken(f"version {version.version} has lost its list")
             listed = StoredRelease.model_validate_json(self.memory.contents[key][0])
             lost = [file.path for file in listed.files if object_key(file.sha256) not in self.memory.contents]
             if lost:
-                raise self._broken(f"version {version.version} has lost {', '.join(lost)}")
-        known = {version.digest for version in self._now().versions}
+                raise self.broken(f"version {version.version} has lost {', '.join(lost)}")
+        known = {version.digest for version in self.now_catalogue().versions}
         if not known.issuperset(self.acknowledged):
-            raise self._broken("a release that was answered is not known")
+            raise self.broken("a release that was answered is not known")
 
-    def _broken(self, problem: str) -> Broken:
+    def broken(self, problem: str) -> Broken:
         lines = "\n".join(self.world.log[-40:])
         return Broken(f"seed {self.seed}, {'with' if self.conditional else 'without'} conditions: {problem}\n{lines}")
 
 
-class _InTurn:
+class InTurn:
     """A pool of threads that does everything at once in the thread that asks."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
-    def __enter__(self) -> _InTurn:
+    def __enter__(self) -> InTurn:
         return self
 
     def __exit__(self, *_: object) -> None: ...
@@ -241,7 +249,7 @@ class _InTurn:
 
 
 @contextmanager
-def _simulated(world: World) -> Iterator[None]:
+def simulated(world: World) -> Iterator[None]:
     """Have the store's modules live in a world: its clock, its chance, and one thread each."""
     time = mock.Mock(
         sleep=world.sleep,
@@ -262,7 +270,7 @@ def _simulated(world: World) -> Iterator[None]:
         patches += [mock.patch.object(module, "random", chance) for module in (documents, turns)]
         named = (documents, records, stores, publication, prune, initialize)
         patches += [mock.patch.object(module, "utc_now", utc_now) for module in named]
-        patches += [mock.patch.object(module, "ThreadPoolExecutor", _InTurn) for module in (reader, transfer)]
+        patches += [mock.patch.object(module, "ThreadPoolExecutor", InTurn) for module in (reader, transfer)]
         for patch in patches:
             patch.start()
         try:

@@ -92,6 +92,17 @@ def test_delayed_entry_blocks_own_model(inbox: Inbox, clock: Clock) -> None:
     assert (again.event, again.attempts, again.reason) == (event("a", 1), 2, "Prefect does not answer")
 
 
+def test_clock_set_back_holds_nothing_up(inbox: Inbox, clock: Clock) -> None:
+    """What came, was put off or was leased before the clock was set back is due at once."""
+    for name in "abc":
+        inbox.take(REGISTRY, f"d-{name}", [event(name)])
+    _claimed(inbox, clock)
+    assert inbox.postpone(_claimed(inbox, clock), "Prefect does not answer", clock.now + timedelta(minutes=5))
+    clock.go(days=-1)
+    assert _models(inbox, clock, 3) == ["a", "b", "c"]
+    assert inbox.claim("w", clock.now, LEASE) is None
+
+
 def test_entry_aside_blocks_nothing(inbox: Inbox, clock: Clock) -> None:
     """What is set aside does not hold up its model."""
     inbox.take(REGISTRY, "d-1", [event("a", 1), event("a", 2)])
@@ -357,3 +368,13 @@ def test_newest_topic_entry_stays_known(inbox: Inbox, clock: Clock) -> None:
     before = clock.go(days=1)
     assert inbox.count_old(before) == inbox.prune(before) == 1
     assert [entry.id for entry in inbox.entries()] == [4, 3, 2]
+
+
+def test_outdated_entry_is_no_known_state(inbox: Inbox, clock: Clock) -> None:
+    """What the registry denied is news when it holds after all, by a poll and by a delivery that recurs."""
+    late = Delivery(REGISTRY, "d-late", (event("a", 3),), recurs=True)
+    assert inbox.take_all([late]) == [True]
+    assert inbox.finish(_claimed(inbox, clock), (), reason="the registry says otherwise")
+    assert inbox.youngest(event("a", 3)) == (1, "")
+    assert [inbox.take_all([late]), inbox.take_all([late])] == [[True], [False]]
+    assert inbox.youngest(event("a", 3)) == (2, event("a", 3).content_key)

@@ -343,6 +343,8 @@ class Inbox:
     def youngest(self, event: Event) -> tuple[int, str] | None:
         """Return the ID and content key of the newest entry for the same alias, branch, etc.
 
+        The key is empty where its registry said otherwise, and nothing was built.
+
         Args:
             event: of which the newest of a topic counts.
         """

@@ -10,6 +10,7 @@ the runs of an entry that is not done, where some have begun and others have sti
 from __future__ import annotations
 
 from plansmith.triggers.inbox import write_back_sql
+from plansmith.triggers.inbox.write_back_sql import past
 
 SCHEMA = 4
 """Of the tables, and of `Event` and `StartedRun`, which they hold as JSON: a change of one of them is a new one."""
@@ -98,22 +99,25 @@ _ENTRY = """
         :registry, :delivery, :lane, :topic, :event, :content_key, :received, 'waiting', 0, :received, '', '', '', '[]'
 """
 ADD_ENTRY = _ENTRY
+# What the newest entry of a topic was built of; nothing where its registry said otherwise, so that the same is news.
+_BUILT = "CASE WHEN state = 'done' AND reason <> '' THEN '' ELSE content_key END"
 ADD_CHANGE = f"""
     {_ENTRY}
     WHERE :content_key <> (
-        SELECT content_key FROM plansmith_entries WHERE lane = :lane AND topic = :topic ORDER BY id DESC LIMIT 1
+        SELECT {_BUILT} FROM plansmith_entries WHERE lane = :lane AND topic = :topic ORDER BY id DESC LIMIT 1
     )
 """  # noqa: S608 - of constants
 """An entry, where the newest of its topic tells of something else."""
 
 # The oldest entry of each lane that is not settled, where it is due and nobody works on the lane: one that a person
 # asked for again comes before younger ones of its lane, of which one may be in work.
-_DUE = "(e.state = 'waiting' AND e.next_try <= :now OR e.state = 'in-work' AND e.lease_until <= :now)"
-_NOBODY_AT_IT = """
+_DUE = f"(e.state = 'waiting' AND {past('e.next_try')} OR e.state = 'in-work' AND {past('e.lease_until')})"
+_NOBODY_AT_IT = f"""
     NOT EXISTS (
-        SELECT 1 FROM plansmith_entries w WHERE w.lane = e.lane AND w.state = 'in-work' AND w.lease_until > :now
+        SELECT 1 FROM plansmith_entries w
+        WHERE w.lane = e.lane AND w.state = 'in-work' AND NOT {past("w.lease_until")}
     )
-"""
+"""  # noqa: S608 - of constants
 # Open lanes are found from one to the next in their index, however many entries wait in each.
 FIND_LANE = f"""
     WITH RECURSIVE open (lane) AS (
@@ -159,19 +163,20 @@ SET_ASIDE = f"""
     SET state = 'set-aside', settled = :now, reason = :reason, started = :started, {_RELEASE} WHERE {_OWN}
 """  # noqa: S608 - of constants
 
-RETRY = """
+RETRY = f"""
     UPDATE plansmith_entries
     SET state = 'waiting', attempts = 0, next_try = :now, settled = NULL, reason = '',
     runs = CASE WHEN started = '[]' THEN runs ELSE started END, started = '[]'
-    WHERE id = :id AND (state <> 'in-work' OR lease_until <= :now)
-"""
-DROP = """
-    DELETE FROM plansmith_entries WHERE id = :id AND NOT (state = 'in-work' AND lease_until > :now)
-"""
+    WHERE id = :id AND (state <> 'in-work' OR {past("lease_until")})
+"""  # noqa: S608 - of constants
+DROP = f"""
+    DELETE FROM plansmith_entries WHERE id = :id AND (state <> 'in-work' OR {past("lease_until")})
+"""  # noqa: S608 - of constants
 
-YOUNGEST = """
-    SELECT id, content_key FROM plansmith_entries WHERE lane = :lane AND topic = :topic ORDER BY id DESC LIMIT 1
-"""
+YOUNGEST = f"""
+    SELECT id, {_BUILT} AS content_key FROM plansmith_entries
+    WHERE lane = :lane AND topic = :topic ORDER BY id DESC LIMIT 1
+"""  # noqa: S608 - of constants
 NEWEST = "SELECT COALESCE(MAX(id), 0) FROM plansmith_entries"
 # What was not told yet stays, so that it will be; and the newest of each topic, which a watch compares with.
 _OLD = """
@@ -188,10 +193,10 @@ PRUNE = f"DELETE FROM {_OLD}"  # noqa: S608
 PRUNE_DELIVERIES = "DELETE FROM plansmith_deliveries WHERE received < :before AND expires = 1"
 
 READ_ENTRY = "SELECT * FROM plansmith_entries WHERE id = :id"
-READ_STATE = """
-    SELECT CASE WHEN state = 'in-work' AND lease_until <= :now THEN 'waiting' ELSE state END
+READ_STATE = f"""
+    SELECT CASE WHEN state = 'in-work' AND {past("lease_until")} THEN 'waiting' ELSE state END
     FROM plansmith_entries WHERE id = :id
-"""
+"""  # noqa: S608 - of constants
 COUNT_STATES = "SELECT state, COUNT(*) AS number FROM plansmith_entries GROUP BY state"
 OLDEST_WAITING = "SELECT received FROM plansmith_entries WHERE state = 'waiting' ORDER BY id LIMIT 1"
 

@@ -6,6 +6,15 @@ begun. `settled` is when one was told or set aside.
 
 from __future__ import annotations
 
+_LONGEST_AHEAD_SECONDS = 3600
+"""No lease and no pause is longer: a time further ahead was noted before the clock was set back."""
+
+
+def past(column: str) -> str:
+    """Return the condition that the time in a column has come, by a clock that may have been set back since."""
+    return f"({column} <= :now OR {column} > :now + {_LONGEST_AHEAD_SECONDS})"
+
+
 TABLES = (
     """
     CREATE TABLE plansmith_write_backs (
@@ -44,12 +53,13 @@ FORGET_WITHOUT_ENTRY = """
     WHERE NOT EXISTS (SELECT 1 FROM plansmith_entries e WHERE e.id = plansmith_write_backs.entry)
 """
 
-_DUE = "(t.state = 'waiting' AND t.next_try <= :now OR t.state = 'in-work' AND t.lease_until <= :now)"
-_NOBODY_AT_IT = """
+_DUE = f"(t.state = 'waiting' AND {past('t.next_try')} OR t.state = 'in-work' AND {past('t.lease_until')})"
+_NOBODY_AT_IT = f"""
     NOT EXISTS (
-        SELECT 1 FROM plansmith_write_backs w WHERE w.lane = t.lane AND w.state = 'in-work' AND w.lease_until > :now
+        SELECT 1 FROM plansmith_write_backs w
+        WHERE w.lane = t.lane AND w.state = 'in-work' AND NOT {past("w.lease_until")}
     )
-"""
+"""  # noqa: S608 - of constants
 FIND = f"""
     SELECT t.entry FROM plansmith_write_backs t JOIN plansmith_lanes l ON l.lane = t.lane
     WHERE t.settled IS NULL AND {_DUE} AND {_NOBODY_AT_IT}
