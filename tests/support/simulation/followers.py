@@ -186,7 +186,9 @@ class FollowedYears(Years):
             return
         wanted = catalogue.aliases[CURRENT].version
         try:
+            self.is_quiet = True
             with self._syncing(follower) as running:
+                self.is_quiet = False
                 self._look(follower, running, self.world.random.randint(0, 3))
                 self.is_quiet, triton.is_away, triton.dies, triton.refused = True, False, False, set()
                 self.world.sleep(DAY)
