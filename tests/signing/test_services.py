@@ -14,7 +14,7 @@ from plansmith.signing.verification import check_signature
 
 from ..support.certificates import KeyRing
 from ..support.cli.in_process import InProcess
-from ..support.pkcs11_token import PIN, make_token
+from ..support.servers.pkcs11_token import PIN, make_token
 from ..support.servers.sigstore_server import SigstoreServer, running
 from ..support.stores.releases import MODEL, make_release
 
