@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
-from collections.abc import Mapping
-from functools import reduce
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 
-from ..support.documentation import PAGES, code_blocks
+from ..support.cli.documented_sessions import follow, lay_out_text_model
 from ..support.generators import write_t5
-from ..support.real_sentences import real_sentences
 from ..support.servers.aws_server import aws, s3_server
 from ..support.servers.hub_server import running
 from ..support.tensorrt import rtx
@@ -29,15 +21,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.services]
 CHAIN = ("text-model", "accurate-int8", "load-test", "store", "fleet")
 """The later ones use what the first one made."""
 
-FIGURE = re.compile(r"\d[\d.,]*(?:e-\d+)?| +")
-
 
 @pytest.mark.timeout(1800)
 def test_guides_run_as_written(tmp_path: Path, minilm_folder: Path) -> None:
     """Each command ends well, and prints the lines that its guide shows, figures aside."""
-    _lay_out_text_model(tmp_path, minilm_folder)
+    lay_out_text_model(tmp_path, minilm_folder)
     for guide in CHAIN:
-        _follow(guide, tmp_path)
+        follow(f"docs/guides/{guide}.md", tmp_path)
 
 
 @pytest.mark.timeout(600)
@@ -46,14 +36,14 @@ def test_guide_to_images_runs_as_written(tmp_path: Path) -> None:
     from skimage import data, io
 
     io.imsave(tmp_path / "cat.jpg", data.chelsea())  # type: ignore[no-untyped-call]
-    _follow("images-dali", tmp_path)
+    follow("docs/guides/images-dali.md", tmp_path)
 
 
 @pytest.mark.timeout(600)
 def test_guide_to_generation_runs_as_written(tmp_path: Path) -> None:
     """Text comes back in pieces."""
     write_t5(tmp_path / "t5")
-    _follow("generation", tmp_path)
+    follow("docs/guides/generation.md", tmp_path)
 
 
 @pytest.mark.timeout(600)
@@ -64,8 +54,8 @@ def test_guide_to_tensorrt_runs_as_written(
     rtx.install(monkeypatch)
     monkeypatch.setenv("AWS_ENDPOINT_URL", account.address)
     account.s3.create_bucket(Bucket="models")
-    _lay_out_text_model(tmp_path, minilm_folder)
-    _follow("tensorrt-gpus", tmp_path)
+    lay_out_text_model(tmp_path, minilm_folder)
+    follow("docs/guides/tensorrt-gpus.md", tmp_path)
 
 
 @pytest.mark.timeout(600)
@@ -87,44 +77,4 @@ def test_guide_to_registries_runs_as_written(tmp_path: Path, account: Account, m
             "https://mlflow.example.com": mlflow.url,
             "https://sqs.eu-central-1.amazonaws.com/123456789012/models": queue.url,
         }
-        _follow("registries", tmp_path, servers)
-
-
-def _lay_out_text_model(folder: Path, minilm: Path) -> None:
-    (folder / "all-MiniLM-L6-v2").symlink_to(minilm)
-    (folder / "sentences.txt").write_text("\n".join(real_sentences()))
-
-
-def _follow(guide: str, folder: Path, replaced: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Do what a guide says in a folder; addresses of servers are replaced by those of servers that are here."""
-    text = (PAGES / "guides" / f"{guide}.md").read_text(encoding="utf-8")
-    for spec in code_blocks(text, "yaml"):
-        path = folder / spec.splitlines()[0].removeprefix("# ")
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(reduce(lambda written, pair: written.replace(*pair), replaced.items(), spec))
-    printed = _run("\n".join(code_blocks(text, "console")), folder)
-    missing = [line for line in _shown(text) if FIGURE.sub("#", line) not in FIGURE.sub("#", printed)]
-    assert not missing, f"{guide} shows {missing}; printed was:\n{printed}"
-
-
-def _run(session: str, folder: Path) -> str:
-    """Run the commands of a session in one shell, and return all that they print."""
-    commands = re.findall(r"^\$ ((?:.*\\\n)*.*)$", session, re.MULTILINE)
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-e"],
-        input="\n".join(["exec 2>&1", *commands]),
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
-
-
-def _shown(text: str) -> list[str]:
-    """The lines of output that a guide shows, without those that leave something out."""
-    lines = "\n".join(code_blocks(text, "console")).replace("\\\n", " ").splitlines()
-    return [line.strip() for line in lines if not line.startswith("$ ") and "…" not in line]
+        follow("docs/guides/registries.md", tmp_path, servers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from plansmith.triton.client import Client
 from ..support import browser
 from ..support.cli.command import CommandLine
 from ..support.cli.commands import ask
+from ..support.cli.documented_sessions import follow
 from ..support.documentation import code_blocks, read_page, section
 from ..support.pipelines.columns import column
 from ..support.real_sentences import real_sentences
@@ -90,6 +90,16 @@ def int8(terminal: CommandLine, int8_spec: Path, minilm: dict[str, Any]) -> dict
     return terminal.document("compile", int8_spec)
 
 
+@pytest.fixture(scope="module")
+def sentences(terminal: CommandLine, server: Followed, minilm: dict[str, Any], minilm_folder: Path) -> dict[str, Any]:
+    """The model behind its tokenizer; its export is done already."""
+    del minilm
+    options = ("--name", "sentences", "--pipeline", "--no-check-served", "--shapes", f"input_ids={SHAPES}")
+    release = terminal.document("compile", f"hf:{minilm_folder}", *options)
+    server.wait_for_models("sentences")
+    return release
+
+
 def manifest_of(compiled: dict[str, Any]) -> dict[str, Any]:
     document = json.loads(Path(compiled["manifest"]).read_text())
     assert isinstance(document, dict)
@@ -130,21 +140,20 @@ def test_minilm_answers_from_triton(minilm: dict[str, Any], server: Followed, tr
     assert (view / "1" / "model.onnx").samefile(release / "model" / "model.onnx")
 
 
-def test_documented_commands_ask_minilm(
-    terminal: CommandLine, server: Followed, minilm_folder: Path, tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("sentences")
+def test_documented_commands_ask_minilm(server: Followed, minilm_folder: Path, tmp_path: Path) -> None:
     """What the page on Triton says under "Asking a model" can be typed, and prints what stands there."""
-    text = section(read_page("triton"), "Asking a model")
-    commands = [line.removeprefix("$ plansmith ") for line in text.splitlines() if line.startswith("$ ")]
-    (code,) = code_blocks(text, "python")
-    printed = []
-    for command in commands:
-        arguments = shlex.split(command.replace("127.0.0.1:8001", server.grpc_url))
-        printed.append(terminal.text(*arguments, *(() if "--url" in arguments else ("--url", server.http_url))))
-    assert printed[0].splitlines()[:2] == text.splitlines()[2:4]
-    with np.load(terminal.folder / "answer.npz") as arrays:
+    (tmp_path / "texts.json").write_text(json.dumps({"text": [["a cat"], ["a dog"]]}))
+    asked = {"127.0.0.1:8001": server.grpc_url} | {
+        f"infer {model} ": f"infer {model} --url {server.http_url} " for model in ("minilm", "sentences")
+    }
+    printed = follow("docs/triton.md", tmp_path, asked, headings=("Asking a model",))
+    assert '"last_hidden_state": {' in printed, "JSON holds all outputs"
+    with np.load(tmp_path / "answer.npz") as arrays:
         assert arrays["last_hidden_state"].shape == (1, 3, 384)
-    assert json.loads(printed[2])["outputs"].keys() == {"last_hidden_state", "sentence_embedding"}
+    with np.load(tmp_path / "embeddings.npz") as arrays:
+        assert arrays["sentence_embedding"].shape == (2, 384)
+    (code,) = code_blocks(section(read_page("triton"), "Asking a model"), "python")
     code = code.replace('"all-MiniLM-L6-v2"', repr(str(minilm_folder))).replace("127.0.0.1:8000", server.http_url)
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -153,12 +162,10 @@ def test_documented_commands_ask_minilm(
 
 
 def test_text_becomes_embedding(
-    terminal: CommandLine, server: Followed, transformer: Any, minilm: dict[str, Any], minilm_folder: Path
+    terminal: CommandLine, server: Followed, transformer: Any, minilm: dict[str, Any], sentences: dict[str, Any]
 ) -> None:
     """With --pipeline clients send texts of all kinds, at once, and get what sentence-transformers gives."""
-    options = ("--name", "sentences", "--pipeline", "--no-check-served", "--shapes", f"input_ids={SHAPES}")
-    release = terminal.document("compile", f"hf:{minilm_folder}", *options)
-    server.wait_for_models("sentences")
+    release = sentences
     odd = ["", "🙂 naïve — 東京", "word " * 400]
     texts = [*real_sentences()[: SENTENCES - len(odd)], *odd]
     batches = [texts[start : start + 7] for start in range(0, len(texts), 7)]  # of lengths that differ

@@ -39,7 +39,7 @@ def plain(text: str) -> list[str]:
 
 def typed(heading: str, block: int) -> list[tuple[list[str], list[str]]]:
     """The commands of a block of a section, and what each is said to print."""
-    code = code_blocks(section(read_page("stores"), heading), "")[block].strip()
+    code = code_blocks(section(read_page("stores"), heading), "console")[block].strip()
     session = []
     for command in re.split(r"^\$ ", code, flags=re.MULTILINE)[1:]:
         line, _, printed = command.partition("\n")

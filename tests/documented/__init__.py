@@ -1,0 +1,1 @@
+"""Every session that a page shows, run."""
