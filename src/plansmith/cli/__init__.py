@@ -45,7 +45,7 @@ from plansmith.errors import EXIT_INTERRUPTED, PlansmithError, UsageError
 
 _EXIT_SIGNALLED = 128
 _COLLECT_AFTER = 50_000
-"""Objects between garbage collections: with Python's 700, imports took a tenth longer, and nothing of them is garbage."""
+"""Objects between garbage collections: with Python's 700, imports took a tenth longer, without any garbage."""
 _INTERRUPTED = {
     "error": "Interrupted",
     "message": "interrupted",
