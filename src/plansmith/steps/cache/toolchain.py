@@ -318,7 +318,6 @@ def _version(distribution: str) -> str:
     return ""
 
 
-@cache
 def _code_digest(places: tuple[str, ...]) -> str:
     return hashlib.sha256(b"".join(map(_place_digest, places))).hexdigest()
 
