@@ -1,4 +1,4 @@
-"""Worker requests on source models and ONNX files."""
+"""Worker requests on source models and ONNX files, and the tasks that make graphs of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 from pydantic import Field
 
 from plansmith.config.spec import DescribedInput
-from plansmith.records.model import ExportDevice, InputRange, Record, SourceScheme
+from plansmith.records.model import ExportDevice, InputRange, OnnxModel, Record, SourceScheme
+from plansmith.system.tasks import Task
 
 
 class LoadRequest(Record):
@@ -74,3 +75,8 @@ class ImportRequest(Record):
     inputs: dict[str, DescribedInput] = Field(default_factory=dict)
     outputs: tuple[str, ...] = ()
     out: Path
+
+
+EXPORT = Task("export", ExportRequest, OnnxModel)
+RUN_REFERENCE = Task("run_reference", ReferenceRequest, OnnxModel)
+IMPORT_ONNX = Task("import_onnx", ImportRequest, OnnxModel)

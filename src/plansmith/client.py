@@ -1,8 +1,8 @@
 """Clients for served models: `Client(url, ...)` for Triton, `SageMakerClient(endpoint, ...)` for Amazon SageMaker."""
 
 from plansmith.triton.client import Answer, Client, Encoding, Parameter, Protocol, Signature
-from plansmith.triton.client.dtypes import signature_from_package
 from plansmith.triton.client.sagemaker.client import SageMakerClient
+from plansmith.triton.dtypes import signature_from_package
 
 __all__ = [
     "Answer",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -82,6 +81,8 @@ def suggest_names(unknown: Iterable[str], known: Iterable[str], *, otherwise: st
     names = sorted(known)
     if not names:
         return otherwise
+    import difflib
+
     near = dict.fromkeys(match for name in unknown for match in difflib.get_close_matches(name, names, n=1))
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     suggestion = f"did you mean {' or '.join(near)}? " if near else ""

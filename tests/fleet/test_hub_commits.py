@@ -112,7 +112,7 @@ def test_moved_branch_names_both_commits(place: Place, monkeypatch: pytest.Monke
     def newest(repo: str, revision: str | None, *, of: str) -> str:
         return moved[repo, revision, of]
 
-    monkeypatch.setattr("plansmith.steps.provenance.fingerprint.newest_commit", newest)
+    monkeypatch.setattr("plansmith.sources.hub.newest_commit", newest)
     data = {"dataset": "org/rows@v1"}
     place.publish(place.spec(source="hf:org/model", data=data), revision=THEN, data=THEN)
     moved |= {("org/model", None, "model"): COMMIT, ("org/rows", "v1", "dataset"): THEN}
@@ -126,9 +126,7 @@ def test_moved_branch_names_both_commits(place: Place, monkeypatch: pytest.Monke
 
 def test_timm_model_asked_by_found_name(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A timm model is asked for by the name that its compile found."""
-    monkeypatch.setattr(
-        "plansmith.steps.provenance.fingerprint.newest_commit", lambda repo, *_, of: f"{repo} {of}".ljust(40, ".")
-    )
+    monkeypatch.setattr("plansmith.sources.hub.newest_commit", lambda repo, *_, of: f"{repo} {of}".ljust(40, "."))
     place.publish(place.spec(source="timm:resnet18"), revision=THEN, hub_id="timm/resnet18.a1_in1k")
     assert place.why() == ""
     assert place.why(resolve=True).startswith("source: timm/resnet18.a1_in1k is now at timm/re instead of fffffff")
@@ -144,7 +142,7 @@ def test_hub_copy_looked_for_there(place: Place, monkeypatch: pytest.MonkeyPatch
         calls.append((repo, revision, of))
         return COMMIT
 
-    monkeypatch.setattr("plansmith.steps.provenance.fingerprint.newest_commit", newest)
+    monkeypatch.setattr("plansmith.sources.hub.newest_commit", newest)
     branch = "refs/convert/parquet"
     place.publish(place.spec(data={"dataset": "org/rows"}), data=f"{branch}@{THEN}")
     assert place.why() == ""

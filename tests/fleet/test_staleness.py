@@ -178,7 +178,7 @@ def test_previous_files_not_searched(place: Place, monkeypatch: pytest.MonkeyPat
         calls.append(f"{of} {repo} {revision}")
         return "0" * 40
 
-    monkeypatch.setattr("plansmith.steps.provenance.fingerprint.newest_commit", newest)
+    monkeypatch.setattr("plansmith.sources.hub.newest_commit", newest)
     for source, data in (("timm:one", "org/a"), ("timm:two", "org/b")):
         file = place.spec(source=source, data={"dataset": data})
         place.plan(resolve=True)
@@ -417,7 +417,7 @@ def test_plan_for_other_gpu_is_stale(place: Place, monkeypatch: pytest.MonkeyPat
 
     def have(*names: str) -> None:
         gpus = tuple(find_kind(name) for name in names)
-        monkeypatch.setattr("plansmith.steps.provenance.fingerprint.gpus.visible_gpus", lambda: gpus)
+        monkeypatch.setattr("plansmith.system.gpus.visible_gpus", lambda: gpus)
         compile_tools._kinds_here.cache_clear()
 
     have("L4", "L4")

@@ -154,7 +154,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_module_edit_changes_step_keys(module: str, copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An edit of a module changes the keys of the steps that run it."""
     monkeypatch.setattr(toolchain, "_PACKAGE", copied)
-    monkeypatch.setattr(toolchain, "_code_digest", toolchain._code_digest.__wrapped__)
+    monkeypatch.setattr(toolchain, "_place_digest", toolchain._place_digest.__wrapped__)
     before = {step: step_toolchain(step)["code"] for step in DECIDING[module]}
     text = (copied / module).read_bytes()
     (copied / module).write_bytes(text + b"# edited")

@@ -8,15 +8,16 @@ import os
 import re
 from collections.abc import Mapping
 from datetime import UTC
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, uuid5
 
-from plansmith.attestations.bom import bom_of
-from plansmith.attestations.materials import DIGEST, BuildRun, Material, materials_of, tools_of, without_folder
 from plansmith.config.triton import FILE_FOLDERS
 from plansmith.errors import UsageError
 from plansmith.records.release import BOM_FILE, PROVENANCE_FILE, Manifest
 from plansmith.system.urls import without_secrets
+
+if TYPE_CHECKING:
+    from plansmith.attestations.materials import BuildRun, Material
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
@@ -63,6 +64,8 @@ def attestations_of(manifest: Manifest, run: BuildRun, texts: Mapping[str, str])
         run: made it.
         texts: further files of the release by name and content.
     """
+    from plansmith.attestations.bom import bom_of
+
     covered = {**texts, BOM_FILE: bom_of(manifest, run)}
     files = {file.path: file.sha256 for file in manifest.files}
     files |= {name: hashlib.sha256(text.encode()).hexdigest() for name, text in covered.items()}
@@ -81,6 +84,8 @@ def provenance_of(manifest: Manifest, run: BuildRun, files: Mapping[str, str]) -
     from in_toto_attestation.predicates.provenance.v1.provenance_pb2 import Provenance
     from in_toto_attestation.v1.resource_descriptor import ResourceDescriptor
     from in_toto_attestation.v1.statement import Statement
+
+    from plansmith.attestations.materials import materials_of, tools_of
 
     values: dict[str, Any] = {
         "buildDefinition": {
@@ -118,6 +123,8 @@ def provenance_of(manifest: Manifest, run: BuildRun, files: Mapping[str, str]) -
 
 def _without_folders(value: Any, key: str = "") -> Any:
     """Return the values of a spec with paths by their names alone."""
+    from plansmith.attestations.materials import without_folder
+
     if isinstance(value, dict):
         return {name: _without_folders(item, name) for name, item in value.items()}
     if isinstance(value, list):
@@ -127,6 +134,8 @@ def _without_folders(value: Any, key: str = "") -> Any:
 
 def _dependency(material: Material) -> dict[str, Any]:
     """Return a resource descriptor of a material."""
+    from plansmith.attestations.materials import DIGEST
+
     annotations = {DIGEST: material.digest} | ({"plansmith:note": material.note} if material.note else {})
     digest = {"digest": {"gitCommit": material.commit}} if material.commit else {}
     return {"name": material.name, "uri": material.uri, "annotations": annotations, **digest}

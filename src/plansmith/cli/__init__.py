@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -43,6 +44,8 @@ from plansmith.cli.tune.tune import tune_command
 from plansmith.errors import EXIT_INTERRUPTED, PlansmithError, UsageError
 
 _EXIT_SIGNALLED = 128
+_COLLECT_AFTER = 50_000
+"""Objects between garbage collections: with Python's 700, imports took a tenth longer, without any garbage."""
 _INTERRUPTED = {
     "error": "Interrupted",
     "message": "interrupted",
@@ -151,6 +154,7 @@ for commands in SECTIONS.values():
 
 def main() -> NoReturn:
     """Run the command line; turns plansmith errors into one message and their exit code."""
+    gc.set_threshold(_COLLECT_AFTER)
     try:
         _run()
     except SystemExit as end:

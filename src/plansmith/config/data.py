@@ -21,6 +21,9 @@ ROLES = (TEXT, TEXT_PAIR, IMAGE, LABEL)
 Metric = Literal["auto", Measured]
 """The measure of a task; "auto" takes the one that the model's outputs and the labels suggest."""
 
+CONVERTED = "refs/convert/parquet"
+"""The branch where the hub keeps a copy of most data sets as Parquet, <subset>/<split>/*.parquet."""
+
 DEFAULT_CALIBRATION = 128
 DEFAULT_EVALUATION = 256
 

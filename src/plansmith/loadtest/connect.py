@@ -18,7 +18,6 @@ from plansmith.system.aws.sagemaker_runtime import SageMakerRuntime
 from plansmith.system.files import scratch_folder
 from plansmith.system.urls import Address, read_address
 from plansmith.triton.client.connection import Connection
-from plansmith.triton.client.dtypes import signature_from_config
 from plansmith.triton.client.sagemaker.client import EndpointConnection, Transport
 from plansmith.triton.client.sagemaker.invocation import (
     TARGET_MODEL,
@@ -28,6 +27,7 @@ from plansmith.triton.client.sagemaker.invocation import (
     require_name,
 )
 from plansmith.triton.client.sagemaker.transports import FrontEndTransport, RuntimeTransport
+from plansmith.triton.dtypes import signature_from_config
 from plansmith.triton.repository.ensembles import steps_of
 from plansmith.triton.repository.repository import ModelRepository
 

@@ -8,7 +8,7 @@ Sizes are bytes, times are seconds, timestamps are UTC in ISO 8601.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -75,6 +75,10 @@ class Record(BaseModel):
     model_config = ConfigDict(
         frozen=True, defer_build=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True
     )
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """Return the record itself, as it is frozen: pydantic copies every default that has no hash."""
+        return self
 
 
 class AxisRange(Record):

@@ -22,7 +22,9 @@ from plansmith.records.release import CONFIG_FILE, Manifest
 from plansmith.triton.checker.archive import MOST_ENTRIES, BoundedHeader
 from plansmith.triton.checker.reader import as_python_reads
 from plansmith.triton.client import Signature
-from plansmith.triton.client.dtypes import (
+from plansmith.triton.client.request_inputs import checked_feed, drawn_feed
+from plansmith.triton.config.model_config import parse_config
+from plansmith.triton.dtypes import (
     CONFIG_TYPES,
     STRING,
     completed_signature,
@@ -31,8 +33,6 @@ from plansmith.triton.client.dtypes import (
     signature_from_config,
     signature_from_package,
 )
-from plansmith.triton.client.request_inputs import checked_feed, drawn_feed
-from plansmith.triton.config.model_config import parse_config
 from plansmith.triton.repository.repository import ModelRepository
 
 if TYPE_CHECKING:

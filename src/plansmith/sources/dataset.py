@@ -11,16 +11,13 @@ from typing import Any
 
 import yaml
 
-from plansmith.config.data import DataSpec
+from plansmith.config.data import CONVERTED, DataSpec
 from plansmith.config.yaml_loading import load_yaml
 from plansmith.data.reader import READERS, DataPlace, names_images
 from plansmith.data.tables import SUFFIXES, image_files
 from plansmith.errors import EnvironmentFault, SourceError, UsageError
 from plansmith.sources.hub import hub_errors, reporting_bar
 from plansmith.system.digest import Digester, digest_of_files
-
-CONVERTED = "refs/convert/parquet"
-"""The branch where the hub keeps a copy of most data sets as Parquet, <subset>/<split>/*.parquet."""
 
 _INSTEAD = "download it elsewhere and say `path` under `data`"
 _SUFFIXES = (".parquet", ".jsonl", ".json", ".csv", ".tsv", ".txt")

@@ -7,10 +7,10 @@ heavy is done by one worker process, started when the first such step is not in 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from plansmith.attestations.slsa import builder_id
 from plansmith.config.spec import ModelSpec
@@ -33,8 +33,6 @@ from plansmith.steps.release.release_steps import RELEASE_STEPS, ReleaseContext,
 from plansmith.steps.runner import Listener, StepResult, companion_label
 from plansmith.steps.sample import may_need_samples
 from plansmith.steps.script import script_of
-from plansmith.steps.tensorrt.graph import PlanGraph
-from plansmith.steps.tensorrt.preview import BuildPreview, preview_builds
 from plansmith.steps.validate import ValidationInputs, validate_engine
 from plansmith.steps.walk import StepExecutor, run_inline, walk
 from plansmith.system.digest import Digester
@@ -42,10 +40,12 @@ from plansmith.system.files import fsync_tree, make_folder, move_into_place, req
 from plansmith.system.libraries import require_library
 from plansmith.triton.config.option_rules import require_served
 from plansmith.triton.repository.repository import ModelRepository
-from plansmith.triton.server.installation import has_gpu
-from plansmith.triton.server.live import ServerGroup
-from plansmith.triton.server.runtime import ServingRuntime, find_serving_runtime
 from plansmith.validation.verdict import require_passed
+
+if TYPE_CHECKING:
+    from plansmith.steps.tensorrt.graph import PlanGraph
+    from plansmith.steps.tensorrt.preview import BuildPreview
+    from plansmith.triton.server.runtime import ServingRuntime
 
 _RENDERED = "the report is rendered with it"
 
@@ -133,6 +133,14 @@ def _judged(context: ModelContext) -> _Judged:
     return _Judged(compiled, report.record, checked)
 
 
+def _require_reachable(urls: Sequence[str]) -> None:
+    """Require that every Triton that has to load the release answers."""
+    if urls:
+        from plansmith.triton.server.live import ServerGroup
+
+        ServerGroup(urls).require_reachable()
+
+
 def _require_libraries() -> None:
     """Require the libraries that describe a release."""
     require_library("jinja2", "compile", purpose=_RENDERED)
@@ -217,7 +225,7 @@ class Compilation:
         if not dry:
             for place in (artifacts, repository.root, repository.store):
                 require_writable(place)
-            ServerGroup(spec.load_into).require_reachable()
+            _require_reachable(spec.load_into)
             with own.located("publish"):
                 deliveries.require_open()
 
@@ -277,6 +285,8 @@ class Compilation:
         spec = own.spec
         if not spec.check_served:
             return
+        from plansmith.triton.server.runtime import find_serving_runtime
+
         beside = {companion.engine for companion in companion_specs(spec).values()}
         around = {"dali": uses_dali(spec), "parts": spec.pipeline is not None}
         try:
@@ -344,6 +354,8 @@ class Compilation:
         Raises:
             EnvironmentFault: there is no GPU for the export, or a Triton that has to load the version does not answer.
         """
+        from plansmith.triton.server.installation import has_gpu
+
         plan, own = self.plan(), self.context.model
         spec = own.spec
         runs = {step for step, status in plan.items() if status.startswith("would run")}
@@ -354,7 +366,7 @@ class Compilation:
                     remedy="use --device cpu, or run it where nvidia-smi lists a GPU",
                 )
         with own.located("publish"):
-            ServerGroup(spec.load_into).require_reachable()
+            _require_reachable(spec.load_into)
         if "compile" in runs and own.plans is not None and not has_gpu():
             say("the compile would be refused here: there is no NVIDIA GPU to build a plan on")
         settings = [name for name in ("shapes", "inputs", "outputs") if getattr(spec, name)]
@@ -374,6 +386,8 @@ class Compilation:
 
     def builds(self) -> BuildPreview | None:
         """Return the settings of the plan builds, after `plan`; None for engines other than TensorRT."""
+        from plansmith.steps.tensorrt.preview import preview_builds
+
         own = self.context.model
         if own.plans is None:
             return None

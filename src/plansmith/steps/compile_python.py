@@ -11,8 +11,6 @@ from plansmith.records.engine import Engine
 from plansmith.records.model import EngineKind, LoweredModel, OnnxModel, Precision, SourceModel
 from plansmith.steps.fetch import PLACE, load_request, require_unchanged
 from plansmith.steps.runner import StageRunner, StepResult
-from plansmith.steps.worker import tasks
-from plansmith.steps.worker.tasks import ModelFolderRequest
 
 
 def require_pytorch(spec: ModelSpec, scheme: Scheme) -> None:
@@ -61,10 +59,12 @@ def build_model_folder(
     Raises:
         SourceError: pickled weights that cannot be read, or a model that changed meanwhile.
     """
+    from plansmith.steps.worker import tasks
+
     files = [path.relative_to(source.folder).as_posix() for path in source.files]
     axes = onnx.record.every_axis()
     axes |= {tied.axis: axes[tied.to] for tied in onnx.record.tied}
-    request = ModelFolderRequest(
+    request = tasks.ModelFolderRequest(
         model=load_request(spec, source),
         files=tuple(files),
         # A user's own directory may be written to; files of the hub's cache, and of ours, never are.

@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from plansmith.compilers.export.requests import ExportRequest, ImportRequest, ReferenceRequest
-from plansmith.compilers.precision.lint.view import newest_opset, version_of
+from plansmith.compilers.export.requests import (
+    EXPORT,
+    IMPORT_ONNX,
+    RUN_REFERENCE,
+    ExportRequest,
+    ImportRequest,
+    ReferenceRequest,
+)
 from plansmith.config.spec import ModelSpec
 from plansmith.config.targets import Target, require_onnxruntime
-from plansmith.records.model import EngineKind, OnnxModel, Record, SourceModel
+from plansmith.records.model import EngineKind, InputRange, OnnxModel, Record, SourceModel
 from plansmith.steps.context import ModelContext
 from plansmith.steps.fetch import PLACE, load_request, require_unchanged
 from plansmith.steps.runner import StageRunner, StepResult
-from plansmith.steps.tensorrt.preview import profile_ranges
-from plansmith.steps.worker import tasks
-from plansmith.system.tasks import Task
+
+if TYPE_CHECKING:
+    from plansmith.system.tasks import Task
 
 Q = TypeVar("Q", bound=Record)
 
@@ -67,7 +73,11 @@ def export(context: ModelContext, source: StepResult[SourceModel]) -> StepResult
 
 
 def _work_of(stages: StageRunner, spec: ModelSpec, target: Target, source: StepResult[SourceModel]) -> _GraphWork:
-    profiles = profile_ranges(spec)
+    profiles: dict[str, InputRange] = {}
+    if spec.engine is EngineKind.TENSORRT:
+        from plansmith.compilers.trt.profiles import shapes_of
+
+        profiles = shapes_of(spec.tensorrt.profiles)
     if source.record.scheme == "onnx":
         request = ImportRequest(
             path=Path(source.record.location),
@@ -77,12 +87,12 @@ def _work_of(stages: StageRunner, spec: ModelSpec, target: Target, source: StepR
             outputs=spec.outputs,
             out=Path(),
         )
-        return _work(stages, tasks.IMPORT_ONNX, request)
+        return _work(stages, IMPORT_ONNX, request)
     model, shapes = load_request(spec, source), spec.shapes or profiles
     if spec.engine is EngineKind.PYTHON:
-        return _work(stages, tasks.RUN_REFERENCE, ReferenceRequest(model=model, shapes=shapes, out=Path()))
+        return _work(stages, RUN_REFERENCE, ReferenceRequest(model=model, shapes=shapes, out=Path()))
     opset = _max_opset(spec, target)
-    return _work(stages, tasks.EXPORT, ExportRequest(model=model, shapes=shapes, max_opset=opset, out=Path()))
+    return _work(stages, EXPORT, ExportRequest(model=model, shapes=shapes, max_opset=opset, out=Path()))
 
 
 def _work(stages: StageRunner, task: Task[Q, OnnxModel], request: Q) -> _GraphWork:
@@ -96,4 +106,6 @@ def _max_opset(spec: ModelSpec, target: Target) -> int:
     """Return the newest opset that the target's engine reads."""
     if spec.engine is EngineKind.ONNXRUNTIME:
         return require_onnxruntime(target).max_opset
+    from plansmith.compilers.precision.lint.view import newest_opset, version_of
+
     return newest_opset(version_of(target.tensorrt or ""))

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from plansmith.compilers.export.requests import LoadRequest
 from plansmith.config.source_reference import FILE_SUFFIXES, RegisteredName, S3Uri, SourceReference, is_model_scheme
 from plansmith.config.spec import ModelSpec
 from plansmith.errors import EnvironmentFault, SourceError
-from plansmith.pipelines.detect import settled_task
 from plansmith.records.model import BARE_SCHEMES, Record, SourceModel, SourceScheme
 from plansmith.sources import directory, onnx_file
-from plansmith.sources.hub import Snapshot, fetch_snapshot
-from plansmith.sources.mlflow.model_version import FlavorOptions, RegisteredVersion, find_version
-from plansmith.sources.mlflow.module_files import module_files
 from plansmith.sources.reference import refuse_unfitting
-from plansmith.sources.s3 import BucketModel, find_model
 from plansmith.steps.cache.local import ENTRY_FILE
 from plansmith.steps.runner import StageRunner, StepResult
-from plansmith.steps.worker import tasks
-from plansmith.steps.worker.tasks import GraphFile, GraphWeights, RandomModelRequest, TimmName
 from plansmith.system.digest import digest_of, digest_of_files
+
+if TYPE_CHECKING:
+    from plansmith.sources.hub import Snapshot
+    from plansmith.sources.mlflow.model_version import RegisteredVersion
+    from plansmith.sources.s3 import BucketModel
+    from plansmith.steps.worker.tasks import GraphWeights
 
 PLACE = {"folder", "location"}
 """The fields of a `LoadRequest` that decide nothing: a digest tells what lies there."""
@@ -81,6 +81,8 @@ def fetch(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> S
                 return None
             paths, is_cached = graph
         elif scheme == "torch":
+            from plansmith.sources.mlflow.module_files import module_files
+
             file = Path(model.location)
             paths = [file] if file.is_file() else module_files(model.folder)
         else:
@@ -99,11 +101,20 @@ def fetch(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> S
             digest=digest_of_files(files),
             random_weights=spec.random_weights,
             trust_remote_code=spec.trust_remote_code,
-            task=settled_task(scheme, model.folder, spec.pipeline, task=spec.task) or None,
+            task=_settled_task(scheme, model.folder, spec) or None,
             registered=model.registered,
         )
         stages.results["fetch"] = record
         return StepResult(record, model.folder, digest_of([record.scheme, record.digest]), clock.cached, tuple(paths))
+
+
+def _settled_task(scheme: SourceScheme, folder: Path, spec: ModelSpec) -> str:
+    """Return the task that a model is loaded for, which its pipeline may need."""
+    if spec.pipeline is None:
+        return spec.task
+    from plansmith.pipelines.detect import settled_task
+
+    return settled_task(scheme, folder, spec.pipeline, task=spec.task)
 
 
 def load_request(spec: ModelSpec, source: StepResult[SourceModel]) -> LoadRequest:
@@ -142,13 +153,15 @@ def _changed(place: Path) -> SourceError:
 
 def _graph_files(stages: StageRunner, path: Path) -> tuple[list[Path], bool] | None:
     """Return an ONNX model's files, and whether they were cached; the worker reads the graph, which is untrusted."""
+    from plansmith.steps.worker import tasks
+
     try:
         digest = stages.digester.file(path, foreign=True)
     except OSError as error:
         raise SourceError(f"cannot read {path}: {error.strerror}", remedy="check its permissions") from error
 
     def find(_: Path) -> GraphWeights:
-        files = stages.run_in_worker(tasks.GRAPH_FILES, GraphFile(path=path))
+        files = stages.run_in_worker(tasks.GRAPH_FILES, tasks.GraphFile(path=path))
         if stages.digester.file(path, foreign=True) != digest:
             raise _changed(path)
         return files
@@ -179,7 +192,9 @@ def _source_model(stages: StageRunner, spec: ModelSpec, reference: SourceReferen
         return _FetchedModel(folder, str(reference.full_path), None, cached=True, reference=reference)
     location, cached = reference.location, True
     if reference.scheme == "timm":
-        name = TimmName(name=location)
+        from plansmith.steps.worker import tasks
+
+        name = tasks.TimmName(name=location)
         result = stages.entry("fetch", [], {"timm": location}, lambda _: stages.run_in_worker(tasks.TIMM_HUB_ID, name))
         if result is None:
             return None
@@ -193,6 +208,9 @@ def _source_model(stages: StageRunner, spec: ModelSpec, reference: SourceReferen
 
 def _registered(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> _FetchedModel | None:
     """Return a registry's or bucket's model from the cache; its current identity is queried each time."""
+    from plansmith.sources.mlflow.model_version import FlavorOptions, find_version
+    from plansmith.sources.s3 import find_model
+
     wishes = FlavorOptions(trust_remote_code=spec.trust_remote_code, allow_pickle=spec.allow_pickle)
     in_bucket = reference.scheme == "s3"
     stages.progress(f"asking {'S3' if in_bucket else 'MLflow'} for {reference.location}")
@@ -240,6 +258,8 @@ def _scheme_of(model: _FetchedModel, spec: ModelSpec) -> SourceScheme:
 
 def _random(stages: StageRunner, spec: ModelSpec, reference: SourceReference) -> _FetchedModel | None:
     """Return the architecture with random weights, created once and cached."""
+    from plansmith.steps.worker import tasks
+
     location, commit, inputs = reference.location, None, [reference.location]
     if reference.path is not None or reference.scheme == "hf":
         folder = reference.path
@@ -253,7 +273,7 @@ def _random(stages: StageRunner, spec: ModelSpec, reference: SourceReference) ->
         inputs = [digest_of_files(stages.digester.entries(folder, described, foreign=True))]
         location = str(folder.resolve())
     assert is_model_scheme(reference.scheme)
-    request = RandomModelRequest(
+    request = tasks.RandomModelRequest(
         scheme=reference.scheme,
         location=location,
         trust_remote_code=spec.trust_remote_code,
@@ -274,6 +294,8 @@ def _random(stages: StageRunner, spec: ModelSpec, reference: SourceReference) ->
 
 def _snapshot(stages: StageRunner, spec: ModelSpec, reference: SourceReference, repo: str) -> Snapshot | None:
     """Return the hub snapshot; a dry run only uses the local cache, and returns None if it is missing there."""
+    from plansmith.sources.hub import fetch_snapshot
+
     try:
         return fetch_snapshot(
             repo,

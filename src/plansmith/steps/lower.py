@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from plansmith.compilers.precision.benchmark import machine
-from plansmith.compilers.precision.requests import LintWarnings, LowerRequest, PrelowerCheckRequest
 from plansmith.config.engine_options import LoweringRequest
 from plansmith.config.spec import ModelSpec
 from plansmith.config.targets import Target
@@ -16,7 +14,9 @@ from plansmith.formatting import count
 from plansmith.records.model import DataSet, Device, EngineKind, LoweredModel, OnnxModel, Precision
 from plansmith.report.text import describe_choice
 from plansmith.steps.runner import StageRunner, StepResult
-from plansmith.steps.worker import tasks
+
+if TYPE_CHECKING:
+    from plansmith.compilers.precision.requests import LintWarnings
 
 
 def lower_graph(
@@ -57,6 +57,9 @@ def lower_graph(
     )
 
     def build(out: Path) -> LoweredModel:
+        from plansmith.compilers.precision.requests import LowerRequest
+        from plansmith.steps.worker import tasks
+
         request = LowerRequest(
             onnx=onnx.record,
             folder=onnx.folder,
@@ -84,8 +87,12 @@ def lower_graph(
 def _surroundings(spec: ModelSpec) -> dict[str, Any]:
     """Return what a lowering depends on in addition to its settings."""
     for_onnxruntime = spec.precision is Precision.INT8 and spec.engine is EngineKind.ONNXRUNTIME
+    if spec.precision != "auto" and not for_onnxruntime:
+        return {}
+    from plansmith.compilers.precision.benchmark import machine
+
     # What is fastest, and how many bits a product of bytes may have, is this machine's to say.
-    return {"machine": machine()} if spec.precision == "auto" or for_onnxruntime else {}
+    return {"machine": machine()}
 
 
 def require_lowered(record: LoweredModel, *, budget: int) -> None:
@@ -160,6 +167,9 @@ def _check_prelowered(
     parameters: dict[str, Any] = {"engine": spec.engine, "accepted": list(spec.lowering.accept)}
 
     def build(_: Path) -> LintWarnings:
+        from plansmith.compilers.precision.requests import PrelowerCheckRequest
+        from plansmith.steps.worker import tasks
+
         request = PrelowerCheckRequest(
             onnx=onnx.record,
             folder=onnx.folder,

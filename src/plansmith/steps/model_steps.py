@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from plansmith.compilers.trt.evaluation.baselines import HIGHER
 from plansmith.config.source_reference import SourceReference
 from plansmith.config.spec import ModelSpec
 from plansmith.config.targets import Target, require_onnxruntime
@@ -17,9 +16,7 @@ from plansmith.records.engine import BuildCheck, Engine
 from plansmith.records.model import DataSet, EngineKind, LoweredModel, OnnxModel, Precision, SourceModel
 from plansmith.records.pipeline import Pipeline
 from plansmith.records.validation import ValidationReport
-from plansmith.sources.dataset import require_data
 from plansmith.steps.artifacts import CompiledModel
-from plansmith.steps.compile_python import build_model_folder, require_pytorch
 from plansmith.steps.context import ModelContext, graph_context
 from plansmith.steps.export import export
 from plansmith.steps.fetch import fetch
@@ -27,11 +24,8 @@ from plansmith.steps.lower import lower_graph, require_kernels, require_lowered
 from plansmith.steps.pipeline import join, require_batches, require_dali_here, require_joinable
 from plansmith.steps.runner import StageRunner, StepResult
 from plansmith.steps.sample import needs_samples, take_samples
-from plansmith.steps.tensorrt.validate import PlanValidationInputs, require_plans, validate_plans
 from plansmith.steps.validate import ValidationInputs, validate_engine
 from plansmith.steps.walk import Step, walk
-from plansmith.steps.worker import tasks
-from plansmith.steps.worker.tasks import EngineRequest
 from plansmith.triton.config.option_rules import require_servable
 from plansmith.validation.verdict import require_known_outputs, require_passed
 
@@ -53,6 +47,8 @@ def model_context(spec: ModelSpec, relative_to: Path, stages: Callable[[], Stage
 def _require_available(spec: ModelSpec, reference: SourceReference, name: str, target: Target) -> None:
     """Refuse immediately what no later step could do."""
     if spec.engine is EngineKind.PYTHON:
+        from plansmith.steps.compile_python import require_pytorch
+
         try:
             require_pytorch(spec, reference.scheme)
         except PlansmithError as error:
@@ -97,6 +93,8 @@ def fetch_model(context: ModelContext, _: CompiledModel) -> StepResult[SourceMod
     """
     spec = context.spec
     if spec.data is not None:
+        from plansmith.sources.dataset import require_data
+
         try:
             require_data(spec.data, context.relative_to)
         except SourceError as error:
@@ -108,6 +106,8 @@ def _require_exportable(context: ModelContext, compiled: CompiledModel) -> None:
     spec, source = context.spec, compiled.source
     with context.located("compile"):
         if spec.engine is EngineKind.PYTHON:
+            from plansmith.steps.compile_python import require_pytorch
+
             require_pytorch(spec, source.record.scheme)
     with context.located("join"):
         require_joinable(spec, source.record.scheme, source.folder)
@@ -174,11 +174,15 @@ def compile_model(context: ModelContext, compiled: CompiledModel) -> StepResult[
     if context.plans is not None:
         return context.plans.compile(compiled.onnx, lowered)
     if spec.engine is EngineKind.PYTHON:
+        from plansmith.steps.compile_python import build_model_folder
+
         return build_model_folder(stages, spec, context.reference, compiled.source, compiled.onnx, lowered)
     parameters = require_onnxruntime(context.target).model_dump(include={"max_opset", "max_ir_version"})
 
     def build(out: Path) -> Engine:
-        request = EngineRequest(lowered=lowered.record, folder=lowered.folder, out=out, **parameters)
+        from plansmith.steps.worker import tasks
+
+        request = tasks.EngineRequest(lowered=lowered.record, folder=lowered.folder, out=out, **parameters)
         return stages.run_in_worker(tasks.COMPILE_ENGINE, request)
 
     return stages.stage("compile", Engine, [lowered.digest], parameters, build)
@@ -193,6 +197,8 @@ def validate(context: ModelContext, compiled: CompiledModel) -> StepResult[Valid
     if context.plans is None:
         judged = ValidationInputs(compiled.engine, compiled.onnx, compiled.lowered, compiled.data)
         return validate_engine(context.stages, context.spec, judged, require=context.with_report(require_passed))
+    from plansmith.steps.tensorrt.validate import PlanValidationInputs, require_plans, validate_plans
+
     higher = None
     above = _higher_precision(context, compiled)
     if above is not None:
@@ -217,6 +223,8 @@ def validate(context: ModelContext, compiled: CompiledModel) -> StepResult[Valid
 
 def _higher_precision(context: ModelContext, compiled: CompiledModel) -> Precision | None:
     """Return the next higher precision, whose plans those of this one must outperform."""
+    from plansmith.compilers.trt.evaluation.baselines import HIGHER
+
     if compiled.onnx.record.precision is not Precision.FP32 or not context.spec.tensorrt.speed_check:
         return None
     return HIGHER.get(compiled.lowered.record.precision)

@@ -5,26 +5,24 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from plansmith.compilers.python_backend.model_folder import NUMPY
 from plansmith.config.source_reference import Scheme, SourceReference, is_model_scheme
 from plansmith.config.spec import ModelSpec
 from plansmith.config.targets import Target, require_dali
 from plansmith.config.triton import TritonOptions
 from plansmith.config.triton.options import Latest, VersionPolicy
 from plansmith.errors import EngineError, GateError, UsageError
-from plansmith.pipelines.agreement import refusals
-from plansmith.pipelines.detect import raw_input, refuse_raw
-from plansmith.pipelines.requests import DaliJob, JoinJob, JoinRequest
 from plansmith.records.engine import Engine
 from plansmith.records.model import BARE_SCHEMES, EngineKind, LoweredModel, OnnxModel
 from plansmith.records.pipeline import Pipeline, RawInput
 from plansmith.steps.artifacts import CompiledModel
 from plansmith.steps.fetch import load_request, require_unchanged
 from plansmith.steps.runner import StageRunner, StepResult
-from plansmith.steps.worker import tasks
 from plansmith.triton.config.model_config import max_batch_size
-from plansmith.triton.server.environment import dali_folder
+
+if TYPE_CHECKING:
+    from plansmith.pipelines.requests import JoinJob
 
 _MOST_TOLD = 5
 _DECIDES = {"scheme", "trust_remote_code", "task", "allow_pickle", "inputs", "outputs"}
@@ -55,6 +53,8 @@ def require_joinable(spec: ModelSpec, scheme: Scheme, folder: Path | None) -> No
         _require_plain(spec.triton)
     if folder is None or not is_model_scheme(scheme):
         return
+    from plansmith.pipelines.detect import refuse_raw
+
     raw_kind = refuse_raw(scheme, folder, spec.pipeline, task=spec.task)
     if raw_kind == "text" and spec.engine is not EngineKind.PYTHON:
         raise UsageError(
@@ -73,6 +73,8 @@ def require_compatible(models: Mapping[str, tuple[ModelSpec, SourceReference]]) 
         UsageError: they cannot.
         SourceError: what makes a model's inputs is not there.
     """
+    from plansmith.pipelines.detect import refuse_raw
+
     own, own_pipeline = _raw_of(*models[""]), models[""][0].pipeline
     assert own_pipeline is not None
     for name, (spec, reference) in models.items():
@@ -110,6 +112,8 @@ def _require_joinable_text(name: str, spec: ModelSpec, *, has_script: bool) -> N
 
 def _raw_of(spec: ModelSpec, reference: SourceReference) -> RawInput | None:
     """Return the raw input that clients of a model send; None if that is not known yet."""
+    from plansmith.pipelines.detect import raw_input
+
     assert spec.pipeline is not None
     if spec.pipeline.input:
         return spec.pipeline.input
@@ -183,6 +187,8 @@ def require_dali_here(spec: ModelSpec, target: Target) -> None:
 
 
 def _dali_site(target: Target) -> Path:
+    from plansmith.triton.server.environment import dali_folder
+
     return dali_folder(require_dali(target), target=shlex.quote(target.name))
 
 
@@ -205,6 +211,9 @@ def join(stages: StageRunner, spec: ModelSpec, target: Target, compiled: Compile
     job = join_job(spec, target, compiled)
 
     def build(out: Path) -> Pipeline:
+        from plansmith.pipelines.requests import JoinRequest
+        from plansmith.steps.worker import tasks
+
         record = stages.run_in_worker(tasks.JOIN, JoinRequest(job=job, out=out))
         require_unchanged(stages, spec, compiled.source)
         return record
@@ -217,6 +226,9 @@ def join(stages: StageRunner, spec: ModelSpec, target: Target, compiled: Compile
 
 def join_job(spec: ModelSpec, target: Target, compiled: CompiledModel) -> JoinJob:
     """Return the build input of a model's pipeline parts; arguments as for `join`."""
+    from plansmith.compilers.python_backend.model_folder import NUMPY
+    from plansmith.pipelines.requests import DaliJob, JoinJob
+
     assert spec.pipeline is not None
     engine, dali = compiled.engine.record, None
     if uses_dali(spec):
@@ -249,6 +261,8 @@ def _runnable(engine: Engine, lowered: StepResult[LoweredModel]) -> Path | None:
 
 def _require_agreement(pipeline: Pipeline) -> None:
     """Accept a pipeline only if its responses agree with those of the source's own library."""
+    from plansmith.pipelines.agreement import refusals
+
     if problems := refusals(pipeline):
         more = [f"… and {len(problems) - _MOST_TOLD} more"] if len(problems) > _MOST_TOLD else []
         title = f"the pipeline does not answer as {pipeline.source} does:"

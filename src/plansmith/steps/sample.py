@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from plansmith.config.data import DataSpec
 from plansmith.config.spec import ModelSpec
-from plansmith.data.reader import DataPlace
 from plansmith.errors import ExportError
 from plansmith.records.model import DataSet, EngineKind, OnnxModel, Precision, SourceModel
-from plansmith.sources.dataset import find_data, require_data_unchanged
 from plansmith.steps.fetch import PLACE, load_request, require_unchanged
 from plansmith.steps.runner import StageRunner, StepResult
-from plansmith.steps.worker import tasks
-from plansmith.steps.worker.sample_request import EntryPointRequest, SampleRequest
+
+if TYPE_CHECKING:
+    from plansmith.data.reader import DataPlace
 
 _NOT_SAMPLED = {"path", "dataset", "subset", "split", "max_metric_drop"}
 """What a spec says of data that makes no other samples: where they come from stands in their place, by digest."""
@@ -63,6 +63,10 @@ def take_samples(
         SourceError: the data cannot be read, or changed while they were.
         UsageError: there are too few, or columns, labels or inputs that are not there.
     """
+    from plansmith.sources.dataset import require_data_unchanged
+    from plansmith.steps.worker import tasks
+    from plansmith.steps.worker.sample_request import SampleRequest
+
     with stages.timed("sample") as clock:
         place = _find_data(stages, spec.data, relative_to) if spec.data else None
         if spec.data and place is None:
@@ -101,6 +105,10 @@ def take_samples(
 
 def _find_data(stages: StageRunner, spec: DataSpec, relative_to: Path) -> DataPlace | None:
     """Return the location of data; None in a dry run that would have to run a user's function."""
+    from plansmith.sources.dataset import find_data
+    from plansmith.steps.worker import tasks
+    from plansmith.steps.worker.sample_request import EntryPointRequest
+
     place = find_data(
         spec, relative_to=relative_to, digester=stages.digester, offline=stages.dry, progress=stages.progress
     )

@@ -10,13 +10,10 @@ from pathlib import Path
 from plansmith.config.spec import ModelSpec
 from plansmith.config.targets import Target
 from plansmith.errors import UsageError
-from plansmith.pipelines.requests import ScriptRequest
 from plansmith.records.pipeline import Script
 from plansmith.steps.artifacts import CompiledModel
 from plansmith.steps.pipeline import join_job
 from plansmith.steps.runner import StageRunner, StepResult
-from plansmith.steps.worker import tasks
-from plansmith.triton.config.script import MAIN
 
 _FUNCTION = "answer"
 _PRESENT = {*sys.stdlib_module_names, "numpy", "plansmith_served"}
@@ -43,6 +40,8 @@ def script_of(spec: ModelSpec, folder: Path) -> Path | None:
     except (SyntaxError, ValueError) as error:
         raise UsageError(f"pipeline.script: {file} is no Python: {error}", remedy="mend it") from error
     if _FUNCTION not in _names(tree):
+        from plansmith.triton.config.script import MAIN
+
         raise UsageError(
             f"pipeline.script: {file} has no function {_FUNCTION}(inputs, models)",
             remedy=f'write one, such as def {_FUNCTION}(inputs, models): return models["{MAIN}"](**inputs)',
@@ -102,6 +101,9 @@ def run_script_on(
     parameters = {"script": stages.digester.file(file, foreign=True), "models": list(models), "largest": largest}
 
     def build(out: Path) -> Script:
+        from plansmith.pipelines.requests import ScriptRequest
+        from plansmith.steps.worker import tasks
+
         request = ScriptRequest(
             models={name: join_job(spec, target, model) for name, (spec, model) in models.items()},
             folders={name: model.folder for name, model in zip(models, pipelines, strict=True)},

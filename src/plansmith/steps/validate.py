@@ -12,8 +12,6 @@ from plansmith.records.engine import Engine
 from plansmith.records.model import DataSet, EngineKind, LoweredModel, OnnxModel
 from plansmith.records.validation import ValidationReport
 from plansmith.steps.runner import StageRunner, StepResult
-from plansmith.steps.worker import tasks
-from plansmith.steps.worker.tasks import ValidateRequest
 from plansmith.validation.verdict import HeldOut
 
 
@@ -54,7 +52,9 @@ def validate_engine(
     )
 
     def build(_: Path) -> ValidationReport:
-        request = ValidateRequest(
+        from plansmith.steps.worker import tasks
+
+        request = tasks.ValidateRequest(
             engine=engine.record,
             engine_folder=engine.folder,
             onnx=onnx.record,

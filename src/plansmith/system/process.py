@@ -7,7 +7,6 @@ socket pair; what the worker prints goes to a log file.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import select
@@ -64,6 +63,8 @@ def dying_with(parent: int) -> Callable[[], bool]:
     Returns:
         A function that says whether the parent still lives; where it does not, there is nobody to die with.
     """
+    import ctypes
+
     prctl = ctypes.CDLL(None).prctl
 
     def follow() -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from plansmith.records.model import Tensor
 from plansmith.records.release import Package
-from plansmith.triton.client.dtypes import numpy_dtype
+from plansmith.triton.dtypes import numpy_dtype
 
 if TYPE_CHECKING:
     import numpy as np

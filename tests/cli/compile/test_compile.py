@@ -13,7 +13,6 @@ import yaml
 
 from plansmith.cli.compile import outcomes
 from plansmith.records.release import Manifest, PublishedVersion
-from plansmith.steps import compilation
 
 from ...support.cli.command import CommandLine, check_refusal, listing
 from ..conftest import Compiled
@@ -22,6 +21,15 @@ STEPS = ["fetch", "export", "lower", "compile", "validate", "package", "publish"
 RANDOM_IDS = "plansmith: the checks use random token ids (the model has no tokenizer); real inputs would tell more"
 METRICS = {"max_absolute", "max_relative", "quantile_absolute", "quantile_relative", "min_cosine"}
 HEAVY = {"torch", "prefect", "onnxruntime", "boto3", "transformers", "timm", "onnx", "tritonclient"}
+LATER = tuple(
+    f"plansmith.{place}"
+    for place in (
+        *("attestations.bom", "compilers.precision", "compilers.trt", "data.reader", "pipelines", "report.render"),
+        *("signing", "sources.dataset", "sources.hub", "sources.mlflow", "sources.s3", "steps.tensorrt"),
+        *("steps.worker", "stores", "system.aws", "triton.client", "triton.server"),
+    )
+)
+"""What only builds, checks on a Triton, or publishes to a store."""
 
 
 @pytest.mark.slow
@@ -86,6 +94,7 @@ def test_unchanged_compile_stays_light(finished: Compiled, run_alone: CommandLin
     imported = {line.rpartition("|")[2].strip() for line in answer.stderr.splitlines() if "import time:" in line}
     assert "plansmith.steps.compilation" in imported
     assert not HEAVY & {name.partition(".")[0] for name in imported}
+    assert not [name for name in imported if name.startswith(LATER)]
     assert listing(finished.folder / "artifacts" / "logs") == logs
 
 
@@ -116,7 +125,7 @@ def test_dry_run_of_new_model(run: CommandLine, models: Path) -> None:
 
 def test_dry_run_refuses_missing_gpu(run: CommandLine, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dry run refuses a GPU that is not here and says what only the model tells."""
-    monkeypatch.setattr(compilation, "has_gpu", lambda: False)
+    monkeypatch.setattr("plansmith.triton.server.installation.has_gpu", lambda: False)
     arguments = ("compile", f"hf:{models / 'bert'}", "--no-check-served", "--dry-run", "--json")
     check_refusal(
         run(*arguments, "--device", "cuda"), 9, ("bert · export: device: cuda, and there is no NVIDIA GPU here",)

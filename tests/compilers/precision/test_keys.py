@@ -19,7 +19,7 @@ from plansmith.records.model import (
     SampleSet,
     SourceModel,
 )
-from plansmith.steps import lower, sample
+from plansmith.steps import sample
 from plansmith.steps.lower import lower_graph
 from plansmith.steps.runner import Listener, StageRunner, StepResult
 from plansmith.steps.sample import take_samples
@@ -131,6 +131,6 @@ def test_processor_dependent_work_lowered_again(
     """Only what a processor decides is lowered again on another one."""
     spec = make_spec({"source": "hf:bert", **asked})
     for machine in ("x86_64, avx512_vnni", "aarch64"):
-        monkeypatch.setattr(lower, "machine", lambda machine=machine: machine)
+        monkeypatch.setattr("plansmith.compilers.precision.benchmark.machine", lambda machine=machine: machine)
         count = _lower(steps, tmp_path, spec)
     assert count == times

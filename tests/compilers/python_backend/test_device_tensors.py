@@ -13,7 +13,7 @@ from plansmith.compilers.python_backend.model import merge_on_device
 from plansmith.compilers.python_backend.model_folder import PROLOGUE
 from plansmith.config.spec import INPUT_DTYPES
 from plansmith.errors import EnvironmentFault
-from plansmith.triton.client.dtypes import CONFIG_TYPES
+from plansmith.triton.dtypes import CONFIG_TYPES
 from plansmith.triton.server.installation import find_installation, require_python
 from plansmith.triton.server.server import TritonServer
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from plansmith.errors import EnvironmentFault
 from plansmith.pipelines.draft import DraftPart
-from plansmith.triton.client.dtypes import CONFIG_TYPES
+from plansmith.triton.dtypes import CONFIG_TYPES
 from plansmith.triton.server.installation import find_installation, require_python
 from plansmith.triton.server.server import TritonServer
 

@@ -9,8 +9,8 @@ import pytest
 
 from plansmith.errors import UsageError
 from plansmith.records.model import Dim, Tensor
-from plansmith.triton.client.dtypes import Signature, numpy_dtype
 from plansmith.triton.client.request_inputs import checked_feed, drawn_feed, expected_shapes, parts
+from plansmith.triton.dtypes import Signature, numpy_dtype
 
 
 def signature(dtype: str, *dims: Dim, batch: int = 8) -> Signature:

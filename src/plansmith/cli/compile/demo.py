@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -56,6 +55,8 @@ def demo_command(source: str, text: str, folder: Path, *, dry_run: bool) -> None
         ("compile", source, "--name", _NAME, "--pipeline", "--shapes", _SHAPES, "--artifacts", str(folder)),
         ("infer", _NAME, "--text", text, "--serve", "--repository", str(folder / "repository")),
     ]
+    import subprocess
+
     for words in commands:
         click.echo(f"$ {shlex.join(('plansmith', *words))}")
         if not dry_run:

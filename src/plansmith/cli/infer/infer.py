@@ -227,8 +227,8 @@ def _connect(
 
 def _require_feed(manifest: Manifest, arguments: InputArguments) -> None:
     """Check the inputs against a release; errors as for `checked_feed`, except of inputs that may be optional."""
-    from plansmith.triton.client.dtypes import signature_from_package
     from plansmith.triton.client.request_inputs import checked_feed, missing_inputs
+    from plansmith.triton.dtypes import signature_from_package
 
     known = signature_from_package(manifest.package)
     feed = arguments.feed(known, _sizes(manifest))

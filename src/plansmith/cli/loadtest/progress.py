@@ -50,7 +50,7 @@ def show_plan(target: RequestedTarget, test: RequestedTest, options: Mapping[str
 def _models(target: RequestedTarget, test: RequestedTest, options: Mapping[str, Any]) -> list[KnownModel]:
     """Return what the repository, or a file, specifies about the models."""
     from plansmith.loadtest.payloads.source import KnownModel
-    from plansmith.triton.client.dtypes import signature_from_package
+    from plansmith.triton.dtypes import signature_from_package
 
     if target.endpoint is not None:
         return known_models(target, test, options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -173,6 +172,8 @@ def serve_command(  # noqa: PLR0913 - each is an option of the server
 @contextmanager
 def _folder(repository: Path, *, multi_model: bool) -> Iterator[Path]:
     """Yield the folder that Triton reads: the repository, an unpacked archive of it, or an empty folder."""
+    import tempfile
+
     from plansmith.cli.serve.check import opened
     from plansmith.errors import RepositoryError
 
@@ -364,6 +365,8 @@ def log_file(root: Path, command: str = "serve") -> Path:
             if beside.exists():
                 beside.replace(f"{beside}.1")
             return beside
+    import tempfile
+
     descriptor, log = tempfile.mkstemp(prefix=f"plansmith-{os.getpid()}-", suffix=f".{command}.log")
     os.close(descriptor)
     return Path(log)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import socket
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -280,6 +279,8 @@ def sync_command(  # noqa: PLR0913 - whoever keeps it running wants all of it in
     that was started again is loaded again. What is live is reported to the store (plansmith versions). Ctrl-C or
     SIGTERM ends it.
     """
+    import socket
+
     from plansmith.stores.store import open_store
     from plansmith.stores.sync.mirror import Mirror
     from plansmith.stores.sync.servers import MirrorServers

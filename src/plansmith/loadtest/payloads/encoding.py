@@ -16,9 +16,9 @@ from plansmith.formatting import format_bytes
 from plansmith.loadtest.target import LoadTarget, Service, TargetModel
 from plansmith.system.aws.sagemaker_runtime import CONTENT_DIGEST, MAX_BODY_BYTES
 from plansmith.system.urls import Protocol
-from plansmith.triton.client.dtypes import STRING, wire_name
 from plansmith.triton.client.messages import Encoding, Parameter, Request, require_parameters
 from plansmith.triton.client.sagemaker.invocation import BINARY_TYPE, JSON_TYPE, invocation_from_request
+from plansmith.triton.dtypes import STRING, wire_name
 
 if TYPE_CHECKING:
     from tritonclient.grpc import service_pb2

@@ -27,10 +27,10 @@ from plansmith.records.release import CONFIG_FILE, Manifest, Package
 from plansmith.sources.collate import encode_arrays
 from plansmith.sources.dataset import find_data
 from plansmith.system.digest import Digester
-from plansmith.triton.client.dtypes import STRING, Signature
 from plansmith.triton.client.request_inputs import drawn_feed
 from plansmith.triton.config.model_config import parse_config
 from plansmith.triton.config.plan_config import instances_take
+from plansmith.triton.dtypes import STRING, Signature
 from plansmith.triton.served_inputs import inputs_as_served, is_accepted
 from plansmith.validation.profile_inputs import profile_cases
 

@@ -318,12 +318,15 @@ def _version(distribution: str) -> str:
     return ""
 
 
-@cache
 def _code_digest(places: tuple[str, ...]) -> str:
-    digest = hashlib.sha256()
-    for place in places:
-        path = _PACKAGE / place
-        files = sorted(p for p in path.rglob("*") if p.suffix in {".py", ".txt"}) if path.is_dir() else [path]
-        for file in files:
-            digest.update(file.relative_to(_PACKAGE).as_posix().encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()
+    return hashlib.sha256(b"".join(map(_place_digest, places))).hexdigest()
+
+
+@cache
+def _place_digest(place: str) -> bytes:
+    """Return the digest of a module, or of a folder's; most steps have some of the same."""
+    path, digest = _PACKAGE / place, hashlib.sha256()
+    files = sorted(p for p in path.rglob("*") if p.suffix in {".py", ".txt"}) if path.is_dir() else [path]
+    for file in files:
+        digest.update(file.relative_to(_PACKAGE).as_posix().encode() + b"\0" + file.read_bytes())
+    return digest.digest()

@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from plansmith.config.data import DataSpec
+from plansmith.config.data import CONVERTED, DataSpec
 from plansmith.config.source_reference import FILE_SUFFIXES, SourceReference, is_model_scheme, parse_reference
 from plansmith.config.spec import ModelSpec
 from plansmith.config.targets import is_target_file, load_target
@@ -23,18 +23,11 @@ from plansmith.errors import EngineError, EnvironmentFault, RepositoryError, Sou
 from plansmith.records.destination import CURRENT, Destination
 from plansmith.records.model import EngineKind, Precision
 from plansmith.records.release import Fingerprint
-from plansmith.sources.dataset import CONVERTED, find_data
 from plansmith.sources.directory import described
-from plansmith.sources.hub import known_commit, newest_commit
-from plansmith.sources.mlflow.model_version import newest_version
-from plansmith.sources.s3 import newest_revision
 from plansmith.steps.artifacts import CompiledModel, companion_specs
 from plansmith.steps.cache import toolchain
 from plansmith.steps.fetch import model_paths
-from plansmith.system import gpus
 from plansmith.system.digest import Digester, digest_of, digest_of_files
-from plansmith.system.gpu_catalog import kind_of
-from plansmith.triton.server.runtime import find_serving_runtime
 
 CODE_OF = "code of "
 """Begins the name of a step of plansmith's own among the tools."""
@@ -99,6 +92,9 @@ def tools_of(spec: ModelSpec, reference: SourceReference) -> dict[str, str]:
 @cache
 def _kinds_here(*_chosen: str) -> str:
     """Return the kinds of GPUs visible to this process, cached as they stay the same during its lifetime."""
+    from plansmith.system import gpus
+    from plansmith.system.gpu_catalog import kind_of
+
     try:
         return ", ".join(sorted({kind_of(gpu).name for gpu in gpus.visible_gpus()}))
     except EnvironmentFault:
@@ -107,6 +103,8 @@ def _kinds_here(*_chosen: str) -> str:
 
 def _server_here(spec: ModelSpec) -> str:
     """Return this machine's Triton for the served check, and the backend that it would use."""
+    from plansmith.triton.server.runtime import find_serving_runtime
+
     try:
         runtime = find_serving_runtime(spec.tritonserver, load_target(spec.target), spec.engine)
     except (EnvironmentFault, EngineError):
@@ -206,6 +204,10 @@ class Hub:
         return self._commits[key] or previous
 
     def _look(self, repo: str, revision: str | None, of: str) -> str:
+        from plansmith.sources.hub import known_commit, newest_commit
+        from plansmith.sources.mlflow.model_version import newest_version
+        from plansmith.sources.s3 import newest_revision
+
         is_hub = of not in {REGISTERED, IN_BUCKET}
         host = "hub" if is_hub else of
         if self._failures[host] == _MOST_FAILURES:
@@ -391,6 +393,8 @@ def _completed(basis: Fingerprint, spec: ModelSpec, model: CompiledModel) -> Fin
         names = tuple(Path(os.path.relpath(path, source.folder)).as_posix() for path in beside)
         changes = {"source": record.digest, "weights": names}
     if spec.data is not None and spec.data.dataset and data is not None:
+        from plansmith.sources.hub import known_commit
+
         repo = spec.data.dataset.partition("@")[0]
         is_copy = known_commit(repo, CONVERTED, of="dataset") == data.revision
         changes["data"] = f"{_CONVERTED if is_copy else ''}{data.revision}"
@@ -489,6 +493,8 @@ def _data(spec: DataSpec, relative_to: Path, digester: Digester, hub: Hub, previ
     Raises:
         PlansmithError: there are none, or they cannot be read.
     """
+    from plansmith.sources.dataset import find_data
+
     if not spec.dataset:
         return find_data(spec, relative_to=relative_to, digester=digester, offline=True).digest
     repo, _, revision = spec.dataset.partition("@")

@@ -8,19 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packaging.requirements import Requirement
-
-import plansmith
-from plansmith.compilers.python_backend.environment.archive import write_archive
-from plansmith.compilers.python_backend.environment.wheels import (
-    Platform,
-    install_packages,
-    installed_versions,
-    own_digest,
-    platform_of,
-    read_requirements,
-)
-from plansmith.compilers.python_backend.model_folder import NUMPY, REQUIREMENTS_FILE
 from plansmith.config.spec import ModelSpec
 from plansmith.config.targets import Target
 from plansmith.formatting import format_bytes
@@ -31,10 +18,12 @@ from plansmith.steps.artifacts import CompiledModel
 from plansmith.steps.runner import StageRunner, StepResult
 from plansmith.system.files import link_or_copy
 from plansmith.triton.config.ensemble import part_name
-from plansmith.triton.config.script import SCRIPT_PART
 
 if TYPE_CHECKING:
+    from packaging.requirements import Requirement
     from tritonclient.grpc import model_config_pb2 as pb
+
+    from plansmith.compilers.python_backend.environment.wheels import Platform
 
 
 ENVIRONMENT_FILE = "env.tar.gz"
@@ -62,13 +51,15 @@ class WantedEnvironment:
     @property
     def parameters(self) -> dict[str, Any]:
         """The cache key inputs of the packing step, as JSON values."""
+        from plansmith.compilers.python_backend.environment.wheels import own_digest
+
         return {
             "requirements": [str(requirement) for requirement in self.requirements],
             "python": self.platform.python,
             "machine": self.platform.machine,
             "glibc": self.platform.glibc,
             "held": dict(self.installed_versions),
-            "own": own_digest() if plansmith.__name__ in self.installed_versions else "",
+            "own": own_digest() if "plansmith" in self.installed_versions else "",
         }
 
     def pack(self, stages: StageRunner) -> StepResult[PackedEnvironment]:
@@ -80,6 +71,8 @@ class WantedEnvironment:
         Raises:
             EnvironmentFault: no packages that satisfy the requirements can be got.
         """
+        from plansmith.compilers.python_backend.environment.archive import write_archive
+        from plansmith.compilers.python_backend.environment.wheels import install_packages
 
         def build(out: Path) -> PackedEnvironment:
             archive = out / ENVIRONMENT_FILE
@@ -120,6 +113,8 @@ def wanted_environment(requirements: str, target: Target) -> WantedEnvironment:
     Raises:
         EnvironmentFault: a requirement that nothing can be packed of.
     """
+    from plansmith.compilers.python_backend.environment.wheels import installed_versions, platform_of, read_requirements
+
     requested, platform = read_requirements(requirements), platform_of(target)
     return WantedEnvironment(requested, platform, installed_versions(requested, platform))
 
@@ -204,6 +199,9 @@ def environments_of(
     """
     if spec.python.environment == "image":
         return {}
+    from plansmith.compilers.python_backend.model_folder import NUMPY, REQUIREMENTS_FILE
+    from plansmith.triton.config.script import SCRIPT_PART
+
     folders: dict[str, Path] = {}
     for name, compiled in {"": model, **beside}.items():
         if compiled.engine.record.kind is EngineKind.PYTHON:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from plansmith.compilers.python_backend.generation_parameters import GENERATES, STREAMS
 from plansmith.config.targets import Target
 from plansmith.config.triton import TritonOptions
-from plansmith.data.reference import StoredCases
 from plansmith.errors import EngineError, UsageError
 from plansmith.records.engine import Engine
 from plansmith.records.model import Device, OnnxModel
@@ -42,7 +41,6 @@ from plansmith.triton.config.overrides import (
     served_package,
     support_files,
 )
-from plansmith.triton.config.script import build_script_package
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb
@@ -123,6 +121,8 @@ def build_package(
             if script is None:
                 package = write_ensemble(branches, chains, out, options.version_policy)
             else:
+                from plansmith.triton.config.script import build_script_package
+
                 package = build_script_package(
                     *(script.file, script.script.record.outputs, branches, chains, out),
                     numpy=script.numpy,
@@ -266,6 +266,8 @@ def _write(
     bring: Callable[[pb.ModelConfig, Path], PackedEnvironment | None],
 ) -> tuple[Package, list[str]]:
     """Write config.pbtxt and the related files; return the release, and what was left out of the warm-up."""
+    from plansmith.data.reference import StoredCases
+
     package = laid.package.model_copy(update={"max_batch_size": chosen_batch(options, laid.package.max_batch_size)})
     config = laid.make(package, device)
     configure(config, by_place(options))

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from plansmith import __version__
-from plansmith.attestations.materials import BuildRun
 from plansmith.attestations.slsa import attestations_of, builder_id
 from plansmith.config.source_reference import SourceReference
 from plansmith.config.spec import ModelSpec
@@ -22,11 +22,12 @@ from plansmith.steps.artifacts import CompiledModel
 from plansmith.steps.provenance.fingerprint import completed, distributions_of, require_not_superseded
 from plansmith.steps.provenance.reproduction import reproduction
 from plansmith.steps.runner import StageRunner, StepResult
-from plansmith.stores.publication import Delivery, Outgoing, Terms
 from plansmith.system.digest import digest_of_files
 from plansmith.triton.repository.release import narrowings
 from plansmith.triton.repository.repository import ModelRepository
-from plansmith.triton.server.live import ServerGroup
+
+if TYPE_CHECKING:
+    from plansmith.stores.publication import Delivery, Outgoing, Terms
 
 
 class Deliveries:
@@ -47,8 +48,17 @@ class Deliveries:
         self._spec = spec
         self._repository = repository
         self._stages = stages
-        self._terms = Terms(allow_interface_change=spec.allow_interface_change, force=spec.force)
-        self._deliveries = [Delivery(destination, relative_to=relative_to, apart=apart) for destination in spec.publish]
+        self._deliveries: list[Delivery] = []
+        if spec.publish:
+            from plansmith.stores.publication import Delivery
+
+            self._deliveries = [Delivery(place, relative_to=relative_to, apart=apart) for place in spec.publish]
+
+    @property
+    def _terms(self) -> Terms:
+        from plansmith.stores.publication import Terms
+
+        return Terms(allow_interface_change=self._spec.allow_interface_change, force=self._spec.force)
 
     @property
     def places(self) -> list[str]:
@@ -132,6 +142,8 @@ class Deliveries:
         return publication
 
     def _outgoing(self, published: PublishedVersion) -> Outgoing:
+        from plansmith.stores.publication import Outgoing
+
         manifest = self._repository.manifest(published.name, published.version)
         return Outgoing(Path(published.release), manifest, self._stages.digester)
 
@@ -197,10 +209,14 @@ def publish(
             existing = _published_before(stages, repository, manifest)
             clock.is_missing = existing is None
             return existing
-        servers = ServerGroup(
-            spec.load_into, stages.progress, load_seconds=spec.load_seconds, serves=spec.triton.serves
-        )
-        servers.require_reachable()
+        servers = None
+        if spec.load_into:
+            from plansmith.triton.server.live import ServerGroup
+
+            servers = ServerGroup(
+                spec.load_into, stages.progress, load_seconds=spec.load_seconds, serves=spec.triton.serves
+            )
+            servers.require_reachable()
         again = reproduction(
             spec, reference, manifest.source, relative_to=relative_to, data=manifest.data, beside=manifest.beside
         )
@@ -209,7 +225,13 @@ def publish(
         assert artifacts.before is not None
         leading = repository.leading(manifest.name)
         newest = repository.readable(manifest.name, leading) if leading is not None else None
-        run = BuildRun(builder_id(), stages.started, distributions_of(artifacts.before))
+        builder, tools = builder_id(), distributions_of(artifacts.before)
+
+        def describe(numbered: Manifest) -> dict[str, str]:
+            from plansmith.attestations.materials import BuildRun
+
+            return _report(numbered) | attestations_of(numbered, BuildRun(builder, stages.started, tools), texts)
+
         published = repository.publish(
             manifest,
             content,
@@ -217,8 +239,8 @@ def publish(
             allow_interface_change=spec.allow_interface_change,
             force=spec.force,
             waiting=stages.waits_for_publisher,
-            described=lambda numbered: _report(numbered) | attestations_of(numbered, run, texts),
-            servers=servers if spec.load_into else None,
+            described=describe,
+            servers=servers,
         )
         basis = completed(artifacts.before, spec, artifacts.model, artifacts.companions)
         note = partial(_note, stages, repository, basis)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from plansmith.compilers.python_backend.model_folder import NUMPY
 from plansmith.records.release import Manifest, PublishedVersion
 from plansmith.steps.artifacts import CompiledModel
 from plansmith.steps.context import ModelContext
 from plansmith.steps.model_steps import MODEL_STEPS, require_complete
-from plansmith.steps.release.check_served import run_served_check
 from plansmith.steps.release.environment import environments_of
 from plansmith.steps.release.package import Scripted, build_package, largest_batch_of
 from plansmith.steps.release.publish import Deliveries, ReleaseArtifacts, publish
 from plansmith.steps.runner import StageRunner
 from plansmith.steps.script import run_script_on
 from plansmith.steps.walk import Step, walk
-from plansmith.triton.config.script import MAIN
 from plansmith.triton.repository.repository import ModelRepository
-from plansmith.triton.server.runtime import ServingRuntime
+
+if TYPE_CHECKING:
+    from plansmith.triton.server.runtime import ServingRuntime
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,8 @@ def try_script(context: ReleaseContext, state: ReleaseState) -> ReleaseState | N
         UsageError: it cannot be used, or fails.
         GateError: what is served makes it answer something else.
     """
+    from plansmith.triton.config.script import MAIN
+
     assert context.script is not None
     own, artifacts = context.model, state.artifacts
     models = {MAIN: (own.spec, artifacts.model)}
@@ -122,7 +124,11 @@ def package(context: ReleaseContext, state: ReleaseState) -> ReleaseState | None
     """
     own, artifacts = context.model, state.artifacts
     context.stages.end_worker()  # nothing that follows needs it
-    scripted = Scripted(context.script, artifacts.script, NUMPY) if context.script and artifacts.script else None
+    scripted = None
+    if context.script and artifacts.script:
+        from plansmith.compilers.python_backend.model_folder import NUMPY
+
+        scripted = Scripted(context.script, artifacts.script, NUMPY)
     laid = build_package(
         context.stages,
         own.name,
@@ -149,6 +155,8 @@ def check_served(context: ReleaseContext, state: ReleaseState) -> ReleaseState |
     artifacts = state.artifacts
     if context.runtime is None:
         return None
+    from plansmith.steps.release.check_served import run_served_check
+
     assert artifacts.package is not None
     served = run_served_check(
         context.stages,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from plansmith.compilers.export.export import describe, export, run_reference
-from plansmith.compilers.export.requests import LoadRequest
+from plansmith.compilers.export.requests import EXPORT, IMPORT_ONNX, RUN_REFERENCE, LoadRequest
 from plansmith.compilers.precision.lowering import check_prelowered, lower
 from plansmith.compilers.trt.evaluation.evaluate import evaluate_plan
 from plansmith.compilers.trt.lint import lint_plan
@@ -190,9 +190,9 @@ FUNCTIONS = dict(
         tasks.GRAPH_FILES.served_by(graph_files),
         tasks.MAKE_RANDOM.served_by(make_random),
         tasks.DESCRIBE.served_by(describe),
-        tasks.EXPORT.served_by(_with_isolation(export)),
-        tasks.RUN_REFERENCE.served_by(_with_isolation(run_reference)),
-        tasks.IMPORT_ONNX.served_by(import_onnx),
+        EXPORT.served_by(_with_isolation(export)),
+        RUN_REFERENCE.served_by(_with_isolation(run_reference)),
+        IMPORT_ONNX.served_by(import_onnx),
         tasks.ENTRY_POINT_DIGEST.served_by(entry_point_digest),
         tasks.SAMPLE.served_by(_with_isolation(sample)),
         tasks.CHECK_PRELOWERED.served_by(check_prelowered),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from plansmith.compilers.export.requests import ExportRequest, ImportRequest, LoadRequest, ReferenceRequest
+from plansmith.compilers.export.requests import LoadRequest
 from plansmith.compilers.precision.requests import LintPlanRequest, LintWarnings, LowerRequest, PrelowerCheckRequest
 from plansmith.compilers.trt.evaluation.requests import EvaluatePlanRequest
 from plansmith.config.engine_options import TorchCompile
@@ -34,9 +34,6 @@ from plansmith.system.tasks import Nothing, Task
 from plansmith.validation.verdict import HeldOut
 
 DESCRIBE = Task("describe", LoadRequest, Signature)
-EXPORT = Task("export", ExportRequest, OnnxModel)
-RUN_REFERENCE = Task("run_reference", ReferenceRequest, OnnxModel)
-IMPORT_ONNX = Task("import_onnx", ImportRequest, OnnxModel)
 ENTRY_POINT_DIGEST = Task("entry_point_digest", EntryPointRequest, SampleDigest)
 SAMPLE = Task("sample", SampleRequest, DataSet)
 CHECK_PRELOWERED = Task("check_prelowered", PrelowerCheckRequest, LintWarnings)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from plansmith.errors import ServedCheckError, UsageError
 from plansmith.system.urls import DEFAULT_ADDRESSES, Protocol, read_address
 from plansmith.triton.client.connection import Connection
-from plansmith.triton.client.dtypes import Signature, completed_signature, signature_from_config
 from plansmith.triton.client.messages import Encoding, Reply, Request
 from plansmith.triton.client.model_client import ModelClient
 from plansmith.triton.client.request_inputs import expected_shapes, missing_inputs
 from plansmith.triton.client.shared_memory import SharedRegions
+from plansmith.triton.dtypes import Signature, completed_signature, signature_from_config
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

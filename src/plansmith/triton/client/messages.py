@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from plansmith.errors import ServedCheckError, UsageError
-from plansmith.triton.client.dtypes import STRING, wire_name
+from plansmith.triton.dtypes import STRING, wire_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

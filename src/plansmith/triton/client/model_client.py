@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from plansmith.errors import ServedCheckError, UsageError
-from plansmith.triton.client.dtypes import Signature, own_shape, wire_shape
 from plansmith.triton.client.messages import Encoding, Parameter, Reply, Request, WireTensor
 from plansmith.triton.client.request_inputs import checked_feed, joined, parts
+from plansmith.triton.dtypes import Signature, own_shape, wire_shape
 
 if TYPE_CHECKING:
     from types import TracebackType

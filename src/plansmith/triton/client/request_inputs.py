@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from plansmith.errors import UsageError
 from plansmith.records.model import ANONYMOUS, BATCH, Dim, Tensor
-from plansmith.triton.client.dtypes import BFLOAT16, STRING, Signature, format_dims, numpy_dtype, wire_shape
+from plansmith.triton.dtypes import BFLOAT16, STRING, Signature, format_dims, numpy_dtype, wire_shape
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from plansmith.errors import EnvironmentFault, PlansmithError, ServedCheckError, first_line
 from plansmith.system.files import scratch_name
-from plansmith.triton.client.dtypes import STRING, numpy_dtype
 from plansmith.triton.client.messages import WireTensor
+from plansmith.triton.dtypes import STRING, numpy_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from plansmith.errors import EngineError, UsageError
 from plansmith.records.engine import Engine
 from plansmith.records.model import BATCH, AxisRange, Component, Device, EngineKind, Tensor
 from plansmith.records.release import Interface, Package
-from plansmith.triton.client.dtypes import CONFIG_TYPES
+from plansmith.triton.dtypes import CONFIG_TYPES
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import FieldDescriptor

@@ -18,9 +18,9 @@ from plansmith.config.triton.options import Accelerator, InputOptions, InstanceG
 from plansmith.errors import UsageError
 from plansmith.records.model import BATCH, BATCH_RANGE, AxisRange, Component, Device, EngineKind, OnnxModel, Tensor
 from plansmith.records.release import OWN_NAMES
-from plansmith.triton.client.dtypes import CONFIG_TYPES
 from plansmith.triton.config.model_config import max_batch_size
 from plansmith.triton.config.overrides import hidden_names, narrows, place_of
+from plansmith.triton.dtypes import CONFIG_TYPES
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb

@@ -18,8 +18,8 @@ from plansmith.config.triton.batching import DynamicBatching
 from plansmith.data.reference import StoredCases, read_feed
 from plansmith.records.model import BATCH, AxisRange, Case, Device, Dim, Tensor
 from plansmith.records.release import Interface, Package
-from plansmith.triton.client.dtypes import numpy_dtype
 from plansmith.triton.config.model_config import data_type
+from plansmith.triton.dtypes import numpy_dtype
 
 if TYPE_CHECKING:
     import numpy as np

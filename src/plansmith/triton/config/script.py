@@ -12,7 +12,6 @@ from plansmith.errors import EngineError
 from plansmith.pipelines.draft import MODEL_FILE, files_in, script_text, write_model_files
 from plansmith.records.model import Record, Tensor
 from plansmith.records.release import CONFIG_FILE, MODEL_FOLDER, Interface, Package
-from plansmith.triton.client.dtypes import BFLOAT16
 from plansmith.triton.config.ensemble import (
     Branch,
     Bring,
@@ -26,6 +25,7 @@ from plansmith.triton.config.ensemble import (
     tensor_name,
 )
 from plansmith.triton.config.model_config import text_of
+from plansmith.triton.dtypes import BFLOAT16
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb

@@ -29,7 +29,7 @@ from plansmith.triton.client.sagemaker.invocation import (
 from plansmith.triton.client.sagemaker.transports import FrontEndTransport, RuntimeTransport
 
 if TYPE_CHECKING:
-    from plansmith.triton.client.dtypes import Signature
+    from plansmith.triton.dtypes import Signature
 
 
 # Codes of InvokeEndpoint and of all services: docs.aws.amazon.com/sagemaker/latest/APIReference, under
