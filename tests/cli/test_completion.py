@@ -19,7 +19,7 @@ from ..support.cli.completion import bash
 from .conftest import Compiled
 
 COMMANDS = [
-    *("capacity", "check", "compare", "compile", "demo", "diff", "doctor", "fleet", "flows", "gc"),
+    *("capacity", "check", "compare", "compile", "demo", "diff", "doctor", "explain", "fleet", "flows", "gc"),
     *("history", "infer", "init", "inspect"),
     *(
         "loadtest",
@@ -36,6 +36,7 @@ COMMANDS = [
         "serve",
         "serve-env",
         "show",
+        "sign",
         "status",
         "store",
         "submit",

@@ -82,7 +82,7 @@ def test_unwritable_output_is_error(words: tuple[str, ...], compiled: Compiled) 
     """Output that cannot be written is an error."""
     done = in_shell(f"plansmith {' '.join(words)} > /dev/full", compiled.folder)
     message = "plansmith: standard output: No space left on device\nNext: free some space, or write it elsewhere\n"
-    assert (done.returncode, done.stderr) == (9, message)
+    assert (done.returncode, done.stderr) == (9, f"{message}More: plansmith explain 9\n")
 
 
 @pytest.mark.slow
