@@ -5,19 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from plansmith.cli.runs import fleet
-from plansmith.errors import GateError
-from plansmith.fleet.records import FleetSummary, ModelOutcome, PlannedModel
-from plansmith.records.release import Reason
-from plansmith.steps.provenance.history import Failure
-
 from ...support.cli.command import COMMAND, CommandLine, check_refusal, environment, listing
-from ...support.documentation import code_blocks, read_page
 from ..conftest import Compiled
 
 HEAD = ["MODEL", "TARGET", "STATE", "WHY"]
@@ -42,33 +34,6 @@ def rows(text: str) -> list[list[str]]:
     """The cells of an indented table, of which the last may hold spaces."""
     lines = [line for line in text.splitlines() if line.startswith("  ")]
     return [line.split(maxsplit=3) for line in lines]
-
-
-def test_documented_tables_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """The plan and the summary are printed as the page on fleets shows them."""
-    message = "the engine differs from the model …"
-    failure = Failure(step="validate", error="GateError", message=message, exit_code=GateError.exit_code)
-    stale = "torch 2.9.1 -> 2.10.0", "spec: precision fp32 -> int8"
-    minilm, detector = ((Reason(cause="spec", words=words),) for words in stale)
-    planned = partial(PlannedModel, target="triton-26.03", file="specs.yaml")
-    outcome = partial(ModelOutcome, target="triton-26.03", file="specs.yaml")
-    fleet._show_plan(
-        [
-            planned(model="minilm", state="stale", reasons=minilm),
-            planned(model="resnet18", state="fresh"),
-            planned(model="detector", state="stale", reasons=detector),
-        ],
-        as_json=False,
-    )
-    outcomes = (
-        outcome(model="minilm", ended="published", version=4, reasons=minilm, seconds=182),
-        outcome(model="resnet18", ended="fresh", version=2),
-        outcome(model="detector", ended="failed", reasons=detector, failure=failure, seconds=68),
-    )
-    fleet._show_summary(FleetSummary(outcomes=outcomes, seconds=250), as_json=False)
-    shown = [line for line in code_blocks(read_page("fleets"), "")[0].splitlines() if not line.startswith("$ ")]
-    shown = [line for line in shown if line not in {"minilm for triton-26.03 (1 of 2)", "  …"}]  # progress
-    assert capsys.readouterr().out.splitlines() == shown
 
 
 @pytest.mark.slow

@@ -248,6 +248,6 @@ def test_documented_example_is_printed(run: InProcess) -> None:
         (run.folder / "models" / "ranker" / version).mkdir(parents=True)
         (run.folder / "models" / "ranker" / version / "model.py").write_text(PROGRAM)
     (run.folder / "models" / "ranker" / "config.pbtxt").write_text(RANKER)
-    (block,) = code_blocks(section(read_page("triton"), "Checking a repository"), "")
+    (block,) = code_blocks(section(read_page("triton"), "Checking a repository"), "console")
     command, _, printed = block.removeprefix("$ plansmith check ").partition("\n")
     assert run("check", *command.split()).stdout == printed
