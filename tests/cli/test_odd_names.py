@@ -58,7 +58,8 @@ def test_odd_paths_can_be_pasted(odd: CommandLine) -> None:
     assert compilation.stderr.startswith(
         f"plansmith: in Triton {source} is called model-it-s-a-HOME-x-e, as names there"
     )
-    *_, serve, inspect = compilation.stdout.splitlines()
+    *_, serve, infer, inspect = compilation.stdout.splitlines()
+    assert shlex.split(infer)[-2:] == ["--repository", repository]
     command = serve.removeprefix("Next: ")
     assert shlex.split(command)[-3:] == ["model-it-s-a-HOME-x-e", "--repository", repository]
     done = in_bash(inspect.strip(), odd.folder)

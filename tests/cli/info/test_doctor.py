@@ -180,7 +180,7 @@ def test_pipe_gets_plain_lines(doctor: list[str], tmp_path: Path) -> None:
     assert answer.status == 9
     assert "\x1b" not in answer.stdout
     lines = answer.stdout.splitlines()
-    assert "  ✗ torch             not installed; needed for plansmith compile" in lines
+    assert "✗ torch not installed; needed for plansmith compile" in {" ".join(line.split()) for line in lines}
     assert [line.strip() for line in lines].count(f"→ {INSTALL}") == 1
     assert max(map(len, lines)) > 80
     (last,) = [number for number, line in enumerate(lines) if line.startswith("Next: ")]
