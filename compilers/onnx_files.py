@@ -48,7 +48,9 @@ def finish(raw: Path, tensors: tuple[Tensor, ...]) -> Component:
     for written in raw.parent.iterdir():
         written.unlink()
     name_dims(model, tensors)
-    return describe(save(model, raw.parent))
+    path = save(model, raw.parent)
+    external = tuple(name for name in (EXTERNAL_FILE,) if (path.parent / name).exists())
+    return describe_model(model, path).model_copy(update={"external_files": external})
 
 
 def describe(path: Path) -> Component:

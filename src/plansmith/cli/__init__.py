@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import signal
@@ -42,10 +41,9 @@ from plansmith.cli.store.versions import diff_command, store_command, versions_c
 from plansmith.cli.triggers.triggers import triggers_group
 from plansmith.cli.tune.tune import tune_command
 from plansmith.errors import EXIT_INTERRUPTED, PlansmithError, UsageError
+from plansmith.system.garbage import collect_seldom
 
 _EXIT_SIGNALLED = 128
-_COLLECT_AFTER = 50_000
-"""Objects between garbage collections: with Python's 700, imports took a tenth longer, without any garbage."""
 _INTERRUPTED = {
     "error": "Interrupted",
     "message": "interrupted",
@@ -154,7 +152,7 @@ for commands in SECTIONS.values():
 
 def main() -> NoReturn:
     """Run the command line; turns plansmith errors into one message and their exit code."""
-    gc.set_threshold(_COLLECT_AFTER)
+    collect_seldom()
     try:
         _run()
     except SystemExit as end:

@@ -16,6 +16,7 @@ from plansmith.errors import SourceError, UsageError, first_line
 from plansmith.records.model import BATCH, BATCH_RANGE, AxisRange, Tensor
 from plansmith.sources.collate import encode_arrays, encode_images
 from plansmith.sources.loaded_model import Align, Encoded, InputPlan, LoadedModel, enliven
+from plansmith.system.garbage import never_collected
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +38,8 @@ def load(folder: Path, *, task: str) -> LoadedModel:
     Raises:
         SourceError: timm does not know the architecture, the weights do not fit it, or there is no head.
     """
-    import timm
+    with never_collected():
+        import timm
 
     try:
         model = timm.create_model(f"local-dir:{folder}", pretrained=True)
@@ -69,7 +71,8 @@ def hub_id(name: str) -> str:
     Raises:
         SourceError: timm has no such name, or no weights for it.
     """
-    import timm
+    with never_collected():
+        import timm
 
     _require_known(name)
     pretrained = timm.models.get_pretrained_cfg(name)
@@ -90,8 +93,9 @@ def make_random(location: str, out: Path, *, seed: int) -> None:
     Raises:
         SourceError: timm has no such name.
     """
-    import timm
-    import torch
+    with never_collected():
+        import timm
+        import torch
 
     if Path(location).is_absolute():
         name = f"local-dir:{location}"

@@ -138,7 +138,13 @@ class _Running:
                 stderr=subprocess.DEVNULL,
                 pass_fds=descriptors,
                 # PyTorch asks the driver's library otherwise whether there is a GPU, and a fork could not use it then.
-                env={**os.environ, "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TMPDIR": str(scratch), **environment},
+                env={
+                    **os.environ,
+                    **memory.huge_pages(),
+                    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+                    "TMPDIR": str(scratch),
+                    **environment,
+                },
                 process_group=group.number,
             )
         return cls(ours, address, (process, group, scratch))

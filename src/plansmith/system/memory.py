@@ -20,6 +20,8 @@ _SIGNS = (
     "MemoryError",
 )
 
+_TUNABLES, _HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb"
+
 _NO_LIMIT = 2**60  # cgroup v1 says "unlimited" with a number close to 2**63
 _MEMINFO = Path("/proc/meminfo")
 
@@ -27,6 +29,16 @@ _MEMINFO = Path("/proc/meminfo")
 def tells_of_memory(text: str) -> str | None:
     """Return the first line of a text that reports an out-of-memory error; None if there is none."""
     return next((line.strip() for line in text.splitlines() if any(sign in line for sign in _SIGNS)), None)
+
+
+def huge_pages() -> dict[str, str]:
+    """Return the variable by which a program's large allocations get huge pages, where the kernel gives any.
+
+    A compile copies its weights a dozen times, and most of what that costs is a page fault every 4 KiB. The setting is
+    glibc's from 2.35 on (manual, "Memory Allocation Tunables"), and a user's own one goes first.
+    """
+    given = os.environ.get(_TUNABLES, "")
+    return {_TUNABLES: given if _HUGE_PAGES in given else ":".join(filter(None, (given, f"{_HUGE_PAGES}=1")))}
 
 
 def control_groups(membership: Path) -> list[tuple[tuple[str, ...], str]]:

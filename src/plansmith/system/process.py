@@ -29,6 +29,7 @@ from plansmith.errors import EnvironmentFault, InternalError, PlansmithError, er
 from plansmith.formatting import format_bytes
 from plansmith.system import memory
 from plansmith.system.files import make_folder, make_scratch, remove_scratch
+from plansmith.system.garbage import collect_seldom
 
 _POLL_SECONDS = 0.01
 _PROC = Path("/proc")
@@ -278,7 +279,7 @@ class Worker:
             stdout=output,
             stderr=output,
             pass_fds=[connection.fileno()],
-            env={**os.environ, "TMPDIR": str(self._temporary), **environment},
+            env={**os.environ, **memory.huge_pages(), "TMPDIR": str(self._temporary), **environment},
             process_group=self._group.number,
         )
         process.returncode = 0  # or Popen itself would wait for it some day, and take its status away from `wait`
@@ -421,6 +422,7 @@ def serve(functions: dict[str, Callable[..., Any]], descriptor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: None)  # ignored, it would be by the programs that are started here as well
     os.set_inheritable(descriptor, False)
+    collect_seldom()
     with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
 
         def send(message: dict[str, Any]) -> None:

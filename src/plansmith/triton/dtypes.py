@@ -150,7 +150,7 @@ def completed_signature(signature: Signature, config: pb.ModelConfig) -> Signatu
 
 
 def _tensors(entries: Iterable[pb.ModelInput | pb.ModelOutput], batch: int) -> tuple[Tensor, ...]:
-    from tritonclient.grpc import model_config_pb2 as pb
+    from plansmith.triton.messages import model_config_pb2 as pb
 
     tensors = []
     for entry in entries:

@@ -35,6 +35,7 @@ from plansmith.sources.huggingface.processors import (
 )
 from plansmith.sources.huggingface.sentence_transformers import read_modules, write_random_modules
 from plansmith.sources.loaded_model import InputPlan, LoadedModel, enliven, left_as_it_was
+from plansmith.system.garbage import never_collected
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,11 +85,10 @@ def choose_class(folder: Path, *, trust_remote_code: bool, task: str) -> tuple[t
         SourceError: the architecture is unknown, cannot do the task, or needs code that was not trusted.
         UsageError: there is no such task, or it leaves a choice.
     """
-    config = _read(folder, trust_remote_code=trust_remote_code)
     own_code = folder if trust_remote_code else None
-    if task:
-        return _class_for_task(task, config, own_code), config
-    return _named_class(config, own_code), config
+    with never_collected():  # nearly all of it is imports
+        config = _read(folder, trust_remote_code=trust_remote_code)
+        return (_class_for_task(task, config, own_code) if task else _named_class(config, own_code)), config
 
 
 def _read(folder: Path, *, trust_remote_code: bool) -> PretrainedConfig:

@@ -149,7 +149,7 @@ class CheckContext:
 
 def data_type(entry: pb.ModelInput | pb.ModelOutput) -> str:
     """Return Triton's name of an entry's data type, such as "TYPE_INT64"."""
-    from tritonclient.grpc import model_config_pb2 as pb
+    from plansmith.triton.messages import model_config_pb2 as pb
 
     return enum_name(pb.DataType, entry.data_type)
 
@@ -224,7 +224,7 @@ def bytes_of(data_type: int, dims: Iterable[int]) -> int | None:
         data_type: of Triton's protobuf.
         dims: all of them fixed.
     """
-    from tritonclient.grpc import model_config_pb2 as pb
+    from plansmith.triton.messages import model_config_pb2 as pb
 
     size = _SIZES.get(enum_name(pb.DataType, data_type))
     return None if size is None else size * prod(dims)

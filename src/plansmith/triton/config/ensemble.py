@@ -280,7 +280,7 @@ def _named(ensemble: str, member: Member, config: pb.ModelConfig, folder: Path, 
 
 
 def _part_config(part: Part, largest: int, device: Device, instances: int) -> pb.ModelConfig:
-    from tritonclient.grpc import model_config_pb2 as pb
+    from plansmith.triton.messages import model_config_pb2 as pb
 
     config = pb.ModelConfig(backend=part.backend, max_batch_size=largest)
     config.default_model_filename = part.files[0]
@@ -315,7 +315,7 @@ def _label_file(output: str) -> str:
 def _ensemble(
     package: Package, steps: Sequence[Step], policy: VersionPolicy | None, labelled: set[str]
 ) -> pb.ModelConfig:
-    from tritonclient.grpc import model_config_pb2 as pb
+    from plansmith.triton.messages import model_config_pb2 as pb
 
     config = pb.ModelConfig(name=package.model, platform="ensemble", max_batch_size=package.max_batch_size)
     put_policy(config, policy)

@@ -43,7 +43,7 @@ def make_config(package: Package, kind: EngineKind, device: Device) -> pb.ModelC
     Raises:
         EngineError: a dtype that Triton has no name for.
     """
-    from tritonclient.grpc import model_config_pb2 as pb
+    from plansmith.triton.messages import model_config_pb2 as pb
 
     batch = package.max_batch_size
     config = pb.ModelConfig(name=package.model, backend=str(kind), max_batch_size=batch)
@@ -71,7 +71,7 @@ def leave_inputs_on_gpu(config: pb.ModelConfig) -> None:
     Args:
         config: with the instances that it is served with; changed.
     """
-    from tritonclient.grpc import model_config_pb2 as pb
+    from plansmith.triton.messages import model_config_pb2 as pb
 
     on_gpu = all(group.kind == group.KIND_GPU for group in config.instance_group)
     if (
@@ -112,7 +112,8 @@ def parse_config(text: str) -> Any:
         google.protobuf.text_format.ParseError: a field that Triton does not have.
     """
     from google.protobuf import text_format
-    from tritonclient.grpc import model_config_pb2 as pb
+
+    from plansmith.triton.messages import model_config_pb2 as pb
 
     return text_format.Parse(text, pb.ModelConfig())
 

@@ -360,7 +360,7 @@ class Warmup:
         return True
 
     def _write(self, point: str, batch: int, sample: Arrays, folder: str) -> None:
-        from tritonclient.grpc import model_config_pb2 as pb
+        from plansmith.triton.messages import model_config_pb2 as pb
 
         entries = {entry.name: entry for entry in self.config.input}
         entry = self.config.model_warmup.add(name=point, batch_size=batch)

@@ -175,9 +175,8 @@ def write_script(
     Raises:
         EngineError: a dtype that cannot go through a script, or a chain that asks nothing.
     """
-    from tritonclient.grpc import model_config_pb2 as pb
-
     from plansmith.pipelines.served.requests import SCRIPT_FILE
+    from plansmith.triton.messages import model_config_pb2 as pb
 
     _require_possible(chains, interface)
     folder.mkdir(parents=True)

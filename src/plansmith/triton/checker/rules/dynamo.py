@@ -71,7 +71,7 @@ def check(model: ModelFolder, surroundings: CheckContext) -> Iterator[Finding]:
 
 
 def _inputs(model: ModelFolder, config: pb.ModelConfig) -> Iterator[Finding]:
-    from tritonclient.grpc import model_config_pb2 as pb
+    from plansmith.triton.messages import model_config_pb2 as pb
 
     texts = [entry for entry in config.input if entry.data_type == pb.TYPE_STRING]
     if len(texts) != 1:
@@ -101,7 +101,7 @@ def _inputs(model: ModelFolder, config: pb.ModelConfig) -> Iterator[Finding]:
 
 
 def _outputs(model: ModelFolder, config: pb.ModelConfig) -> Iterator[Finding]:
-    from tritonclient.grpc import model_config_pb2 as pb
+    from plansmith.triton.messages import model_config_pb2 as pb
 
     numbers = [entry for entry in config.output if entry.data_type == pb.TYPE_FP32]
     if len(numbers) != 1:
@@ -120,7 +120,7 @@ def _outputs(model: ModelFolder, config: pb.ModelConfig) -> Iterator[Finding]:
 
 
 def _halves(model: ModelFolder, config: pb.ModelConfig) -> Iterator[Finding]:
-    from tritonclient.grpc import model_config_pb2 as pb
+    from plansmith.triton.messages import model_config_pb2 as pb
 
     for tensor in (*config.input, *config.output):
         if tensor.data_type in {pb.TYPE_FP16, pb.TYPE_BF16}:

@@ -101,7 +101,7 @@ def _control_problems(batching: pb.ModelSequenceBatching) -> Iterator[str]:
 
 
 def _value_problem(control: pb.ModelSequenceBatching.Control, kind: str) -> str:
-    from tritonclient.grpc import model_config_pb2 as pb
+    from plansmith.triton.messages import model_config_pb2 as pb
 
     pairs = [pair for pair in (control.int32_false_true, control.fp32_false_true, control.bool_false_true) if pair]
     if kind == _CORRELATION:

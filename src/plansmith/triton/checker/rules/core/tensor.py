@@ -202,7 +202,7 @@ def _plans_only(model: ModelFolder, config: pb.ModelConfig) -> Iterator[Finding]
 
 
 def _batch_tensors(model: ModelFolder, config: pb.ModelConfig) -> Iterator[Finding]:
-    from tritonclient.grpc import model_config_pb2 as pb
+    from plansmith.triton.messages import model_config_pb2 as pb
 
     inputs, outputs = ({tensor.name for tensor in tensors} for tensors in (config.input, config.output))
     for batch_tensor in config.batch_input:

@@ -160,7 +160,7 @@ def _nearest(name: str, names: Sequence[str], otherwise: str) -> str:
 
 def _fields(message: str) -> list[str]:
     """The field names of a protobuf message; none for a message that is no part of a model configuration."""
-    from tritonclient.grpc import model_config_pb2 as pb
+    from plansmith.triton.messages import model_config_pb2 as pb
 
     try:
         return [field.name for field in pb.DESCRIPTOR.pool.FindMessageTypeByName(f"inference.{message}").fields]
@@ -169,7 +169,7 @@ def _fields(message: str) -> list[str]:
 
 
 def _values(enum: str) -> list[str]:
-    from tritonclient.grpc import model_config_pb2 as pb
+    from plansmith.triton.messages import model_config_pb2 as pb
 
     try:
         return [value.name for value in pb.DESCRIPTOR.pool.FindEnumTypeByName(f"inference.{enum}").values]

@@ -171,7 +171,7 @@ def _inputs(model: ModelFolder, config: pb.ModelConfig, named: str, warmup: pb.M
 def _input(
     model: ModelFolder, named: str, name: str, entry: pb.ModelWarmup.Input, tensor: pb.ModelInput | None
 ) -> Iterator[Finding]:
-    from tritonclient.grpc import model_config_pb2 as pb
+    from plansmith.triton.messages import model_config_pb2 as pb
 
     where, dims = ("model_warmup", f'"{name}"'), list(entry.dims)
     expected = list(tensor.dims) if tensor is not None else None
@@ -206,7 +206,7 @@ def _fits(dims: list[int], expected: list[int]) -> bool:
 
 
 def _data(model: ModelFolder, named: str, name: str, entry: pb.ModelWarmup.Input) -> Iterator[Finding]:
-    from tritonclient.grpc import model_config_pb2 as pb
+    from plansmith.triton.messages import model_config_pb2 as pb
 
     where, kind = ("model_warmup", f'"{name}"'), entry.WhichOneof("input_data_type")
     if kind is None:
