@@ -29,6 +29,22 @@ def test_starting_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
     assert not arguments or "pydantic" not in imported
 
 
+def test_configurations_read_without_the_client(tmp_path: Path) -> None:
+    """What reads and writes `config.pbtxt` needs Triton's messages, and not the client, gRPC and NumPy around them."""
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / "model.py").touch()
+    (tmp_path / "m" / "config.pbtxt").write_text('backend: "python"')
+    read = "from plansmith.cli import main; sys.argv[1:] = ['check', sys.argv[1], '--json']; main()"
+    tell = "atexit.register(lambda: print(*sorted({'numpy', 'grpc', 'google'} & {*sys.modules}), file=sys.stderr))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import atexit, sys; {tell}; {read}", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr.split() == ["google"]
+
+
 PLANTED = {
     "records/planted.py": "import plansmith.steps.runner",
     "stores/planted.py": "def later():\n    from plansmith.client import TritonModel",

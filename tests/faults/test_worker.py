@@ -87,6 +87,19 @@ def test_worker_answers_calls_in_turn(worker: Worker) -> None:
         assert worker.call("echo", value=value) == value
 
 
+def test_worker_takes_memory_as_large_libraries_need(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker looks for garbage seldom, and gets huge pages beside, or as, what its user tells the allocator."""
+    monkeypatch.chdir(ROOT)
+    for tunables, expected in (
+        ("", "glibc.malloc.hugetlb=1"),
+        ("glibc.malloc.check=0", "glibc.malloc.check=0:glibc.malloc.hugetlb=1"),
+        ("glibc.malloc.hugetlb=0", "glibc.malloc.hugetlb=0"),
+    ):
+        monkeypatch.setenv("GLIBC_TUNABLES", tunables)
+        with Worker(TINY, log) as worker:
+            assert worker.call("memory") == [50_000, expected]
+
+
 def test_worker_tells_progress_in_order(worker: Worker, progress: list[str]) -> None:
     """A worker tells what it is doing in order."""
     assert worker.call("count", to=3) == 3

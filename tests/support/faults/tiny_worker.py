@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import os
 import resource
@@ -28,6 +29,11 @@ def echo(*, value: Any, progress: Progress) -> Any:
 def pid(*, progress: Progress) -> int:
     del progress
     return os.getpid()
+
+
+def memory(*, progress: Progress) -> list[Any]:
+    del progress
+    return [gc.get_threshold()[0], os.environ["GLIBC_TUNABLES"]]
 
 
 def wait(*, progress: Progress) -> None:
@@ -192,6 +198,7 @@ FUNCTIONS = (
     import_module,
     leave_temporary_file,
     echo,
+    memory,
     pid,
     wait,
     count,

@@ -38,8 +38,7 @@ from plansmith.triggers.watch import Watch, WatchLog
 from plansmith.triggers.worker_loop import LEASE_SECONDS, WorkerContext
 
 from ..triggers.known_runs import champion, service
-from .world import DAY, Actor, Dangers, World
-from .years import Broken
+from .world import DAY, Actor, Broken, Dangers, World
 
 MODELS = ("ranker", "tagger")
 REGISTRY = "mlflow"
@@ -134,15 +133,7 @@ class InboxYears:
             for _ in range(_ACTS):
                 self._start(world.random.choice(acts), after)
                 after += world.random.choice((0.0, 0.0, 1.0, 60.0, 600.0, _LONGEST_BETWEEN)) * world.random.random()
-            try:
-                world.run()
-                self._end()
-            except Broken:
-                raise
-            except Exception as error:
-                raise self.broken(f"{type(error).__name__}: {error}") from error
-            finally:
-                world.close()
+            world.run_to_end(self._end, self.broken)
         if self.problem is not None:  # which the product took for a bug of its own
             raise self.problem
 

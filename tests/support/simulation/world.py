@@ -27,6 +27,10 @@ class Killed(BaseException):
     """The actor was killed: nothing that it does from now on has an effect."""
 
 
+class Broken(AssertionError):
+    """A promise was broken; the message tells which, with the seed and the last lines of the log."""
+
+
 @dataclass
 class Actor:
     """An actor.
@@ -121,7 +125,27 @@ class World:
             if self.current.is_over:
                 self._actors.remove(self.current)
 
-    def close(self) -> None:
+    def run_to_end(self, end: Callable[[], None], broken: Callable[[str], Broken]) -> None:
+        """Let all actors run to their ends, and judge what they left.
+
+        Args:
+            end: judges.
+            broken: makes the error that tells of a broken promise; whatever else is raised is one, too.
+
+        Raises:
+            Broken: a promise does not hold.
+        """
+        try:
+            self.run()
+            end()
+        except Broken:
+            raise
+        except Exception as error:
+            raise broken(f"{type(error).__name__}: {error}") from error
+        finally:
+            self._close()
+
+    def _close(self) -> None:
         """End the actors that are left."""
         for actor in (left for left in self._actors if not left.is_over):
             actor.is_killed = True

@@ -27,7 +27,7 @@ from plansmith.stores.store import Store
 from plansmith.system.digest import Digester
 
 from ..stores.releases import MODEL, PackagedRelease
-from .world import DAY, Actor, Memory, SimulatedObjects, World
+from .world import DAY, Actor, Broken, Memory, SimulatedObjects, World
 
 ALIASES = ("current", "canary")
 GRACE = DAY
@@ -35,10 +35,6 @@ _ACTS = 30
 _LONGEST_BETWEEN = 40 * DAY
 # Nothing is promised to who is suspended for longer than the margin of a turn, or for most of a pruner's lease.
 _LONGEST_IN_TURN = 120.0
-
-
-class Broken(AssertionError):
-    """A promise was broken; the message tells which, with the seed and the last lines of the log."""
 
 
 @dataclass
@@ -99,15 +95,7 @@ class Years:
         world.observe = self._observe
         with simulated(world):
             start(world)
-            try:
-                world.run()
-                self._end()
-            except Broken:
-                raise
-            except Exception as error:
-                raise self.broken(f"{type(error).__name__}: {error}") from error
-            finally:
-                world.close()
+            world.run_to_end(self._end, self.broken)
 
     def _start(self, act: Callable[[Store], None], after: float) -> None:
         name = f"{getattr(act, '__name__', 'publish').strip('_')} {next(self._numbers)}"

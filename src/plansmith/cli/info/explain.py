@@ -46,9 +46,6 @@ def explain_command(topic: str, *, as_json: bool) -> None:
     plansmith explain config.dims              # a rule: what, an example, the remedy, the source
     plansmith explain pipeline.top_k           # a key of a spec
     """
-    from rich.markdown import Markdown
-
-    from plansmith.cli.output import open_console
     from plansmith.errors import UsageError
 
     topics = _topics()
@@ -62,6 +59,10 @@ def explain_command(topic: str, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"topic": topic, "page": page, "text": text}))
         return
+    from rich.markdown import Markdown
+
+    from plansmith.cli.output import open_console
+
     console = open_console()
     with console.capture() as shown:
         console.print(Markdown(text), soft_wrap=False)
