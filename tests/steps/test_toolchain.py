@@ -81,6 +81,7 @@ NO_SAY = {
     "config/yaml_loading",
     "config/yaml_source",
     "system/files",
+    "system/garbage",
     "system/isolation",
     "system/libraries",
     "config/spec",
