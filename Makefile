@@ -161,7 +161,7 @@ bench: $(VENV)/.served $(VENV)/.dali
 	$(BIN)/python -m benchmarks.tensors
 	$(BIN)/python -m benchmarks.pipelines
 	$(BIN)/python -m benchmarks.stores
-	$(BIN)/python -m benchmarks.planning
+	$(BIN)/python -m benchmarks.growth
 	$(BIN)/python -m benchmarks.deliveries
 	$(BIN)/python -m benchmarks.polling
 

@@ -3,7 +3,7 @@
 Loads the model, exports it once with the TorchScript exporter, and runs every shape through PyTorch and
 through ONNX Runtime once, comparing the answers. No cache, no fallback, no records, no stored reference.
 
-    python benchmarks/bare_compile.py FOLDER|timm:NAME OUT BxS [BxS …]      (or B for images)
+    python benchmarks/bare_compile.py FOLDER|timm:NAME|timm:FOLDER OUT BxS [BxS …]      (or B for images)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def text_model(folder: str) -> tuple[torch.nn.Module, Inputs, list[str], dict[st
 
     config = transformers.AutoConfig.from_pretrained(folder)
     loaded: Any = getattr(transformers, config.architectures[0]).from_pretrained(folder)
-    names = ["input_ids", "attention_mask", "token_type_ids"]
+    names = ["input_ids", "attention_mask", *(["token_type_ids"] if config.type_vocab_size > 1 else [])]
 
     class Wrapped(torch.nn.Module):
         def __init__(self) -> None:
@@ -38,7 +38,7 @@ def text_model(folder: str) -> tuple[torch.nn.Module, Inputs, list[str], dict[st
 
     def inputs(shape: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
         ids = torch.randint(1000, 20000, shape)
-        return ids, torch.ones_like(ids), torch.zeros_like(ids)
+        return (ids, torch.ones_like(ids), torch.zeros_like(ids))[: len(names)]
 
     axes = {n: {0: "batch", 1: "sequence"} for n in [*names, "last_hidden_state"]}
     return Wrapped().eval(), inputs, names, axes | {"pooler_output": {0: "batch"}}
@@ -47,7 +47,8 @@ def text_model(folder: str) -> tuple[torch.nn.Module, Inputs, list[str], dict[st
 def image_model(name: str) -> tuple[torch.nn.Module, Inputs, list[str], dict[str, dict[int, str]]]:
     import timm
 
-    model = timm.create_model(name, pretrained=False).eval()
+    is_folder = Path(name).is_dir()
+    model = timm.create_model(f"local-dir:{name}" if is_folder else name, pretrained=is_folder).eval()
     size = timm.data.resolve_model_data_config(model)["input_size"]
     axes = {"pixel_values": {0: "batch"}, "logits": {0: "batch"}}
     return model, lambda shape: (torch.rand(*shape, *size),), ["pixel_values"], axes

@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 import time
+import venv
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 import psutil
@@ -43,6 +45,17 @@ def run(command: list[str], *, environment: dict[str, str] | None = None) -> Cos
         assert process.stderr is not None
         sys.exit(f"{' '.join(command)} failed:\n{process.stderr.read().decode()[-2000:]}")
     return Cost(usage.ru_utime + usage.ru_stime, time.monotonic() - started, peak / 2**20)
+
+
+def environment_with(package: str) -> Path:
+    """Return the Python of an environment with a package that only benchmarks need, which is made on first use."""
+    folder = Path("artifacts", "benchmarks", package)
+    python = folder / "bin" / "python"
+    if not (folder / "complete").exists():
+        venv.create(folder, with_pip=True, clear=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", package], check=True)
+        (folder / "complete").touch()
+    return python
 
 
 @dataclass(frozen=True)

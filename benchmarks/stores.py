@@ -17,12 +17,11 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.measure import Cost, compare, run
+from benchmarks.measure import Cost, compare, environment_with, run
 from benchmarks.store_client import Job
 from tests.support.stores.releases import make_release
 
@@ -30,7 +29,6 @@ from plansmith.records.destination import Location
 from plansmith.stores.store import open_objects
 from plansmith.system.digest import Digester
 
-AWS = Path("artifacts/benchmarks/awscli")
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "benchmark",
     "AWS_SECRET_ACCESS_KEY": "benchmark",
@@ -45,9 +43,6 @@ MOST_SENT_AGAIN = 0.01
 
 def main(rounds: int, mib: int) -> None:
     os.environ |= ENVIRONMENT
-    if not (AWS / "bin/aws").exists():
-        venv.create(AWS, with_pip=True)
-        subprocess.run([AWS / "bin/python", "-m", "pip", "install", "--quiet", "awscli"], check=True)
     with tempfile.TemporaryDirectory() as place:
         # moto copies the whole object for each range of it, which takes minutes where it is large.
         for name, server, size in (("a server that checks", _plain_server, mib), ("moto", _moto, mib // 4)):
@@ -70,7 +65,7 @@ def _model(folder: Path, mib: int) -> Path:
 
 
 def _compare(name: str, endpoint: str, folder: Path, place: Path, rounds: int) -> None:
-    aws = [str(AWS / "bin/aws"), "--endpoint-url", endpoint, "s3"]
+    aws = [str(environment_with("awscli").with_name("aws")), "--endpoint-url", endpoint, "s3"]
     subprocess.run([*aws, "mb", f"s3://{BUCKET}"], check=True, stdout=subprocess.DEVNULL)
     copy = [*aws, "cp", "--recursive", "--only-show-errors"]
     files = Digester(place / "digests.sqlite").entries(folder)
