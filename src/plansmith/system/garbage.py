@@ -4,6 +4,7 @@ With its default, every 700 new objects, it does so a thousand times while PyTor
 quarter of the CPU time of that, and nothing is found.
 """
 
+import atexit
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,4 +25,5 @@ def never_collected() -> Iterator[None]:
         yield
     finally:
         gc.freeze()
+        atexit.register(gc.unfreeze)  # what is in cycles has to go before the libraries that it is of
         gc.enable()
