@@ -27,6 +27,7 @@ def test_starting_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
     assert "plansmith" in imported
     assert not (heavy_libraries() | {"numpy"}) & {name.partition(".")[0] for name in imported}
     assert not arguments or "pydantic" not in imported
+    assert arguments[:1] != ("compile",) or "plansmith.cli.serve.serve" not in imported  # another command
 
 
 def test_configurations_read_without_the_client(tmp_path: Path) -> None:

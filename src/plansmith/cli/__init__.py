@@ -6,40 +6,15 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
 from types import FrameType
 from typing import NoReturn
 
 import click
 
 from plansmith import __version__
-from plansmith.cli.capacity.capacity import capacity_command
-from plansmith.cli.compare.compare import compare_command
-from plansmith.cli.compile.compile import compile_command, lower_command, validate_command
-from plansmith.cli.compile.demo import demo_command
-from plansmith.cli.compile.init import init_command
-from plansmith.cli.infer.infer import infer_command
-from plansmith.cli.info.doctor import doctor_command
-from plansmith.cli.info.explain import explain_command
-from plansmith.cli.info.gc import gc_command
-from plansmith.cli.info.show import history_command, inspect_command, report_command, schema_command, show_command
-from plansmith.cli.info.targets import targets_command
-from plansmith.cli.loadtest.loadtest import loadtest_command
 from plansmith.cli.output import fault_from_missing_module, fault_from_os_error, prepare_streams
-from plansmith.cli.runs.fleet import fleet_group, status_command
-from plansmith.cli.runs.flows import flows_group
-from plansmith.cli.runs.submit import submit_command
-from plansmith.cli.runs.zoo import zoo_command
-from plansmith.cli.sagemaker.sagemaker import sagemaker_group
-from plansmith.cli.serve.check import check_command
-from plansmith.cli.serve.serve import serve_command
-from plansmith.cli.serve.serve_env import serve_env_group
-from plansmith.cli.store.promote import pin_command, promote_command, rollback_command
-from plansmith.cli.store.publish import publish_command, pull_command, sync_command
-from plansmith.cli.store.signing import sign_command
-from plansmith.cli.store.verify import prune_command, verify_command
-from plansmith.cli.store.versions import diff_command, store_command, versions_command
-from plansmith.cli.triggers.triggers import triggers_group
-from plansmith.cli.tune.tune import tune_command
 from plansmith.errors import EXIT_INTERRUPTED, PlansmithError, UsageError
 from plansmith.system.garbage import collect_seldom
 
@@ -54,60 +29,89 @@ _COMPLETES = "_PLANSMITH_COMPLETE"
 """Set by the scripts of shells that ask what fits."""
 
 
-SECTIONS: dict[str, tuple[click.Command, ...]] = {
-    "First steps": (
-        demo_command,
-        doctor_command,
-        serve_env_group,
-        init_command,
-        compile_command,
-        serve_command,
-        infer_command,
-    ),
-    "Look at models and releases": (
-        show_command,
-        inspect_command,
-        report_command,
-        diff_command,
-        history_command,
-        targets_command,
-        schema_command,
-        explain_command,
-    ),
-    "Judge and measure": (
-        lower_command,
-        validate_command,
-        check_command,
-        loadtest_command,
-        compare_command,
-        tune_command,
-        capacity_command,
-        zoo_command,
-    ),
-    "Publish and go back": (
-        sign_command,
-        publish_command,
-        pull_command,
-        sync_command,
-        versions_command,
-        promote_command,
-        pin_command,
-        rollback_command,
-        store_command,
-        sagemaker_group,
-    ),
-    "Operate many models": (
-        fleet_group,
-        status_command,
-        flows_group,
-        submit_command,
-        triggers_group,
-        verify_command,
-        prune_command,
-        gc_command,
-    ),
+SECTIONS: dict[str, dict[str, str]] = {
+    "First steps": {
+        "demo": "compile.demo",
+        "doctor": "info.doctor",
+        "serve-env": "serve.serve_env",
+        "init": "compile.init",
+        "compile": "compile.compile",
+        "serve": "serve.serve",
+        "infer": "infer.infer",
+    },
+    "Look at models and releases": {
+        "show": "info.show",
+        "inspect": "info.show",
+        "report": "info.show",
+        "diff": "store.versions",
+        "history": "info.show",
+        "targets": "info.targets",
+        "schema": "info.show",
+        "explain": "info.explain",
+    },
+    "Judge and measure": {
+        "lower": "compile.compile",
+        "validate": "compile.compile",
+        "check": "serve.check",
+        "loadtest": "loadtest.loadtest",
+        "compare": "compare.compare",
+        "tune": "tune.tune",
+        "capacity": "capacity.capacity",
+        "zoo": "runs.zoo",
+    },
+    "Publish and go back": {
+        "sign": "store.signing",
+        "publish": "store.publish",
+        "pull": "store.publish",
+        "sync": "store.publish",
+        "versions": "store.versions",
+        "promote": "store.promote",
+        "pin": "store.promote",
+        "rollback": "store.promote",
+        "store": "store.versions",
+        "sagemaker": "sagemaker.sagemaker",
+    },
+    "Operate many models": {
+        "fleet": "runs.fleet",
+        "status": "runs.fleet",
+        "flows": "runs.flows",
+        "submit": "runs.submit",
+        "triggers": "triggers.triggers",
+        "verify": "store.verify",
+        "prune": "store.verify",
+        "gc": "info.gc",
+    },
 }
-"""The commands, by what a person wants to do."""
+"""The commands, by what a person wants to do, each with the module below this one that has it."""
+
+
+class _Commands(MutableMapping[str, click.Command]):
+    """The commands by name; each is imported when it is asked for."""
+
+    def __init__(self) -> None:
+        self._commands: dict[str, str | click.Command] = {}
+        for modules in SECTIONS.values():
+            self._commands |= modules
+
+    def __getitem__(self, name: str) -> click.Command:
+        command = self._commands[name]
+        if isinstance(command, str):
+            members = vars(import_module(f"{__name__}.{command}")).values()
+            command = next(item for item in members if isinstance(item, click.Command) and item.name == name)
+            self._commands[name] = command
+        return command
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._commands[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._commands[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._commands)
+
+    def __len__(self) -> int:
+        return len(self._commands)
 
 
 class _Sections(click.Group):
@@ -120,11 +124,15 @@ class _Sections(click.Group):
         for title, commands in SECTIONS.items():
             with formatter.section(title):
                 limit = formatter.width - 6 - width
-                rows = [(str(item.name).ljust(width), item.get_short_help_str(limit)) for item in commands]
+                rows = [(name.ljust(width), self.commands[name].get_short_help_str(limit)) for name in commands]
                 formatter.write_dl(rows)
 
 
-@click.group(cls=_Sections, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=_Sections,
+    commands=_Commands(),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(__version__, prog_name="plansmith", message="%(prog)s %(version)s")
 def cli() -> None:
     """Compile Hugging Face, timm, ONNX and PyTorch models into a validated, versioned Triton model repository.
@@ -143,11 +151,6 @@ def cli() -> None:
     ~/.zshrc, after compinit    eval "$(_PLANSMITH_COMPLETE=zsh_source plansmith)"
     ~/.config/fish/config.fish  _PLANSMITH_COMPLETE=fish_source plansmith | source
     """
-
-
-for commands in SECTIONS.values():
-    for command in commands:
-        cli.add_command(command)
 
 
 def main() -> NoReturn:

@@ -21,7 +21,7 @@ def command_pages() -> dict[str, str]:
     root = click.Context(cli, info_name="plansmith")
     pages = {}
     for title, commands in SECTIONS.items():
-        blocks = [block for command in commands for block in _command(command, root)]
+        blocks = [block for name in commands for block in _command(cli.commands[name], root)]
         pages[f"reference/commands/{re.sub(r'[^a-z]+', '-', title.lower())}.md"] = page(title, *blocks)
     return pages
 
