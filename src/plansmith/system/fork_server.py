@@ -140,7 +140,7 @@ class _Running:
                 # PyTorch asks the driver's library otherwise whether there is a GPU, and a fork could not use it then.
                 env={
                     **os.environ,
-                    **memory.huge_pages(),
+                    **memory.reused_memory(),
                     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
                     "TMPDIR": str(scratch),
                     **environment,

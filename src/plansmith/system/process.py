@@ -279,7 +279,7 @@ class Worker:
             stdout=output,
             stderr=output,
             pass_fds=[connection.fileno()],
-            env={**os.environ, **memory.huge_pages(), "TMPDIR": str(self._temporary), **environment},
+            env={**os.environ, **memory.reused_memory(), "TMPDIR": str(self._temporary), **environment},
             process_group=self._group.number,
         )
         process.returncode = 0  # or Popen itself would wait for it some day, and take its status away from `wait`
