@@ -35,9 +35,9 @@ def tells_of_memory(text: str) -> str | None:
 def reused_memory() -> dict[str, str]:
     """Return the variable by which a program keeps up to 128 MiB of what it frees, and uses it again.
 
-    A compile copies its weights a dozen times. With glibc's defaults each copy is new memory, and the kernel clears every
-    page of it when it is first touched: a tenth of the CPU time of a small model. The settings are in glibc's manual,
-    "Memory Allocation Tunables"; a user's own ones stand behind these, and win.
+    A compile copies its weights a dozen times. With glibc's defaults each copy is new memory, and the kernel clears
+    every page of it when it is first touched: a tenth of the CPU time of a small model. The settings are in glibc's
+    manual, "Memory Allocation Tunables"; a user's own ones stand behind these, and win.
     """
     ours = (f"glibc.malloc.{name}_threshold={_KEPT_BYTES}" for name in ("mmap", "trim"))
     return {_TUNABLES: ":".join([*ours, *filter(None, [os.environ.get(_TUNABLES)])])}
