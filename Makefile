@@ -177,7 +177,7 @@ soak: $(VENV)/.served debian
 		tests/stores/test_kills.py
 	PLANSMITH_SOAK_SEEDS=5000 $(BIN)/python -m pytest --timeout=7200 tests/stores/test_years.py
 	PLANSMITH_SOAK_SEEDS=10000 $(BIN)/python -m pytest --timeout=7200 tests/triggers/test_inbox_years.py
-	PLANSMITH_SOAK_STATES=5000 $(BIN)/python -m pytest tests/faults/test_power_cuts.py
+	PLANSMITH_SOAK_STATES=5000 $(BIN)/python -m pytest --timeout=14400 tests/faults/test_power_cuts.py
 	PLANSMITH_SOAK_PUBLICATIONS=50 $(BIN)/python -m pytest tests/triton/server/test_live.py
 	PLANSMITH_SOAK_ROUNDS=50 $(BIN)/python -m pytest tests/soak/test_kills.py
 	PLANSMITH_SOAK_DELIVERIES=10000 $(BIN)/python -m pytest tests/triggers/receiver/test_hostile.py

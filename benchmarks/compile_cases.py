@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 from benchmarks.compile_cost import BARE, MINILM
-from benchmarks.measure import Comparison, Cost, compare, run
+from benchmarks.measure import PLANSMITH, Comparison, Cost, compare, run
 
 SPEC = {"source": f"hf:{MINILM}", "name": "minilm", "shapes": {"input_ids": "1x8:4x32:8x64"}}
 SHAPES = ("2x16", "1x16", "3x23", "1x8", "4x32", "8x64")
@@ -40,9 +40,7 @@ def main(rounds: int) -> list[Comparison]:
                 spec = folder / "spec.yaml"
                 spec.write_text(yaml.safe_dump({**SPEC, **changes}))
                 places = ("--artifacts", str(folder / machine), "--shared-cache", str(folder / "shared"))
-                costs[label][0].append(
-                    run([sys.executable, "-m", "plansmith", "compile", str(spec), *places, "--quiet"])
-                )
+                costs[label][0].append(run([*PLANSMITH, "compile", str(spec), *places, "--quiet"]))
                 costs[label][1].append(plain)
     return [row for label, (ours, theirs) in costs.items() for row in compare(ours, theirs, label)]
 

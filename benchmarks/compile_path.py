@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -53,7 +52,7 @@ def main() -> None:
         (watching / "sitecustomize.py").write_text(WATCH)
         path = os.pathsep.join(filter(None, (str(watching), os.environ.get("PYTHONPATH"))))
         watched = {"PYTHONPATH": path, "WATCHED_PACKAGE": str(PACKAGE), "WATCHED_OUT": str(entered)}
-        command = [sys.executable, "-m", "plansmith", "compile", f"hf:{MINILM}", "--no-check-served", "--quiet"]
+        command = [*PLANSMITH, "compile", f"hf:{MINILM}", "--no-check-served", "--quiet"]
         command += ["--shapes", "input_ids=1x8:4x32:8x64", "--artifacts", f"{folder}/artifacts"]
         subprocess.run(command, env={**os.environ, **watched}, stdout=subprocess.DEVNULL, check=True)
         processes = [set(file.read_text().split()) for file in sorted(entered.iterdir())]

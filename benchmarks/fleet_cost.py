@@ -16,11 +16,10 @@ from pathlib import Path
 
 import yaml
 from benchmarks.compile_cost import MINILM
-from benchmarks.measure import Comparison, Cost, compare, run
+from benchmarks.measure import PLANSMITH, Comparison, Cost, compare, run
 
 VISION = ("resnet18", "resnet26", "mobilenetv3_small_050", "regnetx_002", "vit_tiny_patch16_224", "convnext_atto")
 TEXT_LAYERS = (1, 2, 3, 4, 5, 6)
-PLANSMITH = (sys.executable, "-m", "plansmith")
 
 
 def write_specs(folder: Path) -> list[Path]:

@@ -6,11 +6,10 @@ that spec, published and noted as a compile does both; the compile's own record 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.measure import run
+from benchmarks.measure import PLANSMITH, run
 
 from plansmith.fleet.members import Member, members_in
 from plansmith.steps.provenance.fingerprint import fingerprint_of
@@ -48,13 +47,13 @@ def make(folder: Path, specs: int) -> Path:
     """Make a fleet in a folder, and plan it once: the first time each graph is read, and its digest remembered."""
     for name in ("models", "specs"):
         (folder / name).mkdir(parents=True)
-    run([sys.executable, "-m", "plansmith", "compile", str(_write(folder, 0)), "--quiet"])
+    run([*PLANSMITH, "compile", str(_write(folder, 0)), "--quiet"])
     history = folder / "artifacts" / "history"
     (record,) = history.glob("*.json")
     for number in range(1, specs):
         _publish(folder, _write(folder, number))
         (history / f"{int(record.stem) + number:06}.json").write_bytes(record.read_bytes())
-    run([sys.executable, "-m", "plansmith", *COMMANDS["fleet plan"](folder)])
+    run([*PLANSMITH, *COMMANDS["fleet plan"](folder)])
     return folder
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from benchmarks import fleets
 from benchmarks.compile_cost import MINILM
-from benchmarks.measure import Cost, environment_with, run
+from benchmarks.measure import PLANSMITH, Cost, environment_with, run
 from benchmarks.pages import PAGE, setting, write_measured
 from benchmarks.store_client import Job
 from tests.support.stores.releases import make_release
@@ -30,7 +30,6 @@ from tests.support.stores.releases import make_release
 from plansmith.records.destination import Location
 
 PICTURE = PAGE.parent / "images" / "growth.svg"
-PLANSMITH = (sys.executable, "-m", "plansmith")
 ROUNDS = 3
 _LAYER = 2048
 _MIB_OF_LAYER = _LAYER * _LAYER * 4 / 2**20

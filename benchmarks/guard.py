@@ -15,12 +15,11 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.compile_cost import BARE, JOBS
-from benchmarks.measure import run
+from benchmarks.measure import PLANSMITH, run
 
 RECORDED = Path(__file__).with_name("guard.json")
 ALLOWED = 1.15
 LIGHT_ROUNDS = 5  # of each round: commands below a second vary most
-PLANSMITH = (sys.executable, "-m", "plansmith")
 # What the core installs, imported: a compile without work and `--help` are beside it.
 IMPORTS = (sys.executable, "-c", "import click, packaging, pydantic, rich.console, yaml")
 

@@ -16,6 +16,8 @@ import psutil
 
 _SAMPLE_SECONDS = 0.05
 
+PLANSMITH = (sys.executable, "-m", "plansmith")
+
 
 @dataclass(frozen=True)
 class Cost:

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from benchmarks.compile_cost import MINILM
 from benchmarks.load_client import Record, Task, question
-from benchmarks.measure import cpu_seconds
+from benchmarks.measure import PLANSMITH, cpu_seconds
 from numpy.typing import NDArray
 from tests.support.real_sentences import real_sentences
 
@@ -317,7 +317,7 @@ def compiled(name: str, source: str, *arguments: str) -> Path:
     command = ["compile", source, "--name", name, *arguments]
     places = ["--artifacts", str(WORKPLACE), "--repository", str(REPOSITORY)]
     done = subprocess.run(
-        [sys.executable, "-m", "plansmith", *command, *places, "--no-check-served", "--quiet"],
+        [*PLANSMITH, *command, *places, "--no-check-served", "--quiet"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

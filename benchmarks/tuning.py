@@ -24,6 +24,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.compile_cost import MINILM
+from benchmarks.measure import PLANSMITH
 from optuna.samplers import BaseSampler, TPESampler
 from tests.support.tuning.recorded import RecordedGrid, Row, recording, row_of
 from tests.support.tuning.searches import context_of, random_sampler
@@ -159,9 +160,7 @@ def gain(options: argparse.Namespace) -> None:
             "--delays",
             ",".join(map(str, DELAYS)),
         ]
-        done = subprocess.run(
-            [sys.executable, "-m", "plansmith", *command], stdout=subprocess.PIPE, text=True, check=False
-        )
+        done = subprocess.run([*PLANSMITH, *command], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         sys.exit(f"plansmith {' '.join(command)} ended with {done.returncode}")
     document = json.loads(done.stdout)

@@ -49,7 +49,7 @@ def finish(raw: Path, tensors: tuple[Tensor, ...]) -> Component:
         written.unlink()
     name_dims(model, tensors)
     path = save(model, raw.parent)
-    external = tuple(name for name in (EXTERNAL_FILE,) if (path.parent / name).exists())
+    external = (EXTERNAL_FILE,) if (path.parent / EXTERNAL_FILE).exists() else ()
     return describe_model(model, path).model_copy(update={"external_files": external})
 
 

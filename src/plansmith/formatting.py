@@ -65,6 +65,11 @@ def seconds_of(moment: str) -> float:
     return datetime.fromisoformat(moment).timestamp()
 
 
+def utc_text(seconds: float) -> str:
+    """Format seconds since 1970 as an ISO 8601 time in UTC, to the millisecond."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
 def count(number: int, noun: str, plural: str = "") -> str:
     """Format a count with its noun: 1 node, 12 nodes, 3,200 nodes."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

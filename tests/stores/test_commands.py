@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -183,10 +184,10 @@ def test_prune_explains_itself(run: InProcess, folder_store: Store, monkeypatch:
     done = prune(run, folder_store, monkeypatch)
     assert [line.replace("would be ", "") for line in planned] == done
     assert done[0].startswith(f"  {MODEL}@1  published 20")
-    assert "1 version and " in done[1]
-    assert "removed" in done[1]
-    assert done[2] == "3 versions stay"
-    assert {line.strip() for line in done[3:]} == {
+    assert done[1] == "1 version and 0 contents removed, 0 B freed"
+    assert re.fullmatch(r"[\d.]+ [KM]?i?B more can go in a day: .*\. Run this again then", done[2])
+    assert done[3] == "3 versions stay"
+    assert {line.strip() for line in done[4:]} == {
         f"a rollback of current leads to it  {MODEL}@2",
         f"current stands for it              {MODEL}@3, other@1",
     }

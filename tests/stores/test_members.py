@@ -26,7 +26,7 @@ from plansmith.triton.server.live import RunningTriton
 from plansmith.triton.server.server import TritonServer
 
 from ..support.faults.wholeness import repository_problems, shown_parts
-from ..support.stores.filled import let_pass
+from ..support.stores.filled import prune_day_before
 from ..support.stores.followed import MirrorTriton, Site
 from ..support.stores.places import IN_A_FOLDER
 from ..support.triton.clients import Clients
@@ -129,7 +129,7 @@ def test_prune_removes_unused_part_contents(store: Store, publish: Publish, monk
     }
     publish()
     publish()
-    let_pass(monkeypatch, store, 40)
+    prune_day_before(monkeypatch, store)
     Pruner(store, Retention(keep=1, seconds=0), dry=False, settle_seconds=0).prune()
     keys = {item.key.rpartition("/")[2] for item in store.objects.below(OBJECTS)}
     assert own

@@ -37,7 +37,8 @@ TURNS = "turns/"
 PROBE = "probe/"
 
 GRACE_SECONDS = 24 * 3600.0
-"""Contents and lists that are younger than this are never removed: a publication may be about to need them."""
+"""Contents and lists that are younger than this are never removed: a publication may be about to need them. Those of a
+version stay for as long after it was pruned: a reader may have found it before."""
 
 _SUFFIX = ".json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

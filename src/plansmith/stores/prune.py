@@ -4,7 +4,8 @@ In this order, so that a kill at any moment leaves nothing that looks whole and 
 version is pruned, in the one write that sees that no alias and no pin holds it; then its list of files goes; then the
 contents that no list and no entry of a shared cache names. Lists and contents younger than `GRACE_SECONDS` stay,
 whatever names them: a publication writes them before the catalogue knows of it, and gives those that it finds there a
-new age. It then waits for a pruner that is at work, which may have seen the old age, and looks again.
+new age. It then waits for a pruner that is at work, which may have seen the old age, and looks again. What belongs to a
+version stays for as long after it was pruned: somebody who found it before that may still be reading.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from plansmith.errors import RepositoryError
-from plansmith.formatting import seconds_of
+from plansmith.formatting import seconds_of, utc_text
 from plansmith.records.model import Record
-from plansmith.stores.backend.documents import pruning, utc_now
+from plansmith.stores.backend.documents import pruning
 from plansmith.stores.layout import CACHE, GRACE_SECONDS, LIVE, OBJECTS, RELEASES, name_in, object_key, release_key
 from plansmith.stores.reader import AgedReport, in_parallel, live_reports
 from plansmith.stores.records import Catalogue, StoredVersion, line_before
@@ -78,12 +79,12 @@ def fates(
     return decisions
 
 
-def without(catalogue: Catalogue, decisions: Iterable[RetentionDecision]) -> Catalogue:
-    """Return the catalogue with the versions marked as pruned that the decisions do not keep."""
+def without(catalogue: Catalogue, decisions: Iterable[RetentionDecision], clock: Callable[[], float]) -> Catalogue:
+    """Return the catalogue with the versions marked as pruned, by the given clock, that the decisions do not keep."""
     removed = {fate.version.version for fate in decisions if fate.stays is None}
     if not removed:
         return catalogue
-    moment = utc_now()
+    moment = utc_text(clock())
     versions = tuple(
         version.model_copy(update={"pruned": moment}) if version.version in removed else version
         for version in catalogue.versions
@@ -132,12 +133,18 @@ class Staying(Record):
 
 
 class Pruning(Record):
-    """Result of pruning; `freed_bytes` counts the deleted contents."""
+    """Result of pruning.
+
+    Attributes:
+        freed_bytes: size of the deleted contents.
+        waiting_bytes: size of those that only versions pruned in the last day need; a later prune deletes them.
+    """
 
     place: str
     gone: tuple[PrunedItem, ...]
     staying: tuple[Staying, ...]
     freed_bytes: int
+    waiting_bytes: int
 
 
 class Pruner:
@@ -194,15 +201,17 @@ class Pruner:
     def _prune(self) -> Pruning:
         catalogues = [self._mark(model) for model in self._store.models()]
         needed = self._needed_by(catalogues)
-        standing = {
-            release_key(catalogue.model, version.digest) for catalogue in catalogues for version in catalogue.standing()
-        }
+        standing = _lists(catalogues, lambda version: version.pruned is None)
+        recent = _lists(catalogues, self._is_recently_pruned) - standing
         lists = list(self._objects.below(RELEASES))
-        unlisted = [item for item in lists if item.key not in standing and self._may_go(item)]
+        unlisted = [item for item in lists if item.key not in standing | recent and self._may_go(item)]
         left = {item.key for item in lists} - {item.key for item in unlisted}
         contents = [item for item in self._objects.below(OBJECTS) if self._may_go(item)]
-        needed |= self._named(left - standing)
+        needed |= self._named(left - standing - recent) | self._named_by_caches()
         contents = [item for item in contents if name_in(item.key) not in needed]
+        readable = self._named(recent)
+        waiting = [item for item in contents if name_in(item.key) in readable]
+        contents = [item for item in contents if name_in(item.key) not in readable]
         quiet = [
             item
             for item in self._objects.below(LIVE)
@@ -217,9 +226,12 @@ class Pruner:
         if not self._dry:
             self._objects.give_up(self._now - GRACE_SECONDS)
             self._require_whole(left, {name_in(item.key) for item in contents})
-        freed = sum(item.bytes for item in contents)
         return Pruning(
-            place=self._store.place, gone=tuple(self._removed_items), staying=tuple(self._staying), freed_bytes=freed
+            place=self._store.place,
+            gone=tuple(self._removed_items),
+            staying=tuple(self._staying),
+            freed_bytes=sum(item.bytes for item in contents),
+            waiting_bytes=sum(item.bytes for item in waiting),
         )
 
     def _note(self, *items: PrunedItem) -> None:
@@ -234,7 +246,7 @@ class Pruner:
 
         def changed(old: Catalogue) -> Catalogue:
             decisions[:] = [self._fate(model, decision) for decision in fates(old, self._retention, reports, self._now)]
-            return without(old, decisions)
+            return without(old, decisions, self._objects.now)
 
         after = changed(self._store.catalogue(model)) if self._dry else self._store.change(model, changed)
         for fate in decisions:
@@ -252,10 +264,12 @@ class Pruner:
         releases = in_parallel(lambda entry: self._store.release(*entry), standing)
         return {file.sha256 for release in releases for file in release.files}
 
-    def _named(self, lists: Iterable[str]) -> set[str]:
-        """Return the contents that other lists and shared caches refer to: anything that looks like a SHA-256."""
-        shared = [item.key for item in self._objects.below(CACHE) if item.key not in self._ignoring]
-        return set().union(*in_parallel(self._named_in, [*lists, *shared]))
+    def _named_by_caches(self) -> set[str]:
+        return self._named(item.key for item in self._objects.below(CACHE) if item.key not in self._ignoring)
+
+    def _named(self, keys: Iterable[str]) -> set[str]:
+        """Return the contents that lists and entries of caches refer to: anything that looks like a SHA-256."""
+        return set().union(*in_parallel(self._named_in, list(keys)))
 
     def _named_in(self, key: str) -> set[str]:
         document = self._objects.read(key)
@@ -318,8 +332,21 @@ class Pruner:
     def _is_old(self, item: ObjectMetadata) -> bool:
         return item.changed < self._now - GRACE_SECONDS
 
+    def _is_recently_pruned(self, version: StoredVersion) -> bool:
+        return version.pruned is not None and seconds_of(version.pruned) > self._now - GRACE_SECONDS
+
     def _is_meant(self, name: str) -> bool:
         return self._only is None or name in self._only
+
+
+def _lists(catalogues: Iterable[Catalogue], has: Callable[[StoredVersion], bool]) -> set[str]:
+    """Return the keys of the file lists of certain versions."""
+    return {
+        release_key(catalogue.model, version.digest)
+        for catalogue in catalogues
+        for version in catalogue.versions
+        if has(version)
+    }
 
 
 def _list(item: ObjectMetadata) -> PrunedItem:

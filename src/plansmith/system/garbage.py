@@ -20,10 +20,13 @@ def collect_seldom() -> None:
 @contextmanager
 def never_collected() -> Iterator[None]:
     """In the block, look for no garbage; what exists at its end is taken for no garbage from then on."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
+        atexit.unregister(gc.unfreeze)
         atexit.register(gc.unfreeze)  # what is in cycles has to go before the libraries that it is of
-        gc.enable()
+        if was_enabled:
+            gc.enable()

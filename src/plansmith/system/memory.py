@@ -36,7 +36,7 @@ def reused_memory() -> dict[str, str]:
     """Return the variable by which a program keeps up to 128 MiB of what it frees, and uses it again.
 
     A compile copies its weights a dozen times. With glibc's defaults each copy is new memory, and the kernel clears
-    every page of it when it is first touched: a tenth of the CPU time of a small model. The settings are in glibc's
+    every page of it when it is first touched: a seventh of the CPU time of a small model. The settings are in glibc's
     manual, "Memory Allocation Tunables"; a user's own ones stand behind these, and win.
     """
     ours = (f"glibc.malloc.{name}_threshold={_KEPT_BYTES}" for name in ("mmap", "trim"))

@@ -27,7 +27,7 @@ from plansmith.stores.verify import verify_store
 from plansmith.system.aws.bucket import ObjectMetadata
 from plansmith.system.digest import Digester
 
-from ...support.stores.filled import fill, let_pass, publish, report_live
+from ...support.stores.filled import fill, let_pass, prune_day_before, publish, report_live
 from ...support.stores.releases import MODEL, make_release
 
 LAST = Retention(keep=1, seconds=0)
@@ -55,30 +55,47 @@ def test_prune_keeps_aliased_versions(store: Store, tmp_path: Path, monkeypatch:
     """Prune removes what no alias holds and leaves the rest whole."""
     fill(store, tmp_path, 3)
     lists = {n: store.release(MODEL, store.find(f"{MODEL}@{n}")[1]) for n in (1, 2, 3)}
-    let_pass(monkeypatch, store, 40)
+    pruned = prune_day_before(monkeypatch, store)
+    assert [item.name for item in pruned.gone] == [f"{MODEL}@1"]
+    assert {item.version for item in pruned.staying} == {2, 3}
     done = prune(store)
-    assert [item.name for item in done.gone if item.kind == "version"] == [f"{MODEL}@1"]
-    assert {item.version for item in done.staying} == {2, 3}
     needed = {object_key(file.sha256) for n in (2, 3) for file in lists[n].files}
     assert keys(store, OBJECTS) == needed
     assert keys(store, RELEASES) == {release_key(MODEL, lists[n].digest) for n in (2, 3)}
     lost = {object_key(file.sha256): file.bytes for file in lists[1].files}
-    assert done.freed_bytes == sum(size for key, size in lost.items() if key not in needed) > 0
+    assert done.freed_bytes == sum(size for key, size in lost.items() if key not in needed) == pruned.waiting_bytes > 0
+    assert (pruned.freed_bytes, done.waiting_bytes) == (0, 0)
     assert verify_store(store).damages == ()
     with pytest.raises(RepositoryError, match=r"version 1 .* was pruned on "):
         store.release(MODEL, store.find(f"{MODEL}@1")[1])
     assert store.roll_back(MODEL).aliases["current"].version == 2
 
 
+def test_version_found_before_is_read_whole(in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever found a version right before it is pruned reads all of it."""
+    fill(in_folder, tmp_path, 3)
+    let_pass(monkeypatch, in_folder, 40)
+    catalogue, found = in_folder.find(f"{MODEL}@1")
+    assert [item.name for item in prune(in_folder).gone] == [f"{MODEL}@1"]
+    prune(in_folder)
+    files = in_folder.release(catalogue.model, found).files
+    assert files
+    assert None not in [in_folder.objects.read(object_key(file.sha256)) for file in files]
+
+
 def test_dry_run_matches_prune(in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dry run says the same as the prune does, and writes nothing."""
     fill(in_folder, tmp_path, 3)
     let_pass(monkeypatch, in_folder, 40)
-    before = {item.key: item for item in in_folder.objects.below("")}
-    planned = prune(in_folder, dry=True)
-    assert {item.key: item for item in in_folder.objects.below("")} == before
-    assert planned.gone
-    assert prune(in_folder) == planned
+    for kinds in ({"version"}, {"list", "content"}):
+        before = {item.key: item for item in in_folder.objects.below("")}
+        planned = prune(in_folder, dry=True)
+        assert {item.key: item for item in in_folder.objects.below("")} == before
+        assert {item.kind for item in planned.gone} == kinds
+        assert prune(in_folder) == planned
+        let_pass(monkeypatch, in_folder, 0.9)
+        assert prune(in_folder).gone == ()
+        let_pass(monkeypatch, in_folder, 0.2)
     assert prune(in_folder).gone == ()
 
 
@@ -148,7 +165,7 @@ def test_shared_cache_contents_stay(in_folder: Store, tmp_path: Path, monkeypatc
     shared = next(file for file in first.files if file.path == "model/model.onnx")
     entry = json.dumps({"files": [{"path": "a", "sha256": shared.sha256}]})
     in_folder.objects.put("cache/export/0123.json", entry.encode())
-    let_pass(monkeypatch, in_folder, 40)
+    prune_day_before(monkeypatch, in_folder)
     prune(in_folder)
     assert object_key(shared.sha256) in keys(in_folder)
     in_folder.objects.remove(["cache/export/0123.json"])
@@ -181,7 +198,7 @@ def test_republished_release_keeps_list(in_folder: Store, tmp_path: Path, monkey
     """A release that is published again while its list goes keeps the list."""
     local_release = fill(in_folder, tmp_path, 3)[0]
     digest = in_folder.find(f"{MODEL}@1")[1].digest
-    let_pass(monkeypatch, in_folder, 40)
+    prune_day_before(monkeypatch, in_folder)
     remove = in_folder.objects.remove
     again: list[int] = []
 
@@ -207,7 +224,7 @@ def test_rewritten_list_stays(in_folder: Store, tmp_path: Path, monkeypatch: pyt
     fill(in_folder, tmp_path, 3)
     first = in_folder.release(MODEL, in_folder.find(f"{MODEL}@1")[1])
     listed = release_key(MODEL, first.digest)
-    let_pass(monkeypatch, in_folder, 40)
+    prune_day_before(monkeypatch, in_folder)
     below = in_folder.objects.below
     removed: set[str] = set()
 
@@ -220,7 +237,7 @@ def test_rewritten_list_stays(in_folder: Store, tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(in_folder.objects, "below", meanwhile)
     monkeypatch.setattr(in_folder.objects, "remove", removed.update)
-    assert {item.name for item in prune(in_folder).gone} == {f"{MODEL}@1"}
+    assert prune(in_folder).gone == ()
     assert removed == set()
 
 
@@ -236,7 +253,8 @@ def test_version_pruned_during_republication_remade(
     def meanwhile(*args: Any) -> Catalogue:
         """Between the look at what is there and the write."""
         monkeypatch.setattr(Store, "change", change)
-        pruned.append(prune(in_folder))
+        pruned.append(prune_day_before(monkeypatch, in_folder))
+        prune(in_folder)
         return change(*args)
 
     monkeypatch.setattr(Store, "change", meanwhile)
@@ -253,7 +271,7 @@ def test_version_pruned_during_republication_remade(
 def test_resent_release_is_whole(in_folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A release that is sent again right after its contents went is whole."""
     release = fill(in_folder, tmp_path, 3)[0]
-    let_pass(monkeypatch, in_folder, 40)
+    prune_day_before(monkeypatch, in_folder)
     remove = in_folder.objects.remove
     again: list[int] = []
 
@@ -273,7 +291,7 @@ def test_rejuvenated_content_stays(in_folder: Store, tmp_path: Path, monkeypatch
     """A content that a publication has just made young again stays."""
     fill(in_folder, tmp_path, 3)
     first = in_folder.release(MODEL, in_folder.find(f"{MODEL}@1")[1])
-    let_pass(monkeypatch, in_folder, 40)
+    prune_day_before(monkeypatch, in_folder)
     young = object_key(next(file.sha256 for file in first.files if file.path == "model/model.onnx"))
     find = in_folder.objects.find
 
@@ -334,17 +352,18 @@ def test_killed_prune_ended_by_next(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         shutil.copytree(tmp_path / "filled", tmp_path / f"store-{killed}")
         store = Store(FolderObjects(tmp_path / f"store-{killed}"))
         with monkeypatch.context() as patched:
-            let_pass(patched, store, 40)
             writes = Countdown(store.objects, killed)
             writes.count(patched)
             try:
+                prune_day_before(patched, store)
                 prune(store)
             except Killed:
                 killed += 1
             assert verify_store(store).damages == ()
             assert {version.version for version in store.catalogue(MODEL).standing()} >= {2, 3}
             patched.undo()
-            let_pass(patched, store, 41)  # also the killed one's lease has run out
+            let_pass(patched, store, 2)  # the killed one's lease has run out
+            prune_day_before(patched, store)
             prune(store)
             assert keys(store, "releases/") == {
                 release_key(MODEL, version.digest) for version in store.catalogue(MODEL).standing()
@@ -352,7 +371,7 @@ def test_killed_prune_ended_by_next(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             assert verify_store(store).others == 0
         if not writes.ended:
             break
-    assert killed > 3
+    assert killed > 8
 
 
 class Killed(BaseException):

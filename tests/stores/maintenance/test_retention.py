@@ -105,11 +105,12 @@ def test_loaded_version_stays_week() -> None:
 def test_pruned_version_keeps_number() -> None:
     """A pruned version keeps its number and digest and is not pruned again."""
     before = catalogue(3, aliases={"current": (3,)})
-    after = without(before, fates(before, NOTHING, (), NOW))
+    after = without(before, fates(before, NOTHING, (), NOW), lambda: NOW)
     assert [v.version for v in after.versions] == [1, 2, 3]
     assert [v.digest for v in after.versions] == [v.digest for v in before.versions]
     assert [v.version for v in after.standing()] == [3]
-    assert without(after, fates(after, NOTHING, (), NOW)) is after
+    assert {v.pruned for v in after.versions} == {None, "2026-06-01T00:00:00.000+00:00"}
+    assert without(after, fates(after, NOTHING, (), NOW), lambda: NOW) is after
 
 
 @pytest.mark.parametrize("keep", [1, 3, 9])

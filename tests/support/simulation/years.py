@@ -256,7 +256,7 @@ def simulated(world: World) -> Iterator[None]:
             mock.patch.object(module, "time", time) for module in (documents, turns, prune, publication)
         ]
         patches += [mock.patch.object(module, "random", chance) for module in (documents, turns)]
-        named = (documents, records, stores, publication, prune, initialize)
+        named = (documents, records, stores, publication, initialize)
         patches += [mock.patch.object(module, "utc_now", utc_now) for module in named]
         patches += [mock.patch.object(module, "ThreadPoolExecutor", InTurn) for module in (reader, transfer)]
         for patch in patches:

@@ -9,6 +9,7 @@ import pytest
 from plansmith.records.destination import CURRENT, Publication
 from plansmith.stores.backend.documents import content_of, utc_now
 from plansmith.stores.layout import live_key
+from plansmith.stores.prune import Pruner, Pruning, Retention
 from plansmith.stores.publication import Terms, publish_release
 from plansmith.stores.records import LiveReport
 from plansmith.stores.store import Store
@@ -40,6 +41,14 @@ def report_live(store: Store, version: int, *, loader: str = "gpu-7", model: str
     """Have a loader say that a version answers."""
     report = LiveReport(loader=loader, model=model, alias="current", wanted=version, serves=(version,), seen=utc_now())
     store.objects.put(live_key(model, loader), content_of(report))
+
+
+def prune_day_before(monkeypatch: pytest.MonkeyPatch, store: Store) -> Pruning:
+    """Prune forty days later all that nothing holds, and have the day pass in which it can still be read."""
+    let_pass(monkeypatch, store, 40)
+    done = Pruner(store, Retention(keep=1, seconds=0), dry=False, settle_seconds=0).prune()
+    let_pass(monkeypatch, store, 1.1)
+    return done
 
 
 def let_pass(monkeypatch: pytest.MonkeyPatch, store: Store, days: float) -> None:

@@ -19,6 +19,7 @@ TINY = Interface(
     ),
 )
 
+# By hand, and not the product's own table, which it is there to judge.
 DTYPES = {
     "bool": "BOOL",
     "uint8": "UINT8",

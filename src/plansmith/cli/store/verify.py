@@ -147,7 +147,8 @@ def prune_command(*, keep: int, older_than: str, dry_run: bool, store: Location,
 
     A version goes if it is none of the newest N of its model and was published more than AGE ago. What an alias stands
     for stays, what a rollback of it leads to, what is pinned, and what a loader said to be live in the last 7 days.
-    Contents go when no version and no shared cache has them, and they are older than a day.
+    Contents go when no version and no shared cache has them, and they are older than a day. Those of a version that was
+    pruned stay for a day more, as somebody may still be reading it: the next prune after that frees the space.
 
     \b
     plansmith prune --dry-run --store s3://models/prod
@@ -173,6 +174,9 @@ def _print(pruning: Pruning, would: str) -> None:
     counts = Counter(item.kind for item in pruning.gone)
     things = f"{count(counts['version'], 'version')} and {count(counts['content'], 'content')}"
     click.echo(f"{things} {would}removed, {format_bytes(pruning.freed_bytes)} freed")
+    if pruning.waiting_bytes:
+        more = format_bytes(pruning.waiting_bytes)
+        click.echo(f"{more} more can go in a day: somebody may still be reading what was pruned. Run this again then")
     click.echo(f"{count(len(pruning.staying), 'version')} {'stays' if len(pruning.staying) == 1 else 'stay'}")
     reasons: dict[str, list[str]] = {}
     for staying in pruning.staying:
