@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from plansmith.records.model import ANONYMOUS, Component, Dim, Tensor
 from plansmith.sources import onnx_file
+from plansmith.sources.onnx_skeleton import NUMBERS, read_skeleton
 
 if TYPE_CHECKING:
     import onnx
@@ -38,13 +39,12 @@ def finish(raw: Path, tensors: tuple[Tensor, ...]) -> Component:
     """
     import onnx
 
-    model = onnx.load(raw, load_external_data=False)
-    component = describe_model(model, raw.parent / MODEL_FILE)
+    component = describe_model(read_skeleton(raw), raw.parent / MODEL_FILE)
     tensors_by_name = {t.name: t for t in (*component.inputs, *component.outputs)}
     if all(tensors_by_name.get(t.name) == t for t in tensors) and not component.external_files:
         raw.rename(raw.parent / MODEL_FILE)
         return component
-    onnx.load_external_data_for_model(model, str(raw.parent))
+    model = onnx.load(raw)
     for written in raw.parent.iterdir():
         written.unlink()
     name_dims(model, tensors)
@@ -54,17 +54,13 @@ def finish(raw: Path, tensors: tuple[Tensor, ...]) -> Component:
 
 
 def describe(path: Path) -> Component:
-    """Return the interface and versions of a graph, without reading its external weights."""
-    import onnx
-
-    return describe_model(onnx.load(path, load_external_data=False), path)
+    """Return the interface and versions of a graph, without reading its weights."""
+    return describe_model(read_skeleton(path), path)
 
 
 def domains(path: Path) -> set[str]:
     """Return the operator domains that a graph's nodes and local functions use."""
-    import onnx
-
-    return {node.domain for node in all_nodes(onnx.load(path, load_external_data=False))}
+    return {node.domain for node in all_nodes(read_skeleton(path))}
 
 
 def all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
@@ -77,11 +73,25 @@ def all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
             waiting += [*attribute.g.node, *(n for graph in attribute.graphs for n in graph.node)]
 
 
+def check_skeleton(skeleton: onnx.ModelProto) -> None:
+    """Have onnx.checker judge all of a graph but the numbers of its tensors, which become ones without elements.
+
+    Raises:
+        onnx.checker.ValidationError: the graph is not what ONNX describes.
+    """
+    import onnx
+
+    for tensor in onnx_file.tensors(skeleton):
+        if tensor.data_location != tensor.EXTERNAL and not any(f.name in NUMBERS for f, _ in tensor.ListFields()):
+            tensor.dims[:] = [0]
+    onnx.checker.check_model(skeleton)
+
+
 def element_types(path: Path) -> set[str]:
     """Return the NumPy type names of all weights of a graph."""
     import onnx
 
-    stored = onnx_file.tensors(onnx.load(path, load_external_data=False))
+    stored = onnx_file.tensors(read_skeleton(path))
     return {onnx.helper.tensor_dtype_to_np_dtype(kind).name for kind in {tensor.data_type for tensor in stored}}
 
 

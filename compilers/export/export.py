@@ -142,7 +142,7 @@ def _settled(request: ReferenceRequest, progress: Progress) -> _SettledModel:
     moving_axes = dynamic_axes.find_dynamic_axes(asking.answer, plan, axes, user_axes)
     _require_moving(moving_axes, axes, user_axes)
     axes = dynamic_axes.narrow_ranges(asking.answer, moving_axes, axes, user_axes)
-    require_repeatable(live.ask, *asking.cached_case("traced", moving_axes.full(moving_axes.traced)))
+    require_repeatable(live.ask, *asking.smallest_case(moving_axes.full(moving_axes.traced)))
     return _SettledModel(live, asking, moving_axes, axes, user_axes)
 
 

@@ -159,6 +159,11 @@ class ReferenceRunner:
             self._cases[key] = self.case(name, sizes)
         return self._cases[key]
 
+    def smallest_case(self, sizes: Sizes) -> tuple[Arrays, Arrays]:
+        """Return the smallest cached case, by the bytes of its inputs; that of the given shape where there is none."""
+        self.cached_case("traced", sizes)
+        return min(self._cases.values(), key=lambda case: sum(array.nbytes for array in case[0].values()))
+
     def takes(self, sizes: Sizes) -> bool:
         """Whether the model runs at a shape; its outputs are cached.
 

@@ -63,6 +63,20 @@ def test_hard_link_shares_digest(weights: Path, memo: Path) -> None:
     assert again.hashed == 0
 
 
+def test_own_link_needs_no_reading(weights: Path, memo: Path) -> None:
+    """A link that the digester makes itself costs no reading; a file that was not read before is read."""
+    digester = Digester(memo)
+    digester.file(weights)
+    digester.link(weights, weights.with_name("link.bin"))
+    for again in (digester, Digester(memo)):
+        assert again.file(weights) == again.file(weights.with_name("link.bin")) == SHA256
+    assert digester.hashed == 1
+    other = weights.with_name("other.bin")
+    other.write_bytes(b"another")
+    digester.link(other, weights.with_name("its link.bin"))
+    assert digester.file(weights.with_name("its link.bin")) == hashlib.sha256(b"another").hexdigest()
+
+
 def test_fresh_reading_on_request(weights: Path, memo: Path) -> None:
     """A file is read afresh where that is asked for."""
     digester = Digester(memo)

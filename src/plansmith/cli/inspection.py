@@ -313,12 +313,13 @@ def _graph(path: Path) -> dict[str, Any]:
         from google.protobuf.message import DecodeError
 
         from plansmith.compilers.onnx_files import describe_model
+        from plansmith.sources.onnx_skeleton import read_skeleton
     except ImportError as error:
         raise UsageError(
             "reading ONNX files needs the onnx package", remedy="pip install 'plansmith[compile]'"
         ) from error
     try:
-        model = onnx.load(path, format="protobuf", load_external_data=False)
+        model = read_skeleton(path)
         component = describe_model(model, path)
         dtypes = Counter(onnx.TensorProto.DataType.Name(t.data_type).lower() for t in model.graph.initializer)
     except (DecodeError, StopIteration, ValueError, KeyError, OSError) as error:

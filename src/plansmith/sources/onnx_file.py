@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from plansmith.errors import EnvironmentFault, SourceError
+from plansmith.sources.onnx_skeleton import read_skeleton
 
 if TYPE_CHECKING:
     import onnx
@@ -80,8 +82,12 @@ def _bytes(tensor: onnx.TensorProto) -> int:
     return math.prod(tensor.dims) * dtype.itemsize
 
 
-def read_graph(path: Path) -> onnx.ModelProto:
+def read_graph(path: Path, *, weights: bool = True) -> onnx.ModelProto:
     """Read the graph of a file, without its external weights.
+
+    Args:
+        path: of the file.
+        weights: with those that are in it; else as `read_skeleton`.
 
     Raises:
         SourceError: the file is empty, cut off, cannot be read, or is no ONNX model.
@@ -94,8 +100,9 @@ def read_graph(path: Path) -> onnx.ModelProto:
     try:
         if not path.stat().st_size:
             raise SourceError(f"{path} is empty", remedy=_WRITE_AGAIN)
-        model = onnx.load(path, format="protobuf", load_external_data=False)
-    except DecodeError as error:
+        read = partial(onnx.load, format="protobuf", load_external_data=False) if weights else read_skeleton
+        model = read(path)
+    except (DecodeError, ValueError) as error:
         raise SourceError(f"{path} is no ONNX model, or is cut off", remedy=_WRITE_AGAIN) from error
     except OSError as error:
         raise SourceError(f"cannot read {path}: {error.strerror}", remedy="check its permissions") from error
@@ -113,7 +120,7 @@ def weights_of(path: Path) -> dict[str, int]:
         SourceError: as for `read_graph`; or the graph does not say where they lie.
     """
     try:
-        return locations(read_graph(path))
+        return locations(read_graph(path, weights=False))
     except ValueError as error:
         raise SourceError(f"{path} does not say where its weights lie: {error}", remedy=_WRITE_AGAIN) from error
 

@@ -2,7 +2,8 @@
 
 The memo is a small SQLite file keyed by device, inode, size, modification time and change time: a hard link
 shares the entry of its file, and a changed file misses it. A program can set the modification time back, but
-nothing can set the change time. A link that is made or removed changes it too, and costs one more reading.
+nothing can set the change time. A link that is made or removed changes it too, and costs one more reading, unless
+`Digester.link` makes it.
 What the memo cannot see is a disk that loses bits by itself: a release is read again before it is published.
 """
 
@@ -19,7 +20,7 @@ from typing import Any
 from urllib.parse import quote
 
 from plansmith.records.model import FileEntry
-from plansmith.system.files import make_folder
+from plansmith.system.files import link_or_copy, make_folder
 
 # Device, inode, size, modification time and change time; times in nanoseconds.
 _Identity = tuple[int, int, int, int, int]
@@ -92,6 +93,19 @@ class Digester:
         identity = _identity_of(path.stat())
         self._remember(identity, sha256)
         self._digests[identity] = sha256
+
+    def link(self, source: Path, target: Path) -> None:
+        """As `link_or_copy`; what is remembered of the file stays so, as its new name changes nothing but the times.
+
+        Raises:
+            OSError: as `link_or_copy`.
+        """
+        before = _identity_of(source.stat())
+        digest = self._digests.get(before) or self._recall(before)
+        link_or_copy(source, target)
+        *after, _ = _identity_of(target.stat())
+        if digest is not None and after == [*before[:-1]]:
+            self.note(target, digest)
 
     def entries(self, folder: Path, paths: list[Path] | None = None, *, foreign: bool = False) -> tuple[FileEntry, ...]:
         """Return path, size and digest of a folder's files (all below it unless named), sorted by path."""

@@ -9,8 +9,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from plansmith.compilers.onnx_files import check_skeleton
 from plansmith.errors import RepositoryError
 from plansmith.records.model import Tensor
+from plansmith.sources.onnx_skeleton import read_skeleton
 from plansmith.triton.checker.model_files import graph_facts
 
 from ...support.checker.graphs import content, graph, outside, weights
@@ -79,6 +81,20 @@ def test_weights_never_read(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert facts.inputs
     assert peak < 2**20
+
+
+def test_skeleton_judged_without_weights(tmp_path: Path) -> None:
+    """The checker of ONNX takes a graph without its weights, and refuses it for anything else that is wrong with it."""
+    size = 4096
+    double = helper.make_node("Add", ["x", "w"], ["z"])
+    whole = graph(inputs={"x": (TensorProto.FLOAT, [size])}, nodes=[double], initializer=[weights("w", size)])
+    skeleton = read_skeleton(saved(tmp_path, whole))
+    assert skeleton.ByteSize() < size
+    check_skeleton(skeleton)
+    double.attribute.append(helper.make_attribute("unknown", 1))
+    wrong = graph(inputs={"x": (TensorProto.FLOAT, [size])}, nodes=[double], initializer=[weights("w", size)])
+    with pytest.raises(onnx.checker.ValidationError, match="unknown"):
+        check_skeleton(read_skeleton(saved(tmp_path, wrong)))
 
 
 def test_facts_match_library_on_export(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ _GRAPH_CODE = (
     "compilers/onnx_files.py",
     "compilers/onnxrt.py",
     "sources/onnx_file.py",
+    "sources/onnx_skeleton.py",
 )
 _EXPORT_CODE = (
     "compilers/export",
@@ -100,7 +101,7 @@ _CODE = {
         "pipelines/text",
         "sources",
     ),
-    "graph_files": ("sources/onnx_file.py",),
+    "graph_files": ("sources/onnx_file.py", "sources/onnx_skeleton.py"),
     "registered": (
         "config/source_reference.py",
         "sources/directory.py",
@@ -220,6 +221,7 @@ _CODE = {
         "pipelines/draft.py",
         "pipelines/served",
         "sources/onnx_file.py",
+        "sources/onnx_skeleton.py",
         "steps/release/environment.py",
         "steps/release/package.py",
         "triton",

@@ -20,7 +20,6 @@ from plansmith.records.release import CONFIG_FILE, MODEL_FOLDER, Package, Packed
 from plansmith.steps.artifacts import CompiledModel
 from plansmith.steps.release.environment import Packer, WantedEnvironment
 from plansmith.steps.runner import StageRunner, StepResult
-from plansmith.system.files import link_or_copy
 from plansmith.triton.config import model_config, plan_config
 from plansmith.triton.config.ensemble import Branch, chains_of, member_folder, part_name, write_ensemble
 from plansmith.triton.config.model_config import require_uncached, text_package
@@ -204,7 +203,7 @@ class _Writer:
         for reason in skipped:
             self.stages.notice(f"no warm-up {reason}")
         for file, place in laid.placed.items():
-            link_or_copy(compiled.engine.folder / file, out / MODEL_FOLDER / place)
+            self.stages.digester.link(compiled.engine.folder / file, out / MODEL_FOLDER / place)
         return package
 
     def branch(self, name: str, compiled: CompiledModel, options: TritonOptions, out: Path) -> Branch:

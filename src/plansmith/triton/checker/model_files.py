@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import ast
-import mmap
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from plansmith.errors import RepositoryError, first_line
 from plansmith.records.engine import OptimizationProfile
 from plansmith.records.model import Dim, Tensor
 from plansmith.records.release import Manifest
 from plansmith.sources import onnx_file
+from plansmith.sources.onnx_skeleton import read_skeleton
 from plansmith.triton.config.plan_config import is_linear, plan_dims
 
 if TYPE_CHECKING:
     import onnx
 
 
-# What holds the numbers of a tensor in a file, by the names of ONNX's protobuf.
-_NUMBERS = frozenset(
-    ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
-)
-_VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
-_MOST_NESTED = 60
-_MOST_SKELETON = 256 * 2**20
 _MOST_READ = 8
 _REMEDY = "export the model again, or copy the file again from where it was made"
 
@@ -148,12 +141,9 @@ def plan_facts(manifest: Manifest) -> PlanFacts | None:
 @lru_cache(maxsize=_MOST_READ)
 def _remembered(path: Path, *_identity: int) -> GraphFacts:
     import google.protobuf.message
-    import onnx
 
     try:
-        with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            skeleton = _without_numbers(data, 0, len(data), onnx.ModelProto.DESCRIPTOR)
-        return _graph_facts(onnx.ModelProto.FromString(skeleton))
+        return _graph_facts(read_skeleton(path))
     except (ValueError, IndexError, TypeError, KeyError, google.protobuf.message.DecodeError) as error:
         raise RepositoryError(f"{path.name} is no ONNX graph: {first_line(error)}", remedy=_REMEDY) from error
 
@@ -180,77 +170,6 @@ def _graph_facts(model: onnx.ModelProto) -> GraphFacts:
         external=onnx_file.locations(model),
         values=frozenset((*initializers, *(info.name for info in entries), *_outputs(model.graph))),
     )
-
-
-def _without_numbers(data: mmap.mmap, place: int, end: int, kind: Any, depth: int = 0) -> bytes:
-    """Return an ONNX protobuf message without tensor data, so that only the nodes take memory.
-
-    Args:
-        data: the file.
-        place: where the message begins in it.
-        end: where it ends.
-        kind: its descriptor.
-        depth: how many messages it lies in.
-
-    Raises:
-        ValueError: it is not what the descriptor says.
-    """
-    if depth > _MOST_NESTED:
-        raise ValueError("it is nested too deeply")
-    skeleton, is_tensor = bytearray(), kind.name == "TensorProto"
-    while place < end:
-        begin = place
-        tag, place = _varint(data, place, end)
-        wire, field = tag & 7, kind.fields_by_number.get(tag >> 3)
-        place, length = _past(data, place, end, wire)
-        if field is None or (is_tensor and field.name in _NUMBERS):
-            continue
-        if wire == _BYTES and field.message_type is not None:
-            inner = _without_numbers(data, place - length, place, field.message_type, depth + 1)
-            skeleton += _as_varint(tag) + _as_varint(len(inner)) + inner
-        else:
-            skeleton += data[begin:place]
-        if len(skeleton) > _MOST_SKELETON:
-            raise ValueError("its nodes alone are larger than those of any model")
-    return bytes(skeleton)
-
-
-def _past(data: mmap.mmap, place: int, end: int, wire: int) -> tuple[int, int]:
-    """The end of a field's value, and the number of its content bytes."""
-    if wire == _VARINT:
-        return _varint(data, place, end)[1], 0
-    if wire == _BYTES:
-        length, place = _varint(data, place, end)
-    elif wire in {_FIXED_64, _FIXED_32}:
-        length = 8 if wire == _FIXED_64 else 4
-    else:
-        raise ValueError("it is not written as protobuf is")
-    if place + length > end:
-        raise ValueError("it is cut off")
-    return place + length, length
-
-
-def _varint(data: mmap.mmap, place: int, end: int) -> tuple[int, int]:
-    value, shift = 0, 0
-    while shift < 70:
-        if place >= end:
-            raise ValueError("it is cut off")
-        byte = data[place]
-        place += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, place
-        shift += 7
-    raise ValueError("it is not written as protobuf is")
-
-
-def _as_varint(value: int) -> bytes:
-    content = bytearray()
-    while value >= 0x80:
-        content.append(value & 0x7F | 0x80)
-        value >>= 7
-    content.append(value)
-    return bytes(content)
 
 
 def _tensor(info: onnx.ValueInfoProto) -> Tensor:
