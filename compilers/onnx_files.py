@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from plansmith.records.model import ANONYMOUS, Component, Dim, Tensor
 from plansmith.sources import onnx_file
-from plansmith.sources.onnx_skeleton import NUMBERS, read_skeleton
+from plansmith.sources.onnx_file import NUMBERS, read_skeleton
 
 if TYPE_CHECKING:
     import onnx

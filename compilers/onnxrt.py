@@ -11,7 +11,7 @@ from plansmith.compilers import onnx_files
 from plansmith.errors import EngineError, first_line
 from plansmith.records.engine import Engine
 from plansmith.records.model import Component, EngineKind, LoweredModel, Precision
-from plansmith.sources.onnx_skeleton import read_skeleton
+from plansmith.sources.onnx_file import read_skeleton
 
 if TYPE_CHECKING:
     import onnx

@@ -313,7 +313,7 @@ def _graph(path: Path) -> dict[str, Any]:
         from google.protobuf.message import DecodeError
 
         from plansmith.compilers.onnx_files import describe_model
-        from plansmith.sources.onnx_skeleton import read_skeleton
+        from plansmith.sources.onnx_file import read_skeleton
     except ImportError as error:
         raise UsageError(
             "reading ONNX files needs the onnx package", remedy="pip install 'plansmith[compile]'"

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from plansmith.compilers.onnx_files import check_skeleton
 from plansmith.errors import RepositoryError
 from plansmith.records.model import Tensor
-from plansmith.sources.onnx_skeleton import read_skeleton
+from plansmith.sources.onnx_file import read_skeleton
 from plansmith.triton.checker.model_files import graph_facts
 
 from ...support.checker.graphs import content, graph, outside, weights

@@ -33,7 +33,6 @@ _GRAPH_CODE = (
     "compilers/onnx_files.py",
     "compilers/onnxrt.py",
     "sources/onnx_file.py",
-    "sources/onnx_skeleton.py",
 )
 _EXPORT_CODE = (
     "compilers/export",
@@ -101,7 +100,7 @@ _CODE = {
         "pipelines/text",
         "sources",
     ),
-    "graph_files": ("sources/onnx_file.py", "sources/onnx_skeleton.py"),
+    "graph_files": ("sources/onnx_file.py",),
     "registered": (
         "config/source_reference.py",
         "sources/directory.py",
@@ -221,7 +220,6 @@ _CODE = {
         "pipelines/draft.py",
         "pipelines/served",
         "sources/onnx_file.py",
-        "sources/onnx_skeleton.py",
         "steps/release/environment.py",
         "steps/release/package.py",
         "triton",

@@ -16,7 +16,7 @@ from plansmith.records.engine import OptimizationProfile
 from plansmith.records.model import Dim, Tensor
 from plansmith.records.release import Manifest
 from plansmith.sources import onnx_file
-from plansmith.sources.onnx_skeleton import read_skeleton
+from plansmith.sources.onnx_file import read_skeleton
 from plansmith.triton.config.plan_config import is_linear, plan_dims
 
 if TYPE_CHECKING:
