@@ -11,21 +11,26 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from plansmith.triggers.inbox.inbox import open_inbox
 from plansmith.triggers.registries.delivery import Event
+from plansmith.triton.server.installation import Installation
+from plansmith.triton.server.server import TritonServer
 
 from ..support.cli.command import COMMAND, CommandLine, environment
 from ..support.faults.compiles import write_tiny_bert
 from ..support.prefect.fleets import write_graph
 from ..support.prefect.programs import Program
+from ..support.triton.installed import installation, site
 from ..support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("soak-orphans")]
+
+__all__ = ["installation", "site"]
 
 KILLS = int(os.environ.get("PLANSMITH_SOAK_KILLS") or 10)
 FIRST = int(os.environ.get("PLANSMITH_SOAK_FIRST_KILL") or 0)
@@ -38,6 +43,7 @@ COMMANDS = (
     ("serve", *_PORTS),
     ("serve", "--follow", *_PORTS),
     ("sync", "--store", "store", "--into", "mirror"),
+    ("sync", "--store", "store", "--into", "loaded", "--url", "TRITON"),
     ("triggers", "serve", "--port", "0", "--service", "service.yaml"),
     ("infer", "tiny", "--random", "--serve"),
 )
@@ -76,14 +82,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="module")
+def triton(folder: Path, installation: Installation, site: Path) -> Iterator[str]:
+    """The URL of a Triton that a sync loads models into; no kill reaches it."""
+    (folder / "loaded").mkdir()
+    with TritonServer(folder / "loaded", installation, folder / "triton.log", site=site, models=[]) as server:
+        yield f"grpc://{server.grpc_url}"
+
+
 @pytest.mark.parametrize("number", range(FIRST, FIRST + KILLS))
-def test_killed_command_leaves_nothing(number: int, folder: Path) -> None:
+def test_killed_command_leaves_nothing(number: int, folder: Path, triton: str) -> None:
     """Nothing outlives a command that is killed at any moment, and what it left in files is mended or tidied."""
-    words, way = COMMANDS[number % len(COMMANDS)], tuple(WAYS)[number % len(WAYS)]
+    words = tuple(triton if word == "TRITON" else word for word in COMMANDS[number % len(COMMANDS)])
+    way = tuple(WAYS)[number % len(WAYS)]
     seconds = random.Random(f"{SEED} {number}").uniform(0, _LONGEST_SECONDS)
     told = f"seed {SEED}, number {number}: {way} to {' '.join(words[:2])} after {seconds:.2f} s"
     own = {"TMPDIR": str(folder / "temporary"), "CI_SECRET": "secret"}
-    _prepare(words[0], number, folder)
+    _prepare(words, number, folder)
     program = Program([*COMMAND, *words], folder / "log", environment(**own), folder=folder)
     program.start()
     try:
@@ -95,12 +110,13 @@ def test_killed_command_leaves_nothing(number: int, folder: Path) -> None:
     assert (told, _problem_after(CommandLine(folder), words, folder, own)) == (told, "")
 
 
-def _prepare(command: str, number: int, folder: Path) -> None:
+def _prepare(words: tuple[str, ...], number: int, folder: Path) -> None:
     """Have something to do for those that wait for it otherwise."""
-    if command == "sync":
-        for name in ("mirror", "mirror.plansmith"):
+    if words[0] == "sync":
+        mirror = words[words.index("--into") + 1]
+        for name in (mirror, f"{mirror}.plansmith"):
             shutil.rmtree(folder / name, ignore_errors=True)
-    if command == "triggers":
+    if words[0] == "triggers":
         shutil.rmtree(folder / "artifacts" / "cache", ignore_errors=True)
         inbox = open_inbox(f"sqlite:///{folder}/plansmith-triggers.db")
         inbox.take("ci", f"d{number}", [Event(registry="ci", model="one", version=str(number), change="asked")])
