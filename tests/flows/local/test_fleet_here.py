@@ -141,8 +141,12 @@ def _halted(fleet: FleetRun, folder: Path, model: str) -> psutil.Process:
     def is_halted() -> bool:
         assert fleet.process.poll() is None, "the fleet ended"
         if list(folder.glob(f"artifacts/logs/{model}-*-worker.log")):
-            run_in_worker = psutil.Process(fleet.process.pid).children(recursive=True)
-            processes[:] = [worker for worker in run_in_worker if "plansmith.steps.worker" in words_of(worker)]
+            children = psutil.Process(fleet.process.pid).children(recursive=True)
+            workers = [child for child in children if "plansmith.steps.worker" in words_of(child)]
+            # A fork server has the words of those that it forks; it is to go on.
+            processes[:] = [
+                w for w in workers if "plansmith.system.fork_server" not in words_of(w) or w.parent() in workers
+            ]
             for worker in processes:
                 worker.suspend()
         return bool(processes)
