@@ -37,7 +37,11 @@ tolerances:
 COMMANDS: dict[str, Callable[[Path], list[str]]] = {
     "fleet plan": lambda fleet: ["fleet", "plan", f"{fleet}/specs", "--json"],
     "fleet run, nothing stale": lambda fleet: ["fleet", "run", f"{fleet}/specs", "--json"],
-    "status": lambda fleet: ["status", f"{fleet}/specs", "--json"],
+    "status of specs": lambda fleet: ["status", f"{fleet}/specs", "--json"],
+    "status": lambda fleet: [
+        *("status", "--repository", f"{fleet}/artifacts/repository"),
+        *("--artifacts", f"{fleet}/artifacts", "--json"),
+    ],
     "versions": lambda fleet: ["versions", "--repository", f"{fleet}/artifacts/repository", "--json"],
     "history": lambda fleet: ["history", "--artifacts", f"{fleet}/artifacts", "--limit", "1000000", "--json"],
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from plansmith.records.model import ANONYMOUS, Component, Dim, Tensor
 from plansmith.sources import onnx_file
-from plansmith.sources.onnx_file import NUMBERS, read_skeleton
+from plansmith.sources.onnx_file import read_skeleton
 
 if TYPE_CHECKING:
     import onnx
@@ -35,20 +35,26 @@ def save(model: onnx.ModelProto, folder: Path, *, threshold_bytes: int = EXTERNA
 def finish(raw: Path, tensors: tuple[Tensor, ...]) -> Component:
     """Make an exporter's file the only one in its folder, as model.onnx, with the given dims.
 
-    A file that needs no change is renamed: writing a graph takes several times its size of memory.
+    Weights are read only where they lie beside the graph.
     """
     import onnx
 
-    component = describe_model(read_skeleton(raw), raw.parent / MODEL_FILE)
-    tensors_by_name = {t.name: t for t in (*component.inputs, *component.outputs)}
-    if all(tensors_by_name.get(t.name) == t for t in tensors) and not component.external_files:
-        raw.rename(raw.parent / MODEL_FILE)
-        return component
+    path, skeleton = raw.parent / MODEL_FILE, read_skeleton(raw)
+    component = describe_model(skeleton, path)
+    if not component.external_files:
+        name_dims(skeleton, tensors)
+        named = describe_model(skeleton, path)
+        if named == component:
+            raw.rename(path)
+        else:
+            onnx_file.copy_with_interface(raw, path, skeleton.graph)
+            raw.unlink()
+        return named
     model = onnx.load(raw)
     for written in raw.parent.iterdir():
         written.unlink()
     name_dims(model, tensors)
-    path = save(model, raw.parent)
+    save(model, raw.parent)
     external = (EXTERNAL_FILE,) if (path.parent / EXTERNAL_FILE).exists() else ()
     return describe_model(model, path).model_copy(update={"external_files": external})
 
@@ -74,17 +80,21 @@ def all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 
 
 def check_skeleton(skeleton: onnx.ModelProto) -> None:
-    """Have onnx.checker judge all of a graph but the numbers of its tensors, which become ones without elements.
+    """Have onnx.checker judge all of a graph but the numbers of its tensors, which it sees as ones without elements.
 
     Raises:
         onnx.checker.ValidationError: the graph is not what ONNX describes.
     """
     import onnx
 
-    for tensor in onnx_file.tensors(skeleton):
-        if tensor.data_location != tensor.EXTERNAL and not any(f.name in NUMBERS for f, _ in tensor.ListFields()):
+    shown = onnx.ModelProto()
+    shown.CopyFrom(skeleton)
+    for tensor in onnx_file.tensors(shown):
+        if not onnx_file.has_numbers(tensor):
             tensor.dims[:] = [0]
-    onnx.checker.check_model(skeleton)
+            tensor.ClearField("data_location")
+            tensor.ClearField("external_data")
+    onnx.checker.check_model(shown)
 
 
 def element_types(path: Path) -> set[str]:

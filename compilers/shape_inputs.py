@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plansmith.compilers.precision.graph import names_inside, subgraphs
+from plansmith.sources.onnx_file import read_skeleton
 
 if TYPE_CHECKING:
     import onnx
@@ -60,10 +61,8 @@ def shape_inputs(model: onnx.ModelProto) -> tuple[str, ...]:
 
 
 def read_shape_inputs(path: Path) -> tuple[str, ...]:
-    """As `shape_inputs`, for a file that may have external weights."""
-    import onnx
-
-    return shape_inputs(onnx.load(path, load_external_data=False))
+    """As `shape_inputs`, for a file, whose weights are not read."""
+    return shape_inputs(read_skeleton(path))
 
 
 def inputs_that_decide(model: onnx.ModelProto) -> dict[str, str]:

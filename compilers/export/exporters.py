@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from plansmith.records.model import Exporter, Precision, Rounding, Tensor
 from plansmith.sources.loaded_model import left_as_it_was
 from plansmith.system.memory import tells_of_memory
-from plansmith.validation.comparison import TOLERANCES, Padding, compare_output
+from plansmith.validation.comparison import TOLERANCES, Padding, compare_output, widened
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _UNIT = 2.0**-23
 _SEED = 0
 _FACTORS = 262_139
+_MARGIN = 2
+"""What may lie between the rounding of the smallest probe and that of others."""
 ALIKE = "one token everywhere"
 _COUNTS = ("num_experts", "experts")
 """What a part with experts is known by."""
@@ -191,12 +193,16 @@ def _translate(
 
 
 def measure(job: ExportJob) -> dict[str, Rounding]:
-    """Measure how much rounding moves every output, by name, at the job's probes with several samples."""
+    """Measure how much rounding moves every output, by name, at the job's probes with several samples.
+
+    The smallest probe alone is asked where rounding moves the outputs so little there that it would not widen the
+    tolerance if it moved them several times as far.
+    """
     probes = [probe for probe in job.probes[:3] if len(next(iter(probe.feed.values()), ())) > 1] or job.probes[:1]
     padding = Padding(job.inputs, job.mask_input)
     roundings: dict[str, Rounding] = {}
     weights = _rounded_otherwise(job.module)
-    for probe in probes:
+    for probe in sorted(probes, key=_elements):
         answers = _ask_with(weights, job.module, job.tensors(probe))
         for tensor, answer in zip(job.outputs, answers, strict=True):
             row = compare_output(
@@ -211,7 +217,22 @@ def measure(job: ExportJob) -> dict[str, Rounding]:
                 roundings[tensor.name] = _worse(
                     roundings.get(tensor.name), row.max_relative, row.quantile_relative, row.min_cosine
                 )
+        if not any(map(_might_widen, roundings.values())):
+            break
     return roundings
+
+
+def _elements(probe: Probe) -> int:
+    return sum(array.size for array in probe.feed.values())
+
+
+def _might_widen(rounding: Rounding) -> bool:
+    several = Rounding(
+        max_relative=_MARGIN * rounding.max_relative,
+        quantile_relative=_MARGIN * rounding.quantile_relative,
+        cosine=1 - _MARGIN * (1 - rounding.cosine),
+    )
+    return widened(TOLERANCES[Precision.FP32], several) != TOLERANCES[Precision.FP32]
 
 
 def _worse(before: Rounding | None, largest: float, quantile: float, cosine: float) -> Rounding:

@@ -69,6 +69,7 @@ def plan_graph(
     """Read an ONNX file that can be served, with the requested outputs, and plan its inputs.
 
     Graph and plan are in the form that the model is served in: what is to be INT32 or NHWC is converted in the graph.
+    The graph is a skeleton unless it was converted or has weights beside it.
 
     Args:
         path: of the file.
@@ -86,11 +87,11 @@ def plan_graph(
     from plansmith.compilers.export import onnx_import
     from plansmith.compilers.export.onnx_import import take_served_form
     from plansmith.sources.loaded_model import changes_of, served_plan
-    from plansmith.sources.onnx_file import read_graph
+    from plansmith.sources.onnx_file import read_graph, weights_of
     from plansmith.sources.random_inputs import index_bounds, name_inputs, plan_drawn
 
     descriptions, changes = _described(inputs), changes_of(inputs)
-    model = read_graph(path)
+    model = read_graph(path, weights=bool(changes or weights_of(path)))
     onnx_import.require_servable(model, path.name)
     onnx_import.pick_outputs(model, outputs)
     for name in shape_inputs(model):

@@ -101,7 +101,7 @@ def write(model: onnx.ModelProto, inputs: Sequence[Tensor], source: Path, out: P
     The weights are copied: the user's files may change, and onnx refuses those that have several hard links.
 
     Args:
-        model: read from `source`; changed here.
+        model: read from `source`, with its weights or without; changed here.
         inputs: the graph's inputs with a name for every dim that moves.
         source: the file that the graph was read from.
         out: an empty folder.
@@ -126,9 +126,11 @@ def write(model: onnx.ModelProto, inputs: Sequence[Tensor], source: Path, out: P
         shutil.copyfile(source.parent / place, out / file)
     onnx_file.relocate(model, numbered)
     path = out / onnx_files.MODEL_FILE
-    onnx.save(model, path)
+    onnx_file.write_graph(model, source, path)
+    judged = onnx_file.read_skeleton(path)
     try:
-        onnx.checker.check_model(path, full_check=True)
+        onnx_files.check_skeleton(judged)
+        onnx.shape_inference.infer_shapes(judged, check_type=True, strict_mode=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise SourceError(
             f"onnx finds {source.name} wrong: {first_line(error)}",
@@ -224,8 +226,6 @@ def name_outputs(
     Raises:
         SourceError: an output has a shape that the graph denies.
     """
-    import onnx
-
     graph_shapes = {o.name: o.shape for o in open_session(path, rewrites="basic").get_outputs()}
     tensors = []
     for tensor in onnx_files.describe_model(model, path).outputs:
@@ -246,7 +246,9 @@ def name_outputs(
                 dims.append(size if size in equal else (equal or [own])[0])
         tensors.append(tensor.model_copy(update={"dims": tuple(dims)}))
     onnx_files.name_dims(model, tuple(tensors))
-    onnx.save(model, path)
+    named = path.with_name("named.onnx")
+    onnx_file.write_graph(model, path, named)
+    named.replace(path)
 
 
 def _require_tensor(value: onnx.ValueInfoProto, role: str, name: str) -> None:

@@ -88,7 +88,7 @@ def nodes_in_fp32(path: Path) -> tuple[HighPrecisionNode, ...]:
     """Return the graph nodes that multiply in FP32, by their author or a recipe, so that their layers may as well.
 
     Args:
-        path: the ONNX file; its weights are not read.
+        path: the ONNX file; weights beside it are not read.
     """
     import onnx
 

@@ -90,7 +90,7 @@ def test_worker_answers_calls_in_turn(worker: Worker) -> None:
 def test_worker_takes_memory_as_large_libraries_need(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker looks for garbage seldom and keeps freed memory, unless its user tells the allocator otherwise."""
     monkeypatch.chdir(ROOT)
-    ours = "glibc.malloc.mmap_threshold=134217728:glibc.malloc.trim_threshold=134217728"
+    ours = "glibc.malloc.mmap_threshold=67108864:glibc.malloc.trim_threshold=134217728"
     for tunables, expected in (("", ours), ("glibc.malloc.check=0", f"{ours}:glibc.malloc.check=0")):
         monkeypatch.setenv("GLIBC_TUNABLES", tunables)
         with Worker(TINY, log) as worker:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 _STANDARD_INPUT, _STANDARD_OUTPUT, _STANDARD_ERROR = 0, 1, 2
+_COLORS_WITHOUT_TERMINAL = ("FORCE_COLOR", "TTY_COMPATIBLE")
 _UNABLE_TERMINALS = {"", "dumb", "unknown"}
 _WRITABLE = "plansmith-writable"
 _PLAIN = {"…": "...", "·": "-", "–": "-", "→": "->", "✓": "+", "✗": "X"}
@@ -212,17 +213,24 @@ def echo_lines(lines: Iterable[str]) -> None:
             parts = textwrap.wrap(line, width, subsequent_indent=deeper, break_long_words=False, break_on_hyphens=False)
             text = "\n".join(parts)
         if line.lstrip().startswith(_CAUTION):
-            open_console().print(text, style="yellow", markup=False)
+            _echo_styled((text, "yellow"))
         else:
             click.echo(text)
 
 
 def echo_verdict(before: str, verdict: str) -> None:
     """Print a line that ends in the verdict of the accuracy gate: green if it was passed, otherwise red."""
+    _echo_styled((f"{before}, ", ""), (f"gate {verdict}", "bold green" if verdict == "passed" else "bold red"))
+
+
+def _echo_styled(*parts: tuple[str, str]) -> None:
+    """Print a line of texts in styles of rich, which is not imported where colors are not shown."""
+    if not sys.stdout.isatty() and not any(map(os.environ.get, _COLORS_WITHOUT_TERMINAL)):
+        click.echo("".join(text for text, _ in parts))
+        return
     from rich.text import Text
 
-    style = "bold green" if verdict == "passed" else "bold red"
-    open_console().print(Text.assemble(f"{before}, ", (f"gate {verdict}", style)))
+    open_console().print(Text.assemble(*parts))
 
 
 def require_text(*texts: str) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import mmap
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from plansmith.errors import EnvironmentFault, SourceError
 
@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 
 NUMBERS = frozenset(("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data"))
 """What holds the numbers of a tensor, by the names of ONNX's protobuf."""
+_DECLARATIONS = ("input", "output", "value_info")
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 _KEPT_BYTES = 1024
 """A message that is not larger is kept as it is: most nodes, and tensors of sizes and single numbers."""
 _MOST_NESTED = 60
 _MOST_SKELETON = 256 * 2**20
+_BLOCK_BYTES = 64 * 1024
+_COPIED_BYTES = 2**20
 
 _WRITE_AGAIN = "export or download the model again"
 
@@ -100,8 +103,61 @@ def read_skeleton(path: Path) -> onnx.ModelProto:
     """
     import onnx
 
-    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return onnx.ModelProto.FromString(_without_numbers(data, 0, len(data), onnx.ModelProto.DESCRIPTOR))
+    with path.open("rb") as stream:
+        data = _Blocks(stream)
+        return onnx.ModelProto.FromString(_without_numbers(data, 0, data.size, onnx.ModelProto.DESCRIPTOR))
+
+
+def has_numbers(tensor: onnx.TensorProto) -> bool:
+    """Whether the numbers of a tensor are in it; `read_skeleton` leaves large ones out."""
+    return any(field.name in NUMBERS for field, _ in tensor.ListFields())
+
+
+def write_graph(model: onnx.ModelProto, source: Path, target: Path) -> None:
+    """Write a graph that was read from a file, whose weights beside it stay there.
+
+    Args:
+        model: the graph; if it is a skeleton, only inputs, outputs and what is known of tensors may have changed.
+        source: the file that it was read from.
+        target: another file.
+
+    Raises:
+        OSError: a file cannot be read or written.
+    """
+    import onnx
+
+    if all(_is_external(tensor) or has_numbers(tensor) or 0 in tensor.dims for tensor in tensors(model)):
+        onnx.save(model, target)
+    else:
+        copy_with_interface(source, target, model.graph)
+
+
+def copy_with_interface(source: Path, target: Path, interface: onnx.GraphProto) -> None:
+    """Copy an ONNX file, with what another graph says of inputs, outputs and tensors; no weights are held.
+
+    Raises:
+        ValueError: it is not written as protobuf is.
+        OSError: a file cannot be read or written.
+    """
+    import onnx
+
+    with source.open("rb") as stream, target.open("wb") as copy:
+        data = _Blocks(stream)
+        for field in _fields(data, 0, data.size, onnx.ModelProto.DESCRIPTOR):
+            if field.kind is None or field.kind.name != "graph":
+                data.copy([(field.begin, field.end)], copy)
+                continue
+            kept, place = [], field.content
+            for inner in _fields(data, field.content, field.end, onnx.GraphProto.DESCRIPTOR):
+                if inner.kind is not None and inner.kind.name in _DECLARATIONS:
+                    kept.append((place, inner.begin))
+                    place = inner.end
+            kept.append((place, field.end))
+            declared = onnx.GraphProto(**{name: getattr(interface, name) for name in _DECLARATIONS}).SerializeToString()
+            length = sum(end - begin for begin, end in kept) + len(declared)
+            copy.write(_as_varint(field.tag) + _as_varint(length))
+            data.copy(kept, copy)
+            copy.write(declared)
 
 
 def read_graph(path: Path, *, weights: bool = True) -> onnx.ModelProto:
@@ -187,7 +243,73 @@ def _weights(path: Path, location: str, size: int) -> Path:
     return file
 
 
-def _without_numbers(data: mmap.mmap, place: int, end: int, kind: Any, depth: int = 0) -> bytes:
+class _Blocks:
+    """The bytes of a file, read in blocks. Mapped memory would end the process where somebody cuts the file off."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.size = stream.seek(0, os.SEEK_END)
+        self._begin, self._block = 0, b""
+
+    def between(self, begin: int, end: int) -> bytes:
+        """Return some bytes.
+
+        Raises:
+            ValueError: the file has become shorter.
+        """
+        if begin < self._begin or end > self._begin + len(self._block):
+            self._stream.seek(begin)
+            self._begin, self._block = begin, self._stream.read(max(_BLOCK_BYTES, end - begin))
+        content = self._block[begin - self._begin : end - self._begin]
+        if len(content) < end - begin:
+            raise ValueError("it is cut off")
+        return content
+
+    def copy(self, ranges: Iterable[tuple[int, int]], target: BinaryIO) -> None:
+        """Append ranges of bytes to another file, a block at a time.
+
+        Raises:
+            ValueError: the file has become shorter.
+        """
+        for begin, end in ranges:
+            self._stream.seek(begin)
+            for place in range(begin, end, _COPIED_BYTES):
+                length = min(_COPIED_BYTES, end - place)
+                if target.write(self._stream.read(length)) < length:
+                    raise ValueError("it is cut off")
+
+
+class _Field(NamedTuple):
+    """A field of a protobuf message in a file: `begin` is where its tag is, `content` what follows that and a length.
+
+    `kind` is its descriptor, None where the message has no such field.
+    """
+
+    tag: int
+    kind: Any
+    begin: int
+    content: int
+    end: int
+
+    @property
+    def is_message(self) -> bool:
+        return self.tag & 7 == _BYTES and self.kind is not None and self.kind.message_type is not None
+
+
+def _fields(data: _Blocks, place: int, end: int, kind: Any) -> Iterator[_Field]:
+    """Yield the fields of the message of a kind between two places.
+
+    Raises:
+        ValueError: it is not what the descriptor says.
+    """
+    while place < end:
+        begin = place
+        tag, place = _varint(data, place, end)
+        place, length = _past(data, place, end, tag & 7)
+        yield _Field(tag, kind.fields_by_number.get(tag >> 3), begin, place - length, place)
+
+
+def _without_numbers(data: _Blocks, place: int, end: int, kind: Any, depth: int = 0) -> bytes:
     """Return an ONNX protobuf message without tensor data, so that only the nodes take memory.
 
     Args:
@@ -203,24 +325,21 @@ def _without_numbers(data: mmap.mmap, place: int, end: int, kind: Any, depth: in
     if depth > _MOST_NESTED:
         raise ValueError("it is nested too deeply")
     skeleton, is_tensor = bytearray(), kind.name == "TensorProto"
-    while place < end:
-        begin = place
-        tag, place = _varint(data, place, end)
-        wire, field = tag & 7, kind.fields_by_number.get(tag >> 3)
-        place, length = _past(data, place, end, wire)
-        if field is None or (is_tensor and field.name in NUMBERS):
+    for field in _fields(data, place, end, kind):
+        if field.kind is None or (is_tensor and field.kind.name in NUMBERS):
             continue
-        if wire == _BYTES and field.message_type is not None and length > _KEPT_BYTES:
-            inner = _without_numbers(data, place - length, place, field.message_type, depth + 1)
-            skeleton += _as_varint(tag) + _as_varint(len(inner)) + inner
+        if field.is_message and field.end - field.content > _KEPT_BYTES:
+            skeleton += _as_field(
+                field.tag, _without_numbers(data, field.content, field.end, field.kind.message_type, depth + 1)
+            )
+        elif len(skeleton) + field.end - field.begin <= _MOST_SKELETON:
+            skeleton += data.between(field.begin, field.end)
         else:
-            skeleton += data[begin:place]
-        if len(skeleton) > _MOST_SKELETON:
             raise ValueError("its nodes alone are larger than those of any model")
     return bytes(skeleton)
 
 
-def _past(data: mmap.mmap, place: int, end: int, wire: int) -> tuple[int, int]:
+def _past(data: _Blocks, place: int, end: int, wire: int) -> tuple[int, int]:
     """The end of a field's value, and the number of its content bytes."""
     if wire == _VARINT:
         return _varint(data, place, end)[1], 0
@@ -235,18 +354,22 @@ def _past(data: mmap.mmap, place: int, end: int, wire: int) -> tuple[int, int]:
     return place + length, length
 
 
-def _varint(data: mmap.mmap, place: int, end: int) -> tuple[int, int]:
+def _varint(data: _Blocks, place: int, end: int) -> tuple[int, int]:
     value, shift = 0, 0
     while shift < 70:
         if place >= end:
             raise ValueError("it is cut off")
-        byte = data[place]
+        (byte,) = data.between(place, place + 1)
         place += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, place
         shift += 7
     raise ValueError("it is not written as protobuf is")
+
+
+def _as_field(tag: int, content: bytes) -> bytes:
+    return _as_varint(tag) + _as_varint(len(content)) + content
 
 
 def _as_varint(value: int) -> bytes:

@@ -137,7 +137,8 @@ class Pruning(Record):
 
     Attributes:
         freed_bytes: size of the deleted contents.
-        waiting_bytes: size of those that only versions pruned in the last day need; a later prune deletes them.
+        waiting_bytes: size of those that only versions pruned in the last day need.
+        waiting_until: ISO 8601 time from which a later prune deletes them.
     """
 
     place: str
@@ -145,6 +146,7 @@ class Pruning(Record):
     staying: tuple[Staying, ...]
     freed_bytes: int
     waiting_bytes: int
+    waiting_until: str | None
 
 
 class Pruner:
@@ -232,6 +234,7 @@ class Pruner:
             staying=tuple(self._staying),
             freed_bytes=sum(item.bytes for item in contents),
             waiting_bytes=sum(item.bytes for item in waiting),
+            waiting_until=self._end_of_grace(catalogues) if waiting else None,
         )
 
     def _note(self, *items: PrunedItem) -> None:
@@ -334,6 +337,11 @@ class Pruner:
 
     def _is_recently_pruned(self, version: StoredVersion) -> bool:
         return version.pruned is not None and seconds_of(version.pruned) > self._now - GRACE_SECONDS
+
+    def _end_of_grace(self, catalogues: Iterable[Catalogue]) -> str:
+        """Return when nobody is taken to read any version that is pruned by now, as an ISO 8601 time."""
+        marks = (version.pruned for catalogue in catalogues for version in catalogue.versions)
+        return utc_text(max(seconds_of(mark) for mark in marks if mark is not None) + GRACE_SECONDS)
 
     def _is_meant(self, name: str) -> bool:
         return self._only is None or name in self._only

@@ -21,7 +21,7 @@ _SIGNS = (
 )
 
 _TUNABLES = "GLIBC_TUNABLES"
-_KEPT_BYTES = 128 << 20
+_MAPPED_BYTES, _KEPT_BYTES = 64 << 20, 128 << 20
 
 _NO_LIMIT = 2**60  # cgroup v1 says "unlimited" with a number close to 2**63
 _MEMINFO = Path("/proc/meminfo")
@@ -36,10 +36,11 @@ def reused_memory() -> dict[str, str]:
     """Return the variable by which a program keeps up to 128 MiB of what it frees, and uses it again.
 
     A compile copies its weights a dozen times. With glibc's defaults each copy is new memory, and the kernel clears
-    every page of it when it is first touched: a seventh of the CPU time of a small model. The settings are in glibc's
-    manual, "Memory Allocation Tunables"; a user's own ones stand behind these, and win.
+    every page of it when it is first touched: a seventh of the CPU time of a small model. What has 64 MiB or more, such
+    as a whole graph as bytes, goes back at once: kept, it would count beside what is needed next. The settings are in
+    glibc's manual, "Memory Allocation Tunables"; a user's own ones stand behind these, and win.
     """
-    ours = (f"glibc.malloc.{name}_threshold={_KEPT_BYTES}" for name in ("mmap", "trim"))
+    ours = (f"glibc.malloc.mmap_threshold={_MAPPED_BYTES}", f"glibc.malloc.trim_threshold={_KEPT_BYTES}")
     return {_TUNABLES: ":".join([*ours, *filter(None, [os.environ.get(_TUNABLES)])])}
 
 

@@ -22,7 +22,8 @@ def test_long_activity_shows_its_time(seconds: int, shown: str, monkeypatch: pyt
     monkeypatch.setattr(progress, "can_redraw", lambda: True)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     console = Console(file=StringIO(), width=60, color_system=None)
-    line = MovingLine(console)
+    monkeypatch.setattr(progress, "open_console", lambda **_: console)
+    line = MovingLine()
     line.tell("export: tracing")
     now[0] += seconds
     console.width = 60

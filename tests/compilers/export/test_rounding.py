@@ -69,6 +69,16 @@ def test_wrong_amplifying_graph_passed_over(tmp_path: Path) -> None:
     assert (last.exporter, last.problem) == ("dynamo", None)
 
 
+@pytest.mark.parametrize(("offset", "asked"), [(0, [2]), (100, [2, 3])], ids=["plain", "amplifying"])
+def test_rounding_asked_at_one_shape_unless_it_matters(offset: float, asked: list[int], tmp_path: Path) -> None:
+    """The smallest shape tells how rounding moves a plain model; an amplifying one is asked at the others, too."""
+    module, sizes = Sums(offset), []
+    job = job_at(module, TENSORS, SHAPES, tmp_path)
+    module.register_forward_pre_hook(lambda _, arguments: sizes.append(len(arguments[0])))
+    exporters.measure(job)
+    assert sizes == asked
+
+
 def test_wider_tolerance_is_bounded() -> None:
     """The wider tolerance has an end."""
     allowed = widened(FP32, Rounding(max_relative=1, quantile_relative=1, cosine=0.5))

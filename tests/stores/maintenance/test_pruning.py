@@ -92,7 +92,7 @@ def test_dry_run_matches_prune(in_folder: Store, tmp_path: Path, monkeypatch: py
         planned = prune(in_folder, dry=True)
         assert {item.key: item for item in in_folder.objects.below("")} == before
         assert {item.kind for item in planned.gone} == kinds
-        assert prune(in_folder) == planned
+        assert prune(in_folder).model_copy(update={"waiting_until": planned.waiting_until}) == planned
         let_pass(monkeypatch, in_folder, 0.9)
         assert prune(in_folder).gone == ()
         let_pass(monkeypatch, in_folder, 0.2)

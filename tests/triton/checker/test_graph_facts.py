@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from plansmith.compilers.onnx_files import check_skeleton
 from plansmith.errors import RepositoryError
 from plansmith.records.model import Tensor
-from plansmith.sources.onnx_file import read_skeleton
+from plansmith.sources.onnx_file import read_skeleton, write_graph
 from plansmith.triton.checker.model_files import graph_facts
 
 from ...support.checker.graphs import content, graph, outside, weights
@@ -95,6 +95,22 @@ def test_skeleton_judged_without_weights(tmp_path: Path) -> None:
     wrong = graph(inputs={"x": (TensorProto.FLOAT, [size])}, nodes=[double], initializer=[weights("w", size)])
     with pytest.raises(onnx.checker.ValidationError, match="unknown"):
         check_skeleton(read_skeleton(saved(tmp_path, wrong)))
+
+
+def test_copy_differs_in_declarations_alone(tmp_path: Path) -> None:
+    """A graph that is written with other inputs and outputs from a skeleton is otherwise the file, weights included."""
+    path = saved(tmp_path, graph(initializer=[weights("w", 4096)], doc_string="words", value_info=[]))
+    skeleton, whole = read_skeleton(path), onnx.load(path)
+    for model in (skeleton, whole):
+        model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
+        model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "rows"
+        model.graph.value_info.append(helper.make_tensor_value_info("known", TensorProto.FLOAT, ["rows"]))
+    write_graph(skeleton, path, tmp_path / "copy.onnx")
+    assert onnx.load(tmp_path / "copy.onnx") == whole
+    with (tmp_path / "copy.onnx").open("r+b") as cut:
+        cut.truncate(2000)
+    with pytest.raises(ValueError, match="cut off"):
+        write_graph(skeleton, tmp_path / "copy.onnx", tmp_path / "again.onnx")
 
 
 def test_facts_match_library_on_export(tmp_path: Path) -> None:

@@ -43,9 +43,8 @@ def doctor_command(*, artifacts: Path, offline: bool, deep: bool, strict: bool, 
     """
     from plansmith.cli.compile.progress import MovingLine
     from plansmith.cli.doctor.examination import examine
-    from plansmith.cli.output import open_console
 
-    with MovingLine(open_console(stderr=True)) as line:
+    with MovingLine() as line:
         line.tell("looking around")
         examination = examine(artifacts, online=not offline, deep=deep, strict=strict, progress=line.tell)
     if as_json:

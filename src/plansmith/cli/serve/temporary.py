@@ -80,7 +80,7 @@ def served(
         EnvironmentFault: this machine or its server lacks what the model needs.
     """
     from plansmith.cli.compile.progress import MovingLine
-    from plansmith.cli.output import open_console, short
+    from plansmith.cli.output import short
     from plansmith.cli.serve.serve import log_file, naming_damage
     from plansmith.triton.server.installation import find_installation
     from plansmith.triton.server.needs import needs_of, shown_manifests
@@ -106,7 +106,7 @@ def served(
     started = time.monotonic()
     try:
         with naming_damage(opened, models), ExitStack() as stack:
-            with MovingLine(open_console(stderr=True), quiet=quiet) as line:
+            with MovingLine(quiet=quiet) as line:
                 message = f"starting Triton with {names}; log: {short(log)}"
                 line.tell(message)
                 if not (quiet or line.shown):

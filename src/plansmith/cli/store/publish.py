@@ -136,7 +136,6 @@ def _publish(
     release: str, root: Path, destination: Destination, wishes: dict[str, Any], *, quiet: bool, dry: bool
 ) -> Publication:
     from plansmith.cli.compile.progress import MovingLine
-    from plansmith.cli.output import open_console
     from plansmith.stores.publication import Delivery, Terms, outgoing_release
     from plansmith.triton.repository.repository import ModelRepository
     from plansmith.triton.repository.signature import sign_release
@@ -154,7 +153,7 @@ def _publish(
     )
     if dry:
         return delivery.plan(leaving, terms)
-    with MovingLine(open_console(stderr=True), quiet=quiet) as line:
+    with MovingLine(quiet=quiet) as line:
         return delivery.publish(leaving, terms, line.tell)
 
 

@@ -8,7 +8,6 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from plansmith.cli.compile.progress import MovingLine
-from plansmith.cli.output import open_console
 
 if TYPE_CHECKING:
     from plansmith.stores.backend.object_store import Moved
@@ -25,7 +24,7 @@ def transfer_line(action: str, *, quiet: bool = False) -> Iterator[Moved]:
     from plansmith.formatting import format_bytes
 
     total, lock = 0, Lock()
-    with MovingLine(open_console(stderr=True), quiet=quiet) as line:
+    with MovingLine(quiet=quiet) as line:
 
         def moved(count: int) -> None:
             nonlocal total

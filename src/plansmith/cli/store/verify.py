@@ -82,12 +82,11 @@ def _verified(
     quiet: bool,
 ) -> Verification:
     from plansmith.cli.compile.progress import MovingLine
-    from plansmith.cli.output import open_console
     from plansmith.formatting import format_bytes
     from plansmith.stores.verify import verify_repository, verify_store
     from plansmith.triton.repository.repository import ModelRepository
 
-    with MovingLine(open_console(stderr=True), quiet=quiet or quick) as line:
+    with MovingLine(quiet=quiet or quick) as line:
 
         def checked(read: int, total: int) -> None:
             line.tell(f"{format_bytes(read)} of {format_bytes(total)} read")
@@ -166,7 +165,7 @@ def prune_command(*, keep: int, older_than: str, dry_run: bool, store: Location,
 
 
 def _print(pruning: Pruning, would: str) -> None:
-    from plansmith.formatting import format_bytes
+    from plansmith.formatting import format_bytes, minute
 
     for item in pruning.gone:
         if item.kind == "version":
@@ -174,9 +173,9 @@ def _print(pruning: Pruning, would: str) -> None:
     counts = Counter(item.kind for item in pruning.gone)
     things = f"{count(counts['version'], 'version')} and {count(counts['content'], 'content')}"
     click.echo(f"{things} {would}removed, {format_bytes(pruning.freed_bytes)} freed")
-    if pruning.waiting_bytes:
-        more = format_bytes(pruning.waiting_bytes)
-        click.echo(f"{more} more can go in a day: somebody may still be reading what was pruned. Run this again then")
+    if pruning.waiting_until is not None:
+        more, until = format_bytes(pruning.waiting_bytes), minute(pruning.waiting_until)
+        click.echo(f"{more} more can go after {until} UTC: until then, somebody may be reading what was pruned")
     click.echo(f"{count(len(pruning.staying), 'version')} {'stays' if len(pruning.staying) == 1 else 'stay'}")
     reasons: dict[str, list[str]] = {}
     for staying in pruning.staying:

@@ -127,10 +127,8 @@ def _generation(model: LoadRequest, options: PipelineOptions | None) -> Pipeline
 
 def plan_graph(request: tasks.PlanGraphRequest, progress: Progress) -> tasks.PreparedGraph:
     """Return the graph for TensorRT: simplified in FP32, unchanged if it was lowered."""
-    import onnx
-
     from plansmith.compilers.onnxrt import clean
-    from plansmith.compilers.shape_inputs import shape_inputs
+    from plansmith.compilers.shape_inputs import read_shape_inputs
     from plansmith.compilers.trt.layers import nodes_in_fp32
     from plansmith.system.files import link_or_copy
 
@@ -143,10 +141,9 @@ def plan_graph(request: tasks.PlanGraphRequest, progress: Progress) -> tasks.Pre
         for file in component.files:
             link_or_copy(request.folder / file, request.out / file)
     path = request.out / component.file
-    graph = onnx.load(path, load_external_data=False)
     return tasks.PreparedGraph(
         component=component,
-        shape_inputs=tuple(shape_inputs(graph)),
+        shape_inputs=read_shape_inputs(path),
         in_fp32=() if is_fp32 else nodes_in_fp32(path),
     )
 

@@ -352,6 +352,7 @@ def _deliver(shipment: FileUpload, operation: str, content: bytes, checksum: str
                 operation,
                 shipment.key,
                 answers=answers if attempt < _ATTEMPTS else (NO_UPLOAD,),
+                signs_body=not shipment.trusting,
                 Body=content,
                 **options,
             )

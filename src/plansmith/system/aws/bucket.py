@@ -97,12 +97,13 @@ def require_small(size: int, key: str, place: str) -> None:
         )
 
 
-def connect(place: Location, relative_to: Path) -> Any:
+def connect(place: Location, relative_to: Path, *, signs_bodies: bool = True) -> Any:
     """Create an S3 client; makes no request yet.
 
     Args:
         place: an S3 prefix. What it leaves open is found as every AWS tool does.
         relative_to: the folder that a relative path of certificates starts from.
+        signs_bodies: whether it signs what it sends where TLS does not protect that.
 
     Raises:
         EnvironmentFault: boto3 is not installed, or the profile or the certificates are not there.
@@ -120,7 +121,8 @@ def connect(place: Location, relative_to: Path) -> Any:
         if not (is_aws(url) and url.startswith("https:")):
             # Few servers but AWS's have a name in the DNS for each of their buckets.
             path_style = place.path_style if place.path_style is not None else not is_aws(url)
-            client = _create(session, place, relative_to, path_style=path_style, is_secure=url.startswith("https:"))
+            is_secure = url.startswith("https:") or not signs_bodies
+            client = _create(session, place, relative_to, path_style=path_style, is_secure=is_secure)
     except exceptions.ProfileNotFound as error:
         raise EnvironmentFault(
             f"there is no profile {error.kwargs['profile']!r} in the AWS configuration",
@@ -230,7 +232,7 @@ class Bucket:
         self._start = f"{prefix}/" if prefix else ""
         self._asked_for = place
         self._relative_to = relative_to
-        self._client: Any = None
+        self._clients: dict[bool, Any] = {}
         self._lock = Lock()
         self._away = _Away(self.place)
         encryption = {"ServerSideEncryption": place.encryption, "SSEKMSKeyId": place.kms_key}
@@ -239,12 +241,17 @@ class Bucket:
     @property
     def client(self) -> Any:
         """The botocore client."""
+        return self._connected(signs_bodies=True)
+
+    def _connected(self, *, signs_bodies: bool) -> Any:
         with self._lock:
-            if self._client is None:
-                self._client = connect(self._asked_for, self._relative_to)
+            if signs_bodies not in self._clients:
+                client = self._clients[signs_bodies] = connect(
+                    self._asked_for, self._relative_to, signs_bodies=signs_bodies
+                )
                 # Its connections end with this bucket, and not when the garbage is collected one day.
-                weakref.finalize(self, self._client.close)
-            return self._client
+                weakref.finalize(self, client.close)
+            return self._clients[signs_bodies]
 
     def full(self, key: str) -> str:
         """Return the full key in the bucket.
@@ -262,13 +269,23 @@ class Bucket:
         """Return the key relative to the prefix."""
         return key.removeprefix(self._start)
 
-    def call(self, operation: str, key: str | None = None, *, answers: tuple[str, ...] = (), **parameters: Any) -> Any:
+    def call(
+        self,
+        operation: str,
+        key: str | None = None,
+        *,
+        answers: tuple[str, ...] = (),
+        signs_body: bool = True,
+        **parameters: Any,
+    ) -> Any:
         """Make one request, with retries while the server is unavailable, such as during a restart.
 
         Args:
             operation: a method of botocore's client, such as `put_object`.
             key: of the object; None where it is about the bucket.
             answers: codes of errors that the caller wants to be told of.
+            signs_body: False where a SHA-256 checksum is among the parameters, which is signed as every header is, and
+                the server is known to refuse a body that has another: it is hashed once less.
             parameters: what else the method takes.
 
         Returns:
@@ -281,7 +298,8 @@ class Bucket:
         """
         if key is not None:
             parameters["Key"] = self.full(key)
-        ask = getattr(self.client, operation)
+        is_signed = signs_body or not self.client.meta.config.s3["payload_signing_enabled"]
+        ask = getattr(self._connected(signs_bodies=is_signed), operation)
         deadline = 0.0
         while True:
             try:
@@ -302,7 +320,7 @@ class Bucket:
             self._away.ended()
             return answer
 
-    def put(self, key: str, content: bytes, **conditions: str) -> str:
+    def put(self, key: str, content: bytes, **conditions: Any) -> str:
         """Write a small object and return its tag.
 
         Raises:
@@ -342,7 +360,7 @@ class Bucket:
             return Document(content, answer["ETag"])
         raise AssertionError("the last attempt raises")
 
-    def head(self, key: str, **parameters: str) -> Any:
+    def head(self, key: str, **parameters: Any) -> Any:
         """Return the HEAD response of an object; None if there is none."""
         try:
             return self.call("head_object", key, answers=(ABSENT,), **parameters)
@@ -407,7 +425,7 @@ class Bucket:
 
     def _part(self, key: str, first: int, end: int, tag: str) -> Any:
         """Return the response body that is exactly this byte range of an object."""
-        condition = {"IfMatch": tag} if tag else {}
+        condition: dict[str, Any] = {"IfMatch": tag} if tag else {}
         answers = (ABSENT, UNMET) if tag else (ABSENT,)
         try:
             answer = self.call("get_object", key, answers=answers, Range=f"bytes={first}-{end - 1}", **condition)

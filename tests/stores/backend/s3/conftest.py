@@ -48,5 +48,5 @@ def shared_client(running_proxy: FaultProxy) -> Iterator[Any]:
 def through(s3: S3, proxy: FaultProxy, shared_client: Any) -> S3Objects:
     """A store that is reached through the proxy."""
     objects = S3Objects(s3.place(endpoint_url=proxy.endpoint), Path())
-    objects.bucket._client = shared_client
+    objects.bucket._clients[True] = shared_client
     return objects

@@ -266,6 +266,22 @@ def test_parts_have_checksums_when_checked(through: S3Objects, proxy: FaultProxy
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("size", [MIB, 11 * MIB])
+def test_signed_checksum_stands_for_body(through: S3Objects, proxy: FaultProxy, tmp_path: Path, size: int) -> None:
+    """A body is not signed besides its checksum where the server checks that, and is signed where it does not."""
+    path, sha256 = file_of(tmp_path, size)
+    for checks in (True, False):
+        proxy.reset()
+        through.abilities = TRUSTED.model_copy(update={"checksums": checks})
+        through.send(path, KEY, sha256)
+        sent = [request.headers for request in proxy.requests if request.method == "PUT"]
+        assert sent
+        unsigned = [headers for headers in sent if headers["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD"]
+        assert unsigned == (sent if checks else [])
+        assert all("x-amz-checksum-sha256" in headers["authorization"] for headers in unsigned)
+
+
+@pytest.mark.slow
 def test_checksummed_upload_never_continued_without(through: S3Objects, proxy: FaultProxy, tmp_path: Path) -> None:
     """An upload with checksums is not continued without."""
     path, sha256 = file_of(tmp_path, 11 * MIB)
