@@ -169,20 +169,22 @@ bench-guard:     ## in under four minutes, whether compile and start-up have bec
 bench-guard: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.guard
 
+# One test may take hours, and a trace of all threads in the middle of it may end the process.
+LONG := $(BIN)/python -m pytest --timeout=36000 -o faulthandler_timeout=0
 soak:            ## long rounds of kills, power cuts, crowds, publications, hostile deliveries and files; every graph of the zoo's as a plan
 soak: $(VENV)/.served debian
-	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/soak/test_soak.py tests/faults/test_crowds.py
-	PLANSMITH_SOAK_KILLS=200 $(BIN)/python -m pytest tests/soak/test_orphans.py
-	PLANSMITH_SOAK_ROUNDS=200 $(BIN)/python -m pytest tests/stores/test_faults.py tests/stores/test_crowds.py \
+	PLANSMITH_SOAK_ROUNDS=200 $(LONG) tests/soak/test_soak.py tests/faults/test_crowds.py
+	PLANSMITH_SOAK_KILLS=200 $(LONG) tests/soak/test_orphans.py
+	PLANSMITH_SOAK_ROUNDS=200 $(LONG) tests/stores/test_faults.py tests/stores/test_crowds.py \
 		tests/stores/test_kills.py
-	PLANSMITH_SOAK_SEEDS=5000 $(BIN)/python -m pytest --timeout=7200 tests/stores/test_years.py
-	PLANSMITH_SOAK_SEEDS=10000 $(BIN)/python -m pytest --timeout=7200 tests/triggers/test_inbox_years.py
-	PLANSMITH_SOAK_STATES=5000 $(BIN)/python -m pytest --timeout=14400 tests/faults/test_power_cuts.py
-	PLANSMITH_SOAK_PUBLICATIONS=50 $(BIN)/python -m pytest tests/triton/server/test_live.py
-	PLANSMITH_SOAK_ROUNDS=50 $(BIN)/python -m pytest tests/soak/test_kills.py
-	PLANSMITH_SOAK_DELIVERIES=10000 $(BIN)/python -m pytest tests/triggers/receiver/test_hostile.py
+	PLANSMITH_SOAK_SEEDS=5000 $(LONG) tests/stores/test_years.py
+	PLANSMITH_SOAK_SEEDS=10000 $(LONG) tests/triggers/test_inbox_years.py
+	PLANSMITH_SOAK_STATES=5000 $(LONG) tests/faults/test_power_cuts.py
+	PLANSMITH_SOAK_PUBLICATIONS=50 $(LONG) tests/triton/server/control/test_live.py
+	PLANSMITH_SOAK_ROUNDS=50 $(LONG) tests/soak/test_kills.py
+	PLANSMITH_SOAK_DELIVERIES=10000 $(LONG) tests/triggers/receiver/test_hostile.py
 	$(MAKE) fuzz SECONDS=600
-	PLANSMITH_SOAK_BUILDS=1 $(BIN)/python -m pytest --timeout=1500 tests/compilers/trt/check/test_zoo_builds.py
+	PLANSMITH_SOAK_BUILDS=1 $(LONG) tests/compilers/trt/check/test_zoo_builds.py
 
 # Coverage-guided: atheris, in an environment of its own that sees the packages of this one.
 FUZZ := $(VENV)/fuzz

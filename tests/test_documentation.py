@@ -123,6 +123,13 @@ def test_named_files_and_targets_exist(path: Path) -> None:
     assert set(re.findall(r"(?:^|`)make ([a-z0-9-]+)", text, re.MULTILINE)) <= TARGETS
 
 
+def test_makefile_runs_tests_that_exist() -> None:
+    """Each test that a target of the Makefile runs by name is there."""
+    named = set(re.findall(r"tests/[\w/.]+", (ROOT / "Makefile").read_text()))
+    assert named
+    assert {name for name in named if not (ROOT / name).exists()} == set()
+
+
 def test_extension_guide_names_exist() -> None:
     """Each name that the guide places in a file is defined there."""
     names = re.findall(r"`(\w+)`\s+in\s+`([\w/]+\.py)`", read_page("extending"))

@@ -78,10 +78,18 @@ def test_own_link_needs_no_reading(weights: Path, memo: Path) -> None:
 
 
 def test_fresh_reading_on_request(weights: Path, memo: Path) -> None:
-    """A file is read afresh where that is asked for."""
-    digester = Digester(memo)
+    """What another process has read is read afresh where that is asked for, and its link with it."""
+    Digester(memo).file(weights)
+    digester, link = Digester(memo), weights.with_name("link.bin")
     assert digester.file(weights) == digester.file(weights, afresh=True) == SHA256
-    assert digester.hashed == 2
+    assert digester.hashed == 1
+    digester.link(weights, link)
+    assert digester.file(link, afresh=True) == SHA256
+    assert digester.hashed == 1
+    later, other = Digester(memo), weights.with_name("other.bin")
+    later.link(link, other)
+    assert later.file(other) == later.file(other, afresh=True) == SHA256
+    assert later.hashed == 1
 
 
 def test_copy_hashed_for_itself(weights: Path, memo: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+_INITIALIZING = frozenset(("normal_", "uniform_", "erfinv_", "mul_", "add_", "clamp_", "fill_", "zero_"))
+"""What initializers do to parameters in place."""
+
 CLASSIFICATION = "image-classification"
 FEATURES = "image-feature-extraction"
 
@@ -42,7 +45,7 @@ def load(folder: Path, *, task: str) -> LoadedModel:
         import timm
 
     try:
-        model = timm.create_model(f"local-dir:{folder}", pretrained=True)
+        model = _filled(lambda: timm.create_model(f"local-dir:{folder}", pretrained=True))
     except (RuntimeError, KeyError, FileNotFoundError) as error:
         raise SourceError(
             f"timm {timm.__version__} cannot load {folder.name}: {first_line(error)}",
@@ -53,6 +56,36 @@ def load(folder: Path, *, task: str) -> LoadedModel:
     if task == CLASSIFICATION and not model.num_classes:
         raise SourceError(f"{folder.name} was saved without a classifier", remedy=f"use --task {FEATURES}")
     return _live(model.eval().float())
+
+
+def _filled(create: Callable[[], Any]) -> Any:
+    """Create a model that a checkpoint fills, without the random numbers that it would replace.
+
+    They take longer than reading the weights does. A model of which some parameters are not in the checkpoint is
+    created once more, as timm does.
+    """
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Uninitialized(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __init__(self) -> None:
+            super().__init__()  # type: ignore[no-untyped-call]
+            self.left: dict[int, torch.Tensor] = {}
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            target = args[0] if args else None
+            if isinstance(target, torch.nn.Parameter):
+                name = func.overloadpacket.__name__
+                if name in _INITIALIZING:
+                    self.left[id(target)] = target
+                    return target
+                if name == "copy_":
+                    self.left.pop(id(target), None)
+            return func(*args, **(kwargs or {}))
+
+    with Uninitialized() as mode:
+        model = create()
+    return create() if any(id(parameter) in mode.left for parameter in model.parameters()) else model
 
 
 def require_task(task: str) -> None:

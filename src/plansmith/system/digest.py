@@ -4,7 +4,8 @@ The memo is a small SQLite file keyed by device, inode, size, modification time 
 shares the entry of its file, and a changed file misses it. A program can set the modification time back, but
 nothing can set the change time. A link that is made or removed changes it too, and costs one more reading, unless
 `Digester.link` makes it.
-What the memo cannot see is a disk that loses bits by itself: a release is read again before it is published.
+What the memo cannot see is a disk that loses bits by itself: what earlier runs left is read again before it is
+published.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class Digester:
         self._read_only = read_only
         self._made_anew = False
         self._digests: dict[_Identity, str] = {}
+        self._read: set[_Identity] = set()
 
     def file(self, path: Path, *, foreign: bool = False, afresh: bool = False) -> str:
         """Return the SHA-256 of a file's content, in hexadecimal.
@@ -69,7 +71,7 @@ class Digester:
         Args:
             path: the file.
             foreign: it is others' to write, and may change again at once.
-            afresh: read it whatever is remembered.
+            afresh: read it whatever is remembered, unless this object has read it itself.
 
         Raises:
             OSError: the file cannot be read.
@@ -79,11 +81,13 @@ class Digester:
             time.sleep((_CLOCK_TICK_NS - max(0, age)) / 1e9)
             stat = path.stat()
         identity = _identity_of(stat)
-        digest = None if afresh else self._digests.get(identity) or self._recall(identity)
+        is_known = not afresh or identity in self._read
+        digest = (self._digests.get(identity) or self._recall(identity)) if is_known else None
         if digest is None:
             with path.open("rb") as stream:
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
             self.hashed += 1
+            self._read.add(identity)
             self._remember(identity, digest)
         self._digests[identity] = digest
         return digest
@@ -103,9 +107,11 @@ class Digester:
         before = _identity_of(source.stat())
         digest = self._digests.get(before) or self._recall(before)
         link_or_copy(source, target)
-        *after, _ = _identity_of(target.stat())
-        if digest is not None and after == [*before[:-1]]:
+        after = _identity_of(target.stat())
+        if digest is not None and after[:-1] == before[:-1]:
             self.note(target, digest)
+            if before in self._read:
+                self._read.add(after)
 
     def entries(self, folder: Path, paths: list[Path] | None = None, *, foreign: bool = False) -> tuple[FileEntry, ...]:
         """Return path, size and digest of a folder's files (all below it unless named), sorted by path."""

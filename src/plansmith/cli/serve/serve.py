@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from plansmith.signing.policy import SignaturePolicy
     from plansmith.triton.repository.repository import ModelRepository
     from plansmith.triton.server.follower import Follower, Needs
+    from plansmith.triton.server.installation import Installation
+    from plansmith.triton.server.needs import ServerNeeds
     from plansmith.triton.server.server import TritonServer
 
 # Large models load for minutes; a person who waits can press Ctrl-C.
@@ -214,8 +216,7 @@ def _serve(
     from plansmith.triton.repository.repository import ModelRepository
     from plansmith.triton.repository.signature import require_shown_signed, signature_obstacle
     from plansmith.triton.server.installation import find_installation
-    from plansmith.triton.server.needs import needs_of, obstacles, shown_manifests
-    from plansmith.triton.server.server import TritonServer, other_pythons
+    from plansmith.triton.server.needs import obstacles
 
     opened = ModelRepository(folder)
     served = _served_models(opened, models, repository, may_be_empty=may_be_empty)
@@ -224,37 +225,23 @@ def _serve(
             require_shown_signed(opened, model, policy)
     start = front_end_start(opened, models) if settings["sagemaker_port"] is not None else None
     installation = find_installation(tritonserver)
-    needs = needs_of(installation, opened.load_target(), shown_manifests(opened, served))
-    if follow or start is not None:  # what is published meanwhile, or lies in an archive, may bring its environment
-        needs = replace(needs, pythons=tuple(other_pythons(installation)))
+    needs = _needs(opened, served, installation, start, follow=follow)
     if start is not None:
         served = [start.model] if start.model else []
-        needs = replace(needs, arguments=start.arguments)
-        settings["variables"] = start.variables
-    server = TritonServer(
-        folder,
-        installation,
-        log_file(repository.resolve()),
-        site=needs.site,
-        dali_site=needs.dali_site,
-        # The follower loads each by itself, so that one that never loads holds up no other; the start script names one.
-        models=served if start is None and not follow else [],
-        deadline_seconds=_LOAD_SECONDS,
-        arguments=needs.arguments,
-        pythons=needs.pythons,
-        **settings,
-    )
+        settings = {**settings, "variables": start.variables}
+    # The follower loads each by itself, so that one that never loads holds up no other; the start script names one.
+    loaded = served if start is None and not follow else []
+    server = _server(folder, installation, log_file(repository.resolve()), needs, loaded, settings)
+    if follow:
+        activity = f"follows {opened.root}"
+    else:
+        activity = f"serves {', '.join(served)}" if served else "is a multi-model endpoint"
     with naming_damage(opened, served), server:
-        if follow:
-            activity = f"follows {opened.root}"
-        else:
-            activity = f"serves {', '.join(served)}" if served else "is a multi-model endpoint"
         try:
             _announce(server, activity, served, needs.arguments, stand_in=needs.site is not None)
             if follow:
                 obstacle = signature_obstacle(opened, policy, obstacles(installation, opened, needs))
-                follower = _follower(server, opened, models, obstacle)
-                status: int | None = _follow(server, follower)
+                status: int | None = _follow(server, _follower(server, opened, models, obstacle))
             else:
                 status = server.wait()
         except KeyboardInterrupt:
@@ -262,6 +249,48 @@ def _serve(
             return
     assert status is not None
     raise server.obituary(status, "while it served")
+
+
+def _needs(
+    opened: ModelRepository,
+    served: Sequence[str],
+    installation: Installation,
+    start: Start | None,
+    *,
+    follow: bool,
+) -> ServerNeeds:
+    """Return what a server needs for the models that are shown now, and for those that it may load later."""
+    from plansmith.triton.server.needs import needs_of, shown_manifests
+    from plansmith.triton.server.server import other_pythons
+
+    needs = needs_of(installation, opened.load_target(), shown_manifests(opened, served))
+    if follow or start is not None:  # what is published meanwhile, or lies in an archive, may bring its environment
+        needs = replace(needs, pythons=tuple(other_pythons(installation)))
+    return needs if start is None else replace(needs, arguments=start.arguments)
+
+
+def _server(
+    folder: Path,
+    installation: Installation,
+    log: Path,
+    needs: ServerNeeds,
+    models: Sequence[str],
+    settings: Mapping[str, Any],
+) -> TritonServer:
+    from plansmith.triton.server.server import TritonServer
+
+    return TritonServer(
+        folder,
+        installation,
+        log,
+        site=needs.site,
+        dali_site=needs.dali_site,
+        models=models,
+        deadline_seconds=_LOAD_SECONDS,
+        arguments=needs.arguments,
+        pythons=needs.pythons,
+        **settings,
+    )
 
 
 @contextmanager

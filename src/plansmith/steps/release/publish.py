@@ -28,6 +28,7 @@ from plansmith.triton.repository.repository import ModelRepository
 
 if TYPE_CHECKING:
     from plansmith.stores.publication import Delivery, Outgoing, Terms
+    from plansmith.triton.server.live import ServerGroup
 
 
 class Deliveries:
@@ -209,14 +210,7 @@ def publish(
             existing = _published_before(stages, repository, manifest)
             clock.is_missing = existing is None
             return existing
-        servers = None
-        if spec.load_into:
-            from plansmith.triton.server.live import ServerGroup
-
-            servers = ServerGroup(
-                spec.load_into, stages.progress, load_seconds=spec.load_seconds, serves=spec.triton.serves
-            )
-            servers.require_reachable()
+        servers = _reachable_servers(stages, spec)
         again = reproduction(
             spec, reference, manifest.source, relative_to=relative_to, data=manifest.data, beside=manifest.beside
         )
@@ -225,13 +219,6 @@ def publish(
         assert artifacts.before is not None
         leading = repository.leading(manifest.name)
         newest = repository.readable(manifest.name, leading) if leading is not None else None
-        builder, tools = builder_id(), distributions_of(artifacts.before)
-
-        def describe(numbered: Manifest) -> dict[str, str]:
-            from plansmith.attestations.materials import BuildRun
-
-            return _report(numbered) | attestations_of(numbered, BuildRun(builder, stages.started, tools), texts)
-
         published = repository.publish(
             manifest,
             content,
@@ -239,7 +226,7 @@ def publish(
             allow_interface_change=spec.allow_interface_change,
             force=spec.force,
             waiting=stages.waits_for_publisher,
-            described=describe,
+            described=_describer(stages, artifacts.before, texts),
             servers=servers,
         )
         basis = completed(artifacts.before, spec, artifacts.model, artifacts.companions)
@@ -252,6 +239,37 @@ def publish(
         if newest is not None and not published.unchanged and (less := narrowings(newest, manifest)):
             stages.notice(f"version {published.version} is for less than version {newest.version}: {', '.join(less)}")
         return published, manifest.model_copy(update={"version": published.version})
+
+
+def _reachable_servers(stages: StageRunner, spec: ModelSpec) -> ServerGroup | None:
+    """Return the servers that have to load the release; None without such."""
+    if not spec.load_into:
+        return None
+    from plansmith.triton.server.live import ServerGroup
+
+    servers = ServerGroup(spec.load_into, stages.progress, load_seconds=spec.load_seconds, serves=spec.triton.serves)
+    servers.require_reachable()
+    return servers
+
+
+def _describer(
+    stages: StageRunner, before: Fingerprint, texts: Mapping[str, str]
+) -> Callable[[Manifest], Mapping[str, str]]:
+    """Return what makes the report and the statements of a release once it has its number.
+
+    Args:
+        stages: the compile's steps.
+        before: what the release is made from.
+        texts: the other texts in it.
+    """
+    builder, tools = builder_id(), distributions_of(before)
+
+    def describe(manifest: Manifest) -> Mapping[str, str]:
+        from plansmith.attestations.materials import BuildRun
+
+        return _report(manifest) | attestations_of(manifest, BuildRun(builder, stages.started, tools), texts)
+
+    return describe
 
 
 def _content(artifacts: ReleaseArtifacts) -> dict[str, Path]:

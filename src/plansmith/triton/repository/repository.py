@@ -20,7 +20,6 @@ from plansmith.system.files import (
     HeldByAnother,
     Waiting,
     fsync_tree,
-    link_or_copy,
     locked,
     make_folder,
     move_into_place,
@@ -159,7 +158,7 @@ class ModelRepository(RepositoryContents):
     def _write(self, staged: Path, manifest: Manifest, files: Mapping[str, Path], texts: Mapping[str, str]) -> None:
         """Package a release and verify it by reading it back: its data may have been corrupted since the checks."""
         for name, path in files.items():
-            link_or_copy(path, staged / name)
+            self._digester.link(path, staged / name)
         for name, text in texts.items():
             (staged / name).write_text(text, encoding="utf-8")
             (staged / name).chmod(0o755 if text.startswith("#!") else 0o644)
