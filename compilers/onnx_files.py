@@ -11,13 +11,16 @@ from plansmith.sources import onnx_file
 from plansmith.sources.onnx_file import read_skeleton
 
 if TYPE_CHECKING:
+    import numpy as np
     import onnx
+    from numpy.typing import NDArray
 
 MODEL_FILE = "model.onnx"
 EXTERNAL_FILE = "model.onnx.data"
 
 # A protobuf message ends at 2 GiB; what is near it goes beside the graph.
 EXTERNAL_THRESHOLD_BYTES = 1_800_000_000
+_SMALL_BYTES = 1024
 
 
 def save(model: onnx.ModelProto, folder: Path, *, threshold_bytes: int = EXTERNAL_THRESHOLD_BYTES) -> Path:
@@ -30,6 +33,36 @@ def save(model: onnx.ModelProto, folder: Path, *, threshold_bytes: int = EXTERNA
     if external:  # onnx has moved the weights out of the model; whoever holds it goes on with them
         onnx.load_external_data_for_model(model, str(folder))
     return path
+
+
+def apart_from_weights(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, NDArray[np.generic]]]:
+    """Return a copy of a graph without its large weights, and these by name, for `onnxrt.open_session`.
+
+    A graph as one message would be copied several times before it runs, with all that it weighs.
+    """
+    import onnx
+
+    skeleton = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
+    for field, value in model.graph.ListFields():
+        if field.name == "initializer":
+            continue
+        if field.is_repeated:
+            getattr(skeleton.graph, field.name).extend(value)
+        else:
+            setattr(skeleton.graph, field.name, value)
+    kinds = onnx.TensorProto
+    shared = {kinds.FLOAT, kinds.FLOAT16, kinds.DOUBLE, kinds.INT8, kinds.UINT8, kinds.INT32, kinds.INT64}
+    weights: dict[str, NDArray[np.generic]] = {}
+    for tensor in model.graph.initializer:
+        is_large = tensor.HasField("raw_data") and tensor.ByteSize() > _SMALL_BYTES
+        if not is_large or tensor.data_type not in shared:  # those that NumPy has, too
+            skeleton.graph.initializer.append(tensor)
+            continue
+        weights[tensor.name] = onnx.numpy_helper.to_array(tensor)
+        named = skeleton.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        named.data_location = onnx.TensorProto.EXTERNAL
+        named.external_data.add(key="location", value="in memory")
+    return skeleton, weights
 
 
 def finish(raw: Path, tensors: tuple[Tensor, ...]) -> Component:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from plansmith.compilers import onnx_files
@@ -14,8 +16,10 @@ from plansmith.records.model import Component, EngineKind, LoweredModel, Precisi
 from plansmith.sources.onnx_file import read_skeleton
 
 if TYPE_CHECKING:
+    import numpy as np
     import onnx
     import onnxruntime
+    from numpy.typing import NDArray
 
 PROVIDER = "CPUExecutionProvider"
 _STANDARD_DOMAINS = {"", "ai.onnx", "ai.onnx.ml"}
@@ -32,8 +36,9 @@ def limit_threads(count: int) -> None:
 
 
 def open_session(
-    path: Path,
+    graph: Path | bytes,
     *,
+    weights: Mapping[str, NDArray[np.generic]] = MappingProxyType({}),
     rewrites: Literal["all", "basic", "none"] = "all",
     optimised_copy: Path | None = None,
     external_weights: str | None = None,
@@ -42,7 +47,8 @@ def open_session(
     """Open a CPU session on a graph.
 
     Args:
-        path: the graph.
+        graph: a file, or its bytes.
+        weights: those that the graph names and does not have, from `onnx_files.apart_from_weights`.
         rewrites: what ONNX Runtime does to the graph; "basic" ones (constants folded, what is redundant
             removed) leave standard operators that any ONNX Runtime and execution provider can take further.
         optimised_copy: where ONNX Runtime writes what it made of the graph.
@@ -69,7 +75,35 @@ def open_session(
         options.add_session_config_entry(_NO_PREPACKING, "1")  # this session never runs
     if external_weights is not None:
         options.add_session_config_entry(_EXTERNAL_WEIGHTS, external_weights)
-    return onnxruntime.InferenceSession(path, options, providers=[PROVIDER])
+    values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in weights.values()]
+    if values:
+        options.add_external_initializers(list(weights), values)
+    session = onnxruntime.InferenceSession(graph, options, providers=[PROVIDER])
+    session.plansmith_weights = values  # ONNX Runtime reads them where they are, and does not own them
+    return session
+
+
+def open_model(
+    model: onnx.ModelProto,
+    *,
+    outputs: Iterable[str] = (),
+    rewrites: Literal["all", "basic", "none"],
+    in_order: bool = False,
+) -> onnxruntime.InferenceSession:
+    """Open a CPU session on a graph in memory, whose large weights are read where they are.
+
+    Args:
+        model: with its weights.
+        outputs: inner tensors that the session gives besides the graph's own.
+        rewrites: as for `open_session`.
+        in_order: likewise.
+    """
+    import onnx
+
+    skeleton, weights = onnx_files.apart_from_weights(model)
+    own = {value.name for value in skeleton.graph.output}
+    skeleton.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs if name not in own)
+    return open_session(skeleton.SerializeToString(), weights=weights, rewrites=rewrites, in_order=in_order)
 
 
 def compile_onnxruntime(model: LoweredModel, folder: Path, out: Path, *, max_opset: int, max_ir_version: int) -> Engine:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
-from plansmith.compilers import onnx_files
-from plansmith.compilers.onnxrt import open_session
+from plansmith.compilers.onnxrt import open_model
 
 if TYPE_CHECKING:
     import onnx
@@ -39,11 +36,9 @@ def stream(model: onnx.ModelProto, feeds: Iterable[Arrays], tensors: Sequence[st
         feeds: inputs, a batch each.
         tensors: inner tensors or outputs; all are held at once for one batch, so ask for as many as fit into memory.
     """
-    with tempfile.TemporaryDirectory(prefix="plansmith-activations-") as folder:
-        path = _save_with_outputs(model, tensors, Path(folder))
-        session = open_session(path, rewrites="none", in_order=True)
-        for feed in feeds:
-            yield dict(zip(tensors, session.run(list(tensors), dict(feed)), strict=True))
+    session = open_model(model, outputs=tensors, rewrites="none", in_order=True)
+    for feed in feeds:
+        yield dict(zip(tensors, session.run(list(tensors), dict(feed)), strict=True))
 
 
 def difference(before: onnx.ModelProto, after: onnx.ModelProto, feeds: Sequence[Arrays]) -> float:
@@ -67,20 +62,6 @@ def _relative(exact: NDArray[np.generic], actual: NDArray[np.generic]) -> float:
         return float("inf")
     magnitude = float(np.sqrt(np.square(left[finite]).mean())) if finite.any() else 0.0
     return float(np.abs(right[finite] - left[finite]).max(initial=0.0)) / (magnitude or 1.0)
-
-
-def _save_with_outputs(model: onnx.ModelProto, tensors: Sequence[str], folder: Path) -> Path:
-    """Write the graph with additional outputs; the model is modified meanwhile, as a copy would hold all weights."""
-    import onnx
-
-    outputs = model.graph.output
-    own = len(outputs)
-    names = {value.name for value in outputs}
-    outputs.extend(onnx.ValueInfoProto(name=name) for name in tensors if name not in names)
-    try:
-        return onnx_files.save(model, folder)
-    finally:
-        del outputs[own:]
 
 
 class Observer(Protocol):

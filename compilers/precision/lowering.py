@@ -27,6 +27,7 @@ from plansmith.data.reference import StoredCases, read_case
 from plansmith.errors import ExportError, GateError, UsageError
 from plansmith.records.model import Component, EngineKind, HighPrecisionNode, LoweredModel, Precision, Recipe, Trial
 from plansmith.system.files import link_or_copy, scratch_folder
+from plansmith.system.memory import give_back
 from plansmith.system.tasks import Progress
 from plansmith.validation.comparison import Padding
 from plansmith.validation.onnxruntime_runner import asking
@@ -208,6 +209,7 @@ def lower(request: LowerRequest, progress: Progress) -> LoweredModel:
         data_folder=request.data_folder,
         request=request.request,
     )
+    give_back()  # the export has left more than a candidate takes
     # Beside what comes of it: candidates are as large as the model.
     with scratch_folder("lowering", request.out) as scratch:
         lowering = _Lowering(task, Path(scratch), progress)

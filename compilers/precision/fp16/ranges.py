@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plansmith.compilers import onnx_files
-from plansmith.compilers.onnxrt import open_session
+from plansmith.compilers.onnxrt import open_model
 from plansmith.compilers.precision.graph import Graph
 from plansmith.errors import ExportError, first_line
 
@@ -72,21 +69,17 @@ def tensor_types(model: onnx.ModelProto) -> dict[str, str]:
     """
     import onnx
 
-    probe = onnx.ModelProto()
-    probe.CopyFrom(model)
-    names = {value.name for value in (*probe.graph.output, *probe.graph.input)}
-    inner = dict.fromkeys(o for node in probe.graph.node for o in node.output if o and o not in names)
-    probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in inner)
-    with tempfile.TemporaryDirectory(prefix="plansmith-types-") as folder:
-        try:
-            session = open_session(onnx_files.save(probe, Path(folder)), rewrites="none")
-        except Exception as error:
-            raise ExportError(
-                f"ONNX Runtime refuses the graph that is to be lowered: {first_line(error)}", remedy="read the log"
-            ) from error
-        types = {value.name: value.type for value in (*session.get_inputs(), *session.get_outputs())}
+    names = {value.name for value in model.graph.input}
+    inner = dict.fromkeys(o for node in model.graph.node for o in node.output if o and o not in names)
+    try:
+        session = open_model(model, outputs=inner, rewrites="none")
+    except Exception as error:
+        raise ExportError(
+            f"ONNX Runtime refuses the graph that is to be lowered: {first_line(error)}", remedy="read the log"
+        ) from error
+    types = {value.name: value.type for value in (*session.get_inputs(), *session.get_outputs())}
     float_type = onnx.TensorProto.FLOAT
-    stored = {t.name: "tensor(float)" if t.data_type == float_type else "tensor" for t in probe.graph.initializer}
+    stored = {t.name: "tensor(float)" if t.data_type == float_type else "tensor" for t in model.graph.initializer}
     return stored | types
 
 
@@ -243,10 +236,9 @@ class _Probe:
         names = list(self._output_names.values())
         del self._model.graph.output[:]
         self._model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-        with tempfile.TemporaryDirectory(prefix="plansmith-ranges-") as folder:
-            session = open_session(onnx_files.save(self._model, Path(folder)), rewrites="none", in_order=True)
-            for feed in feeds:
-                yield dict(zip(self._output_names, session.run(names, dict(feed)), strict=True))
+        session = open_model(self._model, rewrites="none", in_order=True)
+        for feed in feeds:
+            yield dict(zip(self._output_names, session.run(names, dict(feed)), strict=True))
 
     def _interleave(self) -> None:
         """Place every probe right after the tensor it measures, so that tensors are freed early."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +44,18 @@ def reused_memory() -> dict[str, str]:
     """
     ours = (f"glibc.malloc.mmap_threshold={_MAPPED_BYTES}", f"glibc.malloc.trim_threshold={_KEPT_BYTES}")
     return {_TUNABLES: ":".join([*ours, *filter(None, [os.environ.get(_TUNABLES)])])}
+
+
+def give_back() -> None:
+    """Give memory that is free back to the system, where the C library can.
+
+    What earlier work has left would count beside what is needed next, and cannot be used for what is larger than it.
+    """
+    import ctypes
+
+    gc.collect()
+    with suppress(AttributeError):  # only glibc has it
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def control_groups(membership: Path) -> list[tuple[tuple[str, ...], str]]:
