@@ -44,12 +44,10 @@ def apart_from_weights(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[st
 
     skeleton = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
     for field, value in model.graph.ListFields():
-        if field.name == "initializer":
-            continue
-        if field.is_repeated:
-            getattr(skeleton.graph, field.name).extend(value)
-        else:
+        if isinstance(value, str):
             setattr(skeleton.graph, field.name, value)
+        elif field.name != "initializer":
+            getattr(skeleton.graph, field.name).extend(value)
     kinds = onnx.TensorProto
     shared = {kinds.FLOAT, kinds.FLOAT16, kinds.DOUBLE, kinds.INT8, kinds.UINT8, kinds.INT32, kinds.INT64}
     weights: dict[str, NDArray[np.generic]] = {}
